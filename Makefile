@@ -67,6 +67,7 @@ lint: build  ## ruff, cython-lint, generated files, language, and how the source
 	@$(PY) tools/async_to_sync.py --check
 	@$(PY) tools/draw_options.py --check
 	@$(PY) tools/draw_stub.py --check
+	@$(PY) tools/draw_errors.py --check
 	@$(PY) tools/draw_pictures.py --check
 	@$(PY) tools/structure.py --check
 	@$(PY) tools/check_language.py
@@ -81,23 +82,23 @@ types: build  ## mypy --strict, basedpyright, and the stub of the core against t
 docs: build $(VENV)/.docs  ## the documentation site in build/docs: open build/docs/index.html
 	@$(PY) tools/build_docs.py $(ARGS)
 
-bench: build java jars  ## beside aiokafka, kafka-python and the C floor: tables, then pytest-benchmark
+bench: build java jars  ## measure kcodec, aiokafka, kafka-python and the C floor: tables, then pytest-benchmark
 	@$(RUN) benchmarks/run.py $(ARGS)
 	@$(RUN) -m pytest benchmarks/bench_decode.py --benchmark-enable --benchmark-columns=min,median,rounds -q
 
-bench-peers: build java jars  ## beside Java, and Go and Rust where installed
+bench-peers: build java jars  ## compare with Java, and with Go and Rust if they are installed
 	@$(RUN) benchmarks/peers/run.py $(ARGS)
 
 fuzz: build  ## coverage-guided, under sanitizers, a minute a target or as ARGS says
 	@$(RUN) tests/fuzz/hunt.py $(ARGS)
 
-edits: build  ## random edits beside the slow oracle, for as long as ARGS says
+edits: build  ## compare random edits with the slow oracle, for the duration in ARGS
 	@$(RUN) tests/fuzz/run.py $(ARGS)
 
 wheel: $(VENV)/.pip  ## sdist and wheel into dist/, tried where there is no compiler; ARGS="--python PATH ..." for others
 	@$(PY) tools/build_wheel.py $(ARGS)
 
-lock:  ## pin requirements/*.txt anew from pyproject.toml
+lock:  ## pin requirements/*.txt again from pyproject.toml
 	@$(PYTHON) tools/lock_requirements.py $(ARGS)
 
 clean:  ## remove what make made, but the downloads in .cache

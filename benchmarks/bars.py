@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is demanded, as tables; run.py states each beside the figure it measured. Rows are codecs, columns shapes."""
+"""The bars, as tables; run.py prints each next to the measured figure. Rows are codecs, columns shapes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line beside what people use today: `kcodec dump --records` and `kcodec convert` on a segment of 1 GB.
+"""The command line compared with today's tools: `kcodec dump --records` and `kcodec convert` on a segment of 1 GB.
 
     python benchmarks/bench_cli.py [--gigabytes 1.0] [--rounds 3] [--part dump|convert] [--folder F] [--json FILE]
 
@@ -174,7 +174,7 @@ def our_lines(stream: IO[bytes]) -> Iterator[tuple[bytes, ...]]:
 
 
 def compare(segment: Path) -> int:
-    """Every line of both dumps beside the other; how many records they agree on. ValueError at the first difference."""
+    """Compare both dumps line by line; return the number of equal records. Raise ValueError at the first difference."""
     agreed = 0
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "bufsize": 1 << 20}
     with (
@@ -272,7 +272,9 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {"dump"
 
 def main() -> int:
     """Runs the parts; 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description="the command line beside kafka-dump-log, and kafka-python + pyarrow")
+    parser = argparse.ArgumentParser(
+        description="the command line compared with kafka-dump-log, and kafka-python + pyarrow"
+    )
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--part", choices=sorted(PARTS), action="append")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aiokafka and kafka-python with and without kcodec.compat, by their own faces: reading, consuming, building.
+"""aiokafka and kafka-python with and without kcodec.compat, by their own API: reading, consuming, building.
 
 Usage: python benchmarks/bench_compat.py [--shapes abcde] [--codecs none,lz4,zstd] [--rounds N] [--seconds S]
                                         [--json FILE]

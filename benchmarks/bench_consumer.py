@@ -61,7 +61,7 @@ def make_table(shape: str, records: int) -> Any:
 
 
 def fill(servers: str, topic: str, shape: str, codec: str, records: int, transactions: int = 0) -> None:
-    """Write the topic; with `transactions`, in so many, all committed."""
+    """Write the topic; with `transactions`, in that number, all committed."""
     from kcodec.client import Producer
 
     table = make_table(shape, records)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the protocol, read and written: kcodec beside kafka-python and aiokafka, on the same bytes.
+"""Messages of the protocol, read and written: kcodec compared with kafka-python and aiokafka, on the same bytes.
 
 Usage: python benchmarks/bench_messages.py [--rounds 15] [--seconds 0.2] [--json FILE]
 
@@ -72,7 +72,7 @@ def metadata(topics: int, partitions: int, version: int) -> messages.MetadataRes
 
 
 def fetched(partitions: int, size: int, aborted: int) -> messages.FetchResponse:
-    """Partitions of ten topics, each with so many bytes of records and so many aborted transactions."""
+    """Partitions of ten topics, each with this number of bytes of records and of aborted transactions."""
     draw = random.Random(2)
     topics = [
         messages.FetchableTopicResponse(

@@ -5,7 +5,7 @@ Usage: python benchmarks/bench_producer.py [--part cpu,guarantees] [--rounds N] 
 
 cpu:        user and system time of the producing process, from an Arrow table in memory to the last acknowledgement,
             acks=all, idempotent. kcodec by send_arrow and by send; confluent-kafka and aiokafka by a call a record, as
-            they have no other face; confluent-kafka without delivery reports, which cost it more. Bar: confluent-kafka
+            they have no other API; confluent-kafka without delivery reports, which cost it more. Bar: confluent-kafka
             takes at least twice as long as send_arrow.
 guarantees: records a second of 1 KiB, idempotent against plain, both acks=all and each at its best; and the same of
             Java's producer (ProducerPerformance). Bar: at least 0.97.

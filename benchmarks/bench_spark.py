@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of Spark's own pace is left when kcodec decodes: both doors, beside the same doors that decode nothing.
+"""How much of Spark's own pace is left when kcodec decodes: both APIs, compared with the same APIs without decoding.
 
     python benchmarks/bench_spark.py [--rows 8000000] [--files 16] [--rounds 5] [--shape a] [--codec none] [--json FILE]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions on a real Apache Kafka on this machine: how many a second, and what they cost beside idempotence.
+"""Transactions on a real Apache Kafka on this machine: how many a second, and what they cost compared with idempotence.
 
 Usage: python benchmarks/bench_transactions.py [--part rate,cost,beside] [--rounds N] [--seconds S] [--json FILE]
 

@@ -34,7 +34,7 @@ class Contestant:
 
 
 def flat(records: Any) -> pa.RecordBatch:
-    """A client's MemoryRecords (aiokafka and kafka-python share its face) to Arrow, every CRC checked.
+    """A client's MemoryRecords (aiokafka and kafka-python share its API) to Arrow, every CRC checked.
 
     Each record is taken apart as it comes and header lists are flattened by hand: the quickest of the plain ways tried
     (keeping the records for one comprehension a column costs 10 % to 40 % more, most of it garbage collection).
@@ -151,7 +151,7 @@ def has_kcodec() -> bool:
 
 
 def contestants(names: Iterable[str]) -> list[Contestant]:
-    """The contestants of these names, in this order; ValueError for a name nobody has."""
+    """The contestants of these names, in this order; ValueError for an unknown name."""
     known: dict[str, Callable[[], Contestant]] = {
         "kcodec": lambda: Contestant("kcodec", decode_kcodec, digest),
         "floor": floor_contestant,

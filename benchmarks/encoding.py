@@ -55,7 +55,7 @@ def by_kafka_python(groups: tuple[tuple[shapes.Row, ...], ...], codec: str) -> b
 
 
 def records_of(data: Any) -> list[tuple[Any, ...]]:
-    """What is in batches, without offsets, which each contestant begins anew or not."""
+    """What is in batches, without offsets, which each contestant begins again or not."""
     import kcodec
 
     found = []
@@ -94,7 +94,7 @@ def cases_of(shape: str, codec: str, names: tuple[str, ...]) -> tuple[dict[str, 
 
 
 def encode(options: parts.Options) -> list[parts.Row]:
-    """One thread: kcodec from Arrow and from rows, beside the clients' builders and the floor."""
+    """One thread: kcodec from Arrow and from rows, compared with the clients' builders and the floor."""
     rows = []
     for codec, shape in itertools.product(options.codecs, options.shapes):
         cases, records, plain = cases_of(shape, codec, options.names)

@@ -68,7 +68,7 @@ def compiler() -> str:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """floor.c and floor_encode.c as a shared library, built anew when a source is newer."""
+    """floor.c and floor_encode.c as a shared library, built again when a source is newer."""
     BUILD.mkdir(parents=True, exist_ok=True)
     sources, built = (HERE / "floor.c", HERE / "floor_encode.c"), BUILD / "floor.so"
     if not built.is_file() or built.stat().st_mtime < max(source.stat().st_mtime for source in sources):

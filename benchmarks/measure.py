@@ -3,7 +3,7 @@
 
 A round gives each contestant one slice of time, in an order that rotates; a slice is one untimed call and then calls
 until `seconds` are over. What is kept is the mean of a slice. Ratios are taken of minima (what the code can do) and as
-medians of the rounds' own ratios (what it did beside the others).
+medians of the rounds' own ratios (what it did compared with the others).
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def limits(blob: shapes.Blob) -> dict[str, measure.Case]:
 
 
 def decode(options: Options) -> list[Row]:
-    """One thread to Arrow, CRC on: everybody, beside aiokafka and the floor."""
+    """One thread to Arrow, CRC on: everybody, compared with aiokafka and the floor."""
     rows = []
     for builder, codec, shape in cells(options):
         blob = source_blob(builder, shape, codec)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench`: kcodec beside aiokafka, kafka-python and the C floor, on the same bytes, as a table and as JSON.
+"""`make bench`: kcodec compared with aiokafka, kafka-python and the C floor, on the same bytes, as a table and as JSON.
 
 Usage: python benchmarks/run.py [--part decode threads ...] [--shapes abcd] [--codecs none,zstd] [--rounds N] [--quick]
                                 [--json FILE]      (or make bench ARGS="--quick")

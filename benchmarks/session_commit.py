@@ -77,7 +77,7 @@ def watch(client: Any) -> dict[str, float]:
 
 
 class Work:
-    """Transactions of one record, one after the other, of whoever `begin` makes them."""
+    """Transactions of one record, one after the other, created by `begin`."""
 
     def __init__(self, client: Any, begin: Callable[[], Any], reader: Reader, target: str, name: str) -> None:
         self._asked = watch(client)

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from kcodec.spark import exactly_once
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def copy_topic(

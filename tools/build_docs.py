@@ -26,7 +26,17 @@ LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=\"((?:ht
 
 def build(output: Path) -> int:
     """Run Sphinx; every warning is an error. Return its exit status."""
-    command = [sys.executable, "-m", "sphinx", "--builder", "html", "--fail-on-warning", "--nitpicky", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--builder",
+        "html",
+        "--fail-on-warning",
+        "--nitpicky",
+        "--quiet",
+        "--fresh-env",
+    ]
     return subprocess.run([*command, "--jobs", "auto", ROOT / "docs", output], check=False).returncode
 
 

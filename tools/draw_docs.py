@@ -144,7 +144,7 @@ def draw_methods(kind: type) -> str:
 
 
 def shown_default(parameter: inspect.Parameter) -> str:
-    """A default as a reader types it; nothing for an object, whose repr helps nobody."""
+    """Return a default as a user types it; empty for an object, whose repr does not help."""
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:
         return ""
     if parameter.default is inspect.Parameter.empty:

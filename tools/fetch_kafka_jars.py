@@ -56,7 +56,7 @@ def is_complete(libs: Path, artifacts: Artifacts = ARTIFACTS) -> bool:
 
 
 def write_checksums() -> None:
-    """Fetch everything anew and write down the checksums of the jars."""
+    """Fetch everything again and write down the checksums of the jars."""
     wanted = (ARTIFACTS, jars.LOGGING, TOOLS, broker_artifacts(OLDER_KAFKA_VERSION), CONNECTOR)
     jar_checksums.ARTIFACTS, jar_checksums.SHA256 = frozenset(), {}  # nothing is compared with the old ones
     found: dict[str, str] = {}

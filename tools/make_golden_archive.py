@@ -2,7 +2,7 @@
 """Packs a folder of captured broker bytes and their truth into tests/golden/golden.tar.xz, the same bytes every time.
 
 Run: make_golden_archive.py FOLDER. Names are sorted, times zero, owner 0; before packing, every file is compared with
-the sizes and SHA-256 sums in FOLDER/manifest.json, so a damaged capture is not packed.
+the sizes and SHA-256 sums in FOLDER/manifest.json, so that a corrupt capture is not packed.
 """
 
 from __future__ import annotations

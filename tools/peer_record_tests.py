@@ -92,7 +92,7 @@ def judged(name: str, checkout: Path) -> tuple[list[str], bool]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         top = Path(peer.tests).parts[0]
-        # the tests without the package beside them: the installed one is meant
+        # the tests without the package next to them, so that the installed one is used
         shutil.copytree(checkout / top, folder / top, ignore=shutil.ignore_patterns("__pycache__"))
         without, ours = (outcomes(folder, peer, with_adapter) for with_adapter in (False, True))
     lines = [f"{name} {importlib.metadata.version(name)}"]

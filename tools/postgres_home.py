@@ -24,7 +24,7 @@ PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/po
 
 
 class MissingPostgres(RuntimeError):
-    """There is none; the text says what to do."""
+    """PostgreSQL is missing; the text names the remedy."""
 
 
 def candidates() -> Iterator[Path]:
@@ -40,7 +40,7 @@ def candidates() -> Iterator[Path]:
 
 
 def version(directory: Path) -> int:
-    """The major version of the postgres in a directory; 0 if there is none that runs."""
+    """Return the major version of the postgres in a directory; 0 if none runs."""
     if not (directory / "initdb").exists() or not (directory / "postgres").exists():
         return 0
     try:
@@ -54,7 +54,7 @@ def version(directory: Path) -> int:
 
 
 def binaries() -> Path:
-    """The directory of the first PostgreSQL that is new enough; MissingPostgres if there is none."""
+    """Return the directory of the first PostgreSQL that is new enough. Raise MissingPostgres without one."""
     for directory in candidates():
         if version(directory) >= LEAST_VERSION:
             return directory

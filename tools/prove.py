@@ -77,6 +77,11 @@ def prove_transactions(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see transactions-chaos.txt")
 
 
+def prove_landings(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Each record lands once in Parquet files while driver, JVM and workers of Spark are killed."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_landings.py"]))
+
+
 def prove_shared(arguments: argparse.Namespace) -> tuple[str, str]:
     """Shared transactions: four writers with kills under one handle, ended from a fifth process, on four brokers."""
     program = ROOT / "tests" / "prove" / "prove_shared_transaction.py"
@@ -90,7 +95,7 @@ def prove_random_faults(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_late(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Requests of transactions that arrive late: nothing lost, torn, or read though aborted; beside confluent-kafka."""
+    """Late requests of transactions: nothing lost, torn, or read though aborted; compared with confluent-kafka."""
     program = ROOT / "tests" / "prove" / "prove_late_requests.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
@@ -191,10 +196,22 @@ def prove_kip447(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see kip447.txt")
 
 
+def prove_spark_sink(arguments: argparse.Namespace) -> tuple[str, str]:
+    """exactly_once in Spark: 60 batches on each of three clusters while workers, drivers and brokers are killed."""
+    program = ROOT / "tests" / "prove" / "prove_spark_sink.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see spark-sink.txt")
+
+
 def prove_consumer(arguments: argparse.Namespace) -> tuple[str, str]:
-    """The consumer beside Java's, record for record: golden logs on a real broker's disk, random transactions."""
+    """The consumer compared with Java's by record: golden logs on a real broker's disk, random transactions."""
     program = ROOT / "tests" / "prove" / "prove_consumer_equality.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see consumer-equality.txt")
+
+
+def prove_spark_writers(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Spark's at-least-once sinks with killed workers and speculation: 0 lost, duplicates counted next to Spark's."""
+    program = ROOT / "tests" / "prove" / "prove_spark_writers.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see spark-writers.txt")
 
 
 def prove_docs(arguments: argparse.Namespace) -> tuple[str, str]:
@@ -219,6 +236,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "peers": prove_peers,
     "transactions": prove_transactions,
     "shared": prove_shared,
+    "landings": prove_landings,
     "faults": prove_random_faults,
     "late": prove_late,
     "wire-faults": prove_wire_faults,
@@ -238,6 +256,8 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "guarantees": prove_guarantees,
     "kip447": prove_kip447,
     "consumer": prove_consumer,
+    "spark-writers": prove_spark_writers,
+    "spark-sink": prove_spark_sink,
     "docs": prove_docs,
 }
 

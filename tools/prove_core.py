@@ -33,7 +33,7 @@ SANITIZED_TESTS = (
     "test_arrow_memory.py",
     "test_arrow_header_names.py",
     "test_threads.py",
-    "test_public_face.py",
+    "test_public_api.py",
     "test_batches.py",
     "test_text.py",
     "test_protocol_schema.py",
@@ -82,7 +82,7 @@ def prove_warnings(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def sanitized() -> tuple[dict[str, str], str | None]:
-    """(the environment in which the sanitized core is imported, why there is none)."""
+    """Return the environment in which the sanitized core is imported, and why it is missing."""
     library = sanitizer_library("libasan.so")
     if library is None:
         return {}, "gcc or its libasan is not installed"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part "encode" of `make bench-peers`: records to batches, kcodec and the floor beside Java and Rust.
+"""The part "encode" of `make bench-peers`: records to batches, kcodec and the floor compared with Java and Rust.
 
 The same records for all, as objects of the contestant's own (kcodec: Arrow columns) before the clock starts; batches of
 as many records each, every codec at the contestant's own default. What each made is read back and compared before its

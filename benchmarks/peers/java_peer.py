@@ -37,7 +37,7 @@ def fetch_jars() -> None:
 
 
 def compile_worker() -> None:
-    """The worker's classes, anew when the source is newer."""
+    """The worker's classes, compiled again when the source is newer."""
     fetch_jars()
     sources = sorted(SOURCES.rglob("*.java"))
     built = CLASSES.joinpath(*MAIN.split(".")).with_suffix(".class")

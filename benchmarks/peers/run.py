@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench-peers`: kcodec and the C floor beside Java's consumer, and Go's and Rust's where their tools are there.
+"""`make bench-peers`: kcodec and the C floor compared with Java's consumer, and Go's and Rust's if installed.
 
 Usage: python benchmarks/peers/run.py [--shapes abcd] [--codecs none,zstd] [--builders aiokafka,java] [--quick]
                                       [--part decode encode] [--json FILE]
@@ -83,7 +83,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", default="abcd")
     parser.add_argument("--codecs", default=",".join(CODECS))
     parser.add_argument("--builders", default="aiokafka,java")
-    parser.add_argument("--contestants", default="kcodec,floor", help="of this process, beside the workers")
+    parser.add_argument("--contestants", default="kcodec,floor", help="of this process, compared with the workers")
     parser.add_argument("--part", nargs="+", choices=("decode", "encode"), default=["decode", "encode"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.025, help="length of one slice")

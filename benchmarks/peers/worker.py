@@ -4,12 +4,12 @@
 A command is one line of words separated by tabs, its answer one line:
 
     load NAME FILE          keeps the bytes of a file                         -> ok
-    time NAME MILLISECONDS  decodes again and again for so long               -> nanoseconds a call, records
+    time NAME MILLISECONDS  decodes again and again for that time              -> nanoseconds a call, records
     digest NAME             hashes the columns as contestants.digest does     -> SHA-256, records
 
 Those that encode take two more: the records of NAME, decoded once, are made into batches of as many records again.
 
-    encode NAME CODEC MILLISECONDS  encodes again and again for so long       -> nanoseconds a call, records
+    encode NAME CODEC MILLISECONDS  encodes again and again for that time      -> nanoseconds a call, records
     made NAME CODEC FILE            writes what it makes                      -> ok
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m kcodec``: the command line of kcodec/cli."""
+"""``python -m kcodec``: run the command line of kcodec.cli."""
 
 from kcodec.cli import run
 

@@ -1122,7 +1122,7 @@ def validate_batch_records(
     DecodeError of invalid records. Raise LimitExceededError.
     """
 
-# ------------------------------------------------------------------------------ faces of other clients (kcodec.compat)
+# ------------------------------------------------------------------------------- API of other clients (kcodec.compat)
 
 DETAILED_COLUMNS: Final[tuple[str, ...]]
 

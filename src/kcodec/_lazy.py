@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public names that are imported when they are first used (PEP 562), and names that have moved.
+"""Public names that are imported at their first use (PEP 562), and names that have moved.
 
-Importing a package stays quick that way.
+This keeps the import of a package fast.
 """
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ def lazy_exports(
         return found
 
     def __dir__() -> "list[str]":  # noqa: N807
-        """All public names, including those that are not imported yet."""
+        """Return all public names, including those that are not imported yet."""
         return sorted({*vars(sys.modules[package]), *exports, *submodules})
 
     return __getattr__, __dir__

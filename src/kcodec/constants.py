@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's enumerations and sentinels, in Kafka's words.
+"""Kafka's enumerations and sentinels.
 
-A member is the number Kafka writes and is spelt as Kafka's own configuration spells it: ``Compression.ZSTD == 4``,
-``Compression.ZSTD == "zstd"`` and ``Compression("zstd") is Compression.ZSTD`` all hold. Sources: ``CompressionType``,
-``TimestampType``, ``IsolationLevel``, ``ControlRecordType``.
+A member has Kafka's number and the spelling of Kafka's configuration: ``Compression.ZSTD == 4``,
+``Compression.ZSTD == "zstd"`` and ``Compression("zstd") is Compression.ZSTD`` are all true. Sources:
+``CompressionType``, ``TimestampType``, ``IsolationLevel``, ``ControlRecordType``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 
 
 class _KafkaEnum(IntEnum):
-    """An integer with a name of Kafka's: compares equal to both, prints as the name."""
+    """An integer with Kafka's name: it compares equal to both, and prints as the name."""
 
     _label: str
 
@@ -40,7 +40,7 @@ class _KafkaEnum(IntEnum):
 
     @property
     def label(self) -> str:
-        """Kafka's own spelling."""
+        """Kafka's spelling."""
         return self._label
 
     @classmethod
@@ -88,14 +88,14 @@ class TimestampType(_KafkaEnum):
 
 
 class IsolationLevel(_KafkaEnum):
-    """Which records a reader sees; the names are those of ``isolation.level``."""
+    """The records that a reader receives; the names are those of ``isolation.level``."""
 
     READ_UNCOMMITTED = (0, "read_uncommitted")
     READ_COMMITTED = (1, "read_committed")
 
 
 class ControlType(_KafkaEnum):
-    """The type in a control record's key. Types not listed here exist in newer logs: they stay plain numbers."""
+    """The type in the key of a control record. Types that are not listed are returned as numbers."""
 
     ABORT = (0, "ABORT")
     COMMIT = (1, "COMMIT")
@@ -107,7 +107,7 @@ class ControlType(_KafkaEnum):
 
 
 class BatchRetention(_KafkaEnum):
-    """What the cleaner does with a batch as a whole (MemoryRecords.RecordFilter.BatchRetention); see filter_to."""
+    """What the log cleaner does with a batch (MemoryRecords.RecordFilter.BatchRetention); see filter_to."""
 
     DELETE = (0, "DELETE")
     RETAIN_EMPTY = (1, "RETAIN_EMPTY")

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows: what a client does, written once as generators, run by a thread or by asyncio.
+"""Flows: the protocols of a client as generators, which run on a thread or on asyncio.
 
-A flow yields effects and is sent what came of them; it never touches a socket, a clock or a lock:
+A flow yields effects and receives their results. It never uses a socket, a clock or a lock:
 
     def end_transaction(...) -> Flow[Reply]:
         node = yield from cluster.coordinator(...)
         reply = yield from call(node, EndTxnRequest(...), timeout=30.0)
         yield from sleep(0.02)
 
-All flows of a client run on one `kcodec.network.scheduler.Scheduler`, one step at a time: between two yields nothing
-else runs, so flows share state without locks. Time comes as an argument (a `Clock`: monotonic seconds).
+All flows of a client run on one `kcodec.network.scheduler.Scheduler`, one step at a time. Nothing else runs between two
+yields, so that flows share state without locks. Time is an argument (a `Clock`, in monotonic seconds).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        """Return the address for errors and logs. A broker chooses the names in metadata, so they may hold anything."""
+        """Return the address for errors and logs, escaped, as metadata of a broker can contain any host name."""
         host = one_line(self.host, MAX_HOST_CHARACTERS)
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
 class Reply(NamedTuple):
-    """What came back: the response message, the version both spoke, the node asked (ANY_NODE: a bootstrap address)."""
+    """A response: the message, the version of both, and the node (ANY_NODE: a bootstrap address)."""
 
     message: Any
     version: int
@@ -55,9 +55,9 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ByVersion:
-    """A request whose fields depend on the version that is spoken: ``ByVersion(FindCoordinatorRequest, build)``.
+    """A request whose fields depend on its version: ``ByVersion(FindCoordinatorRequest, build)``.
 
-    kind: the request's class; build: makes it, given the version.
+    kind: Class of the request. build: Creates it for a version.
     """
 
     kind: Any
@@ -66,19 +66,20 @@ class ByVersion:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Ask a broker; sent back is a `Reply`, or None for a request that has no answer (Produce with acks=0).
+    """Send a request to a broker; the result is a `Reply`, or None if there is no response (Produce with acks=0).
 
-    node:            id of a broker, or ANY_NODE.
-    request:         the message, or `ByVersion`; it is encoded when it is sent, with the highest version both sides and
-                     these bounds allow.
-    timeout:         seconds until RequestTimedOutError, counted from the call on (connecting included).
-    lowest, highest: bounds on the version, beside those of the message class.
-    channel:         calls of one channel to one node share a connection; a long poll has one of its own.
-    max_response_bytes: a longer response is refused before it is received (LimitExceededError is then the cause of the
+    node:            Id of a broker, or ANY_NODE.
+    request:         The message, or `ByVersion`. It is encoded when it is sent, with the highest version that both
+                     sides and these bounds allow.
+    timeout:         Seconds until RequestTimedOutError, from the call on (connecting included).
+    lowest, highest: Bounds on the version, in addition to those of the message class.
+    channel:         Calls on one channel to one node share a connection; a long poll has its own channel.
+    max_response_bytes: A longer response is refused before it is received (LimitExceededError is then the cause of the
                      TransportError); None: the client's max_response_bytes.
 
-    Raised into the flow: TransportError (`possibly_sent` says whether the broker may have got it), its
-    RequestTimedOutError, AuthenticationError; UnsupportedError when no version suits both (nothing was sent).
+    Errors raised in the flow: TransportError (`possibly_sent` tells whether the broker may have received the request)
+    and its subclasses RequestTimedOutError and AuthenticationError; UnsupportedError if no version fits both sides
+    (nothing was sent).
     """
 
     node: int
@@ -92,20 +93,20 @@ class Call:
 
     @property
     def kind(self) -> Any:
-        """The request's class."""
+        """Class of the request."""
         return self.request.kind if type(self.request) is ByVersion else type(self.request)
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Go on after so many seconds."""
+    """Continue after a number of seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Go on when the signal is set, or after `timeout` seconds; sent back is whether it was set."""
+    """Continue when the signal is set, or after `timeout` seconds; the result is whether it was set."""
 
     signal: Signal
     timeout: float | None
@@ -113,7 +114,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start another flow beside this one; sent back is its `Task`. An error that nobody joins goes to the log."""
+    """Start another flow; the result is its `Task`. An error is logged if the task is not joined."""
 
     flow: Flow[Any]
     name: str
@@ -121,7 +122,7 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Wait for a task; sent back is its result, or its error is raised. After `timeout` seconds: TimeoutError."""
+    """Wait for a task; the result is that of the task, or its error is raised. TimeoutError after `timeout` seconds."""
 
     task: Task[Any]
     timeout: float | None
@@ -129,14 +130,17 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Run a function that may block (DNS, a token server) outside the loop; sent back is its result, or its error."""
+    """Run a function that may block (DNS, a token server) on another thread; the result is its result, or its error."""
 
     function: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Perform:
-    """For the network: `start(done)` begins something and returns how to give it up; ``done(value, error)`` ends it."""
+    """Internal to the network: `start(done)` begins an operation and returns a function that cancels it.
+
+    ``done(value, error)`` ends the operation.
+    """
 
     start: Callable[[Done], Callable[[], None]]
 
@@ -146,8 +150,11 @@ Flow = Generator[Effect, Any, T]
 
 
 class Signal:
-    """Wakes the flows that wait for it. `set` is for the scheduler's own thread; a set while nobody waits is lost, so
-    a flow looks at its condition first and waits then (nothing runs in between)."""
+    """A signal that wakes the flows that wait for it. Only the scheduler's thread may call `set`.
+
+    Setting it has no effect if no flow waits: a flow checks its condition first and then waits (nothing runs in
+    between).
+    """
 
     __slots__ = ("_waiters",)
 
@@ -155,7 +162,7 @@ class Signal:
         self._waiters: list[Callable[[], None]] = []
 
     def set(self) -> None:
-        """Wake all that wait now."""
+        """Wake all flows that wait now."""
         waiters, self._waiters = self._waiters, []
         for wake in waiters:
             wake()
@@ -165,13 +172,13 @@ class Signal:
         self._waiters.append(wake)
 
     def drop_waiter(self, wake: Callable[[], None]) -> None:
-        """For the scheduler: a wait that ended otherwise."""
+        """Remove a waiter. Called by the scheduler when a wait ended otherwise."""
         if wake in self._waiters:
             self._waiters.remove(wake)
 
 
 class Task(Generic[T]):
-    """A flow that runs: `done`, then `result` or `error`. `cancel()` closes the generator (its finally parts run)."""
+    """A running flow: `done`, then `result` or `error`. `cancel()` closes the generator, whose finally blocks run."""
 
     __slots__ = ("_observers", "_on_cancel", "done", "error", "flow", "name", "result")
 
@@ -185,7 +192,7 @@ class Task(Generic[T]):
         self._on_cancel = on_cancel
 
     def cancel(self) -> None:
-        """Stop it where it waits; joining it then raises its error, `CancelledFlow`. Nothing happens if it is done."""
+        """Stop the flow where it waits; joining it then raises CancelledFlow. No effect if it is done."""
         if not self.done:
             self._on_cancel(self)
 
@@ -197,13 +204,13 @@ class Task(Generic[T]):
             self._observers.append(observer)
 
     def drop_observer(self, observer: Callable[[Task[T]], None]) -> None:
-        """A joiner that waits no more."""
+        """Remove an observer that no longer waits."""
         if observer in self._observers:
             self._observers.remove(observer)
 
     @property
     def is_observed(self) -> bool:
-        """Whether somebody will hear of its end."""
+        """Whether its end is observed."""
         return bool(self._observers)
 
     def finish(self, result: T | None, error: BaseException | None) -> None:
@@ -215,7 +222,7 @@ class Task(Generic[T]):
 
 
 class CancelledFlow(Exception):
-    """Joined a task that was cancelled."""
+    """The joined task was cancelled."""
 
 
 def call(
@@ -229,33 +236,33 @@ def call(
     channel: str = "",
     max_response_bytes: int | None = None,
 ) -> Flow[Any]:
-    """`Call` as a flow: ``reply = yield from call(node, request, timeout=30.0)``."""
+    """Send a request, as `Call`: ``reply = yield from call(node, request, timeout=30.0)``."""
     return (yield Call(node, request, timeout, lowest, highest, expects_reply, channel, max_response_bytes))
 
 
 def sleep(seconds: float) -> Flow[None]:
-    """`Sleep` as a flow."""
+    """Wait for a number of seconds, as `Sleep`."""
     yield Sleep(seconds)
 
 
 def wait(signal: Signal, timeout: float | None = None) -> Flow[bool]:
-    """`Wait` as a flow: whether the signal came in time."""
+    """Wait for a signal, as `Wait`; return whether it came in time."""
     return bool((yield Wait(signal, timeout)))
 
 
 def spawn(flow: Flow[T], name: str) -> Flow[Task[T]]:
-    """`Spawn` as a flow: the task."""
+    """Start a flow, as `Spawn`; return its task."""
     task: Task[T] = yield Spawn(flow, name)
     return task
 
 
 def join(task: Task[T], timeout: float | None = None) -> Flow[T]:
-    """`Join` as a flow: the task's result."""
+    """Wait for a task, as `Join`; return its result."""
     result: T = yield Join(task, timeout)
     return result
 
 
 def blocking(function: Callable[[], T]) -> Flow[T]:
-    """Run `function` where it may block (a worker thread) and go on with its result or its error."""
+    """Run a function on a worker thread and return its result, or raise its error."""
     result: T = yield Blocking(function)
     return result

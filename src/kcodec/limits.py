@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of decoding: each has a name, a finite default and a reason. Above one: ``LimitExceededError``."""
+"""Limits of decoding, with names and finite defaults. Data above a limit raises ``LimitExceededError``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LARGEST_LIMIT = (1 << 31) - (1 << 20)
 
 
 class DecodeLimits:
-    """The limits of one decoding call. Frozen.
+    """The limits of one decoding call. Immutable.
 
-    max_batch_bytes:        the largest ``batch_length`` field that is believed, in bytes.
-    max_decompressed_bytes: the most bytes the records of one batch may take once decompressed; enforced while
-                            decompressing, not after.
+    max_batch_bytes:        Largest ``batch_length`` in bytes that is accepted.
+    max_decompressed_bytes: Maximum size in bytes of the decompressed records of one batch, enforced during
+    decompression.
 
-    Raises ``ValueError`` for a limit below 61 (a batch header) or above ``LARGEST_LIMIT``.
+    Raise ``ValueError`` for a limit below 61 (a batch header) or above ``LARGEST_LIMIT``.
     """
 
     __slots__ = ("max_batch_bytes", "max_decompressed_bytes")
@@ -40,10 +40,10 @@ class DecodeLimits:
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"DecodeLimits is frozen: make a new one to change {name}")
+        raise AttributeError(f"DecodeLimits is immutable: create another one to change {name}")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"DecodeLimits is frozen: {name} cannot be deleted")
+        raise AttributeError(f"DecodeLimits is immutable: {name} cannot be deleted")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DecodeLimits):

@@ -22,14 +22,14 @@ class TopicPartition(NamedTuple):
 
 
 class Timestamp(NamedTuple):
-    """A time where an offset is expected, too: milliseconds since 1970, as records carry it."""
+    """A time in place of an offset: milliseconds since 1970, as in records."""
 
     ms: int
 
 
 @dataclass(frozen=True)
 class OffsetAndMetadata:
-    """A committed offset: where a consumer goes on. leader_epoch: of the last record consumed, -1 if not known."""
+    """A committed offset, from which a consumer continues. leader_epoch: of the last record consumed; -1 if unknown."""
 
     offset: int
     metadata: str = ""
@@ -40,12 +40,12 @@ class OffsetAndMetadata:
 class OffsetRange:
     """Offsets [start, end) of a partition, for `kcodec.read_ranges`; as text ``orders-0 [5, 10)``. It can be pickled.
 
-    topic_id:     the id of the topic (`Admin.describe_topics`); with it a topic that was deleted and created again
-                  under its name is noticed. None: any topic of that name.
-    leader_epoch: the epoch of the record before `start`, as OffsetAndMetadata has it; with it a log that was truncated
-                  below `start` is noticed (KIP-320). -1 if it is not known.
+    topic_id:     Id of the topic (`Admin.describe_topics`), by which a topic that was deleted and created again under
+                  its name is detected. None: any topic of that name.
+    leader_epoch: Epoch of the record before `start`, as in OffsetAndMetadata, by which a log that was truncated below
+                  `start` is detected (KIP-320). -1 if unknown.
 
-    Raises TypeError or ValueError if an argument is invalid.
+    Raise TypeError or ValueError if an argument is invalid.
     """
 
     topic: str
@@ -79,7 +79,7 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """The number of offsets; of markers and aborted records, too."""
+        """Number of offsets, including those of markers and aborted records."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -88,11 +88,11 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class ConsumerGroupMetadata:
-    """The member that commits offsets inside a transaction; the coordinator refuses an old generation (KIP-447).
+    """The group member that commits offsets in a transaction; the coordinator refuses an old generation (KIP-447).
 
-    generation_id:     of the member's last rebalance (its member epoch in KIP-848); -1 with an empty member_id: nothing
-                       is checked, for partitions assigned by hand.
-    group_instance_id: of a static member, else None.
+    generation_id:     Of the member's last rebalance (its member epoch in KIP-848). -1 with an empty member_id disables
+                       the check, for partitions that are assigned manually.
+    group_instance_id: Of a static member, else None.
     """
 
     group_id: str
@@ -102,24 +102,24 @@ class ConsumerGroupMetadata:
 
 
 def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What a caller gave: {(topic, partition): offset or OffsetAndMetadata}. Raises TypeError, ValueError."""
+    """Check a mapping {(topic, partition): offset or OffsetAndMetadata}. Raise TypeError or ValueError."""
     if not isinstance(offsets, Mapping):
         raise TypeError(
-            f"offsets: expected {{TopicPartition(topic, partition): offset}}, got {offsets!r}; the offset is where to"
-            " go on, so one more than that of the last record"
+            f"offsets: expected {{TopicPartition(topic, partition): offset}}, got {offsets!r}; the offset is that of"
+            " the next record to read, so one more than that of the last record"
         )
     checked = {}
     for key, value in offsets.items():
         try:
             topic, partition = key
         except (TypeError, ValueError):
-            raise TypeError(f"offsets: {key!r} is no TopicPartition") from None
+            raise TypeError(f"offsets: expected a TopicPartition, got {key!r}") from None
         if not isinstance(topic, str) or isinstance(partition, bool) or not isinstance(partition, int):
-            raise TypeError(f"offsets: {key!r} is no TopicPartition")
+            raise TypeError(f"offsets: expected a TopicPartition, got {key!r}")
         found = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
         if isinstance(found.offset, bool) or not isinstance(found.offset, int):
             raise TypeError(f"offsets[{topic}-{partition}]: {value!r} is neither an int nor an OffsetAndMetadata")
         if found.offset < 0:
-            raise ValueError(f"offsets[{topic}-{partition}]: {found.offset} is no offset that a consumer can go on at")
+            raise ValueError(f"offsets[{topic}-{partition}]: expected an offset of 0 or more, got {found.offset}")
         checked[TopicPartition(topic, partition)] = found
     return checked

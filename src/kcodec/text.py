@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as text, at the speed of the core: a template says what each record is written as.
+"""Records as text, formatted by the core according to a template.
 
     template = json_lines(("offset", "key", "value"))
     for decoded in log.to_arrow(columns=template.columns):
         sys.stdout.buffer.write(template.format(decoded))
 
-How bytes become text, without loss (src/kcodec/_fast/text/text.h is where the rules live):
+Bytes become text without loss (src/kcodec/_fast/text/text.h has the rules):
 
-    json     null; a string where the bytes are UTF-8; else {"base64": "..."}
+    json     null; a string if the bytes are UTF-8; else {"base64": "..."}
     escaped  \\N for null; UTF-8 as it is, but \\\\ \\n \\r \\t, and \\xNN for other control characters and for bytes
-             that are no UTF-8; in headers = and , too
-    csv      nothing for null; UTF-8 as it is, quoted as RFC 4180 says and where it is empty; else, and where a text
-             begins so itself, "base64:" and the bytes in base64
+             that are not UTF-8; in headers also for = and ,
+    csv      empty for null; UTF-8, quoted as in RFC 4180, also if it is empty; otherwise, and if a text begins with
+             it, "base64:" and the bytes in base64
     raw      the bytes themselves
 
-Timestamps are milliseconds since 1970 as in every column; a template may ask for dates.
+Timestamps are milliseconds since 1970, as in every column; a template can select dates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BOOLEANS = ("is_transactional", "is_control")
 
 
 def _part(name: str, rule: str, null: bytes) -> Part:
-    """How a field is written: bytes by this rule, numbers as they are, what is not there as `null`."""
+    """Return the part for a field: bytes by this rule, numbers as they are, `null` for a missing value."""
     if name in _BYTES:
         return (rule, name)
     if name in _BOOLEANS:
@@ -49,10 +49,11 @@ def _part(name: str, rule: str, null: bytes) -> Part:
 
 
 def json_lines(fields: Iterable[str], *, topic: str | None = None, partition: int | None = None) -> TextTemplate:
-    """A JSON object a record and line, its keys the names of `fields` (RECORD_FIELDS), in their order.
+    """Return a template for one JSON object per line, with the keys `fields` (RECORD_FIELDS) in their order.
 
-    timestamp_type is Kafka's name ("CreateTime"), control_type too ("COMMIT") or the number of an unknown one; it and
-    coordinator_epoch are null in data records. topic, partition: what these are. ValueError for an unknown field.
+    timestamp_type is Kafka's name ("CreateTime"); control_type too ("COMMIT"), or the number of an unknown one. It and
+    coordinator_epoch are null in data records. topic, partition: the values of these fields. Raise ValueError for an
+    unknown field.
     """
     constants: dict[str, str | int | None] = {"topic": topic, "partition": partition}
     parts: list[Part] = []
@@ -68,7 +69,7 @@ def json_lines(fields: Iterable[str], *, topic: str | None = None, partition: in
 
 
 def csv_lines(fields: Iterable[str], *, topic: str | None = None, partition: int | None = None) -> TextTemplate:
-    """A CSV line a record (RFC 4180 but for the end of lines, which is a plain newline). Headers are as in JSON."""
+    """Return a template for one CSV line per record (RFC 4180, but lines end with a newline). Headers are JSON."""
     constants = {"topic": topic, "partition": partition}
     parts: list[Part] = []
     for name in _known(fields):
@@ -93,7 +94,7 @@ def _known(fields: Iterable[str]) -> list[str]:
 
 
 def rule_of_json(value: bytes | None) -> str | dict[str, str] | None:
-    """Bytes as `json_lines` has them, before they are written: for JSON that is made in Python."""
+    """Return bytes as in `json_lines`, but as a Python value, for JSON that Python writes."""
     import base64
 
     if value is None:
@@ -105,10 +106,10 @@ def rule_of_json(value: bytes | None) -> str | dict[str, str] | None:
 
 
 def unescape(text: str) -> bytes | None:
-    """The bytes behind what the rule "escaped" wrote; None for ``\\N``. ValueError for what it never writes."""
+    """Return the bytes of a text of the rule "escaped"; None for ``\\N``. Raise ValueError for an invalid escape."""
 
     def unknown(at: int) -> ValueError:
-        return ValueError(f"{text[at : at + 4]!r} at character {at} is no escape")
+        return ValueError(f"{text[at : at + 4]!r} at character {at} is not a valid escape")
 
     return None if text == "\\N" else replace_escapes(text, {"\\": b"\\", "n": b"\n", "r": b"\r", "t": b"\t"}, unknown)
 
@@ -116,9 +117,9 @@ def unescape(text: str) -> bytes | None:
 def replace_escapes(
     text: str, named: Mapping[str, bytes], unknown: Callable[[int], Exception], errors: str = "strict"
 ) -> bytes:
-    """The bytes of a text in which a backslash begins the name of some, or xNN, one byte.
+    """Return the bytes of a text in which a backslash precedes a name from `names`, or xNN, for one byte.
 
-    unknown: gives the error of an escape that is not known, by its position. errors: as of ``str.encode``.
+    unknown: Returns the error for an unknown escape, by its position. errors: As in ``str.encode``.
     """
     pieces, at = bytearray(), 0
     for match in ESCAPE.finditer(text):

@@ -301,7 +301,7 @@ def test_permissions_and_passwords(apache_kafka_factory: KafkaFactory) -> None:
 # -------------------------------------------------------------------------------------------------------------- faces
 
 
-def test_both_faces_have_every_flow_and_its_documentation() -> None:
+def test_both_apis_have_every_flow_and_its_documentation() -> None:
     for name in admin_flows.__all__:
         flow = getattr(admin_flows, name)
         parameters = list(inspect.signature(flow).parameters)[1:]
@@ -313,7 +313,7 @@ def test_both_faces_have_every_flow_and_its_documentation() -> None:
         assert inspect.iscoroutinefunction(getattr(AsyncAdmin, name))
 
 
-def test_the_asyncio_face_does_the_same(apache_kafka: ApacheKafka) -> None:
+def test_the_asyncio_api_does_the_same(apache_kafka: ApacheKafka) -> None:
     async def story() -> None:
         name = unused()
         async with AsyncAdmin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:

@@ -122,7 +122,7 @@ def test_a_broker_that_is_down_is_left_when_its_partitions_have_moved() -> None:
     assert script.now < 5.0
 
 
-def test_a_coordinator_that_moved_is_found_anew() -> None:
+def test_a_coordinator_that_moved_is_found_again() -> None:
     script = AdminScript()
     script.coordinators = {"g": 1, "h": 3}
 
@@ -402,7 +402,7 @@ def test_what_ends_between_two_looks_does_not_hang() -> None:
     assert [one.partition for one in at.find().transactions] == [B]
 
 
-def test_young_ones_are_passed_over_and_nobody_else_is_asked() -> None:
+def test_young_ones_are_passed_over_and_nothing_else_is_asked() -> None:
     at = Transactions()
     at.open = {A: [(1, 0, HOUR_MS - 900_000)]}
     assert at.find().transactions == ()
@@ -434,7 +434,7 @@ def test_a_leader_that_is_down_leaves_the_others_searched() -> None:
     assert found.transactions == ()  # broker 2 may know the id
 
 
-def test_strays_are_those_that_nobody_writes_to() -> None:
+def test_strays_are_those_without_writes() -> None:
     at = Transactions()
     at.ids = {
         "silent": (1, 0, "Ongoing", [A]),

@@ -92,7 +92,7 @@ def test_the_story_of_a_topic(apache_kafka: ApacheKafka) -> None:
         ("topics create", "create needs a TOPIC"),
         ("topics create x -c retention", "'retention' is not NAME=VALUE"),
         ("txn find-hangin", "unknown action 'find-hangin'; did you mean 'find-hanging'?"),
-        ("txn timeline", "timeline is for files: leave -b out"),
+        ("txn timeline", "timeline is for files: omit -b"),
         ("txn describe", "describe needs a transactional ID"),
         ("txn list --state Going", "unknown state 'Going'; did you mean 'Ongoing'?"),
         ("txn find-hanging -p 0", "--partition needs --topic"),
@@ -113,7 +113,7 @@ def test_a_wrong_call_says_what_was_meant(words: str, told: str) -> None:
 
 def test_broker_or_files_are_needed() -> None:
     assert "FILE, or -b HOST:PORT" in run("txn", "list").err
-    assert "strays asks a broker: -b HOST:PORT is missing" in run("txn", "strays").err
+    assert "strays needs a broker: pass -b HOST:PORT" in run("txn", "strays").err
     assert "required: -b/--bootstrap-server" in run("topics", "list").err
 
 

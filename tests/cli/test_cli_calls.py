@@ -127,10 +127,10 @@ def test_the_overview_names_every_command() -> None:
         ("cat -q x", "unknown option '-q'"),
         ("dump", "the following arguments are required: FILE"),
         ("dump --offsets 5:3 x", "'5:3' ends before it begins"),
-        ("dump --offsets a:b x", "'a:b' is no range of offsets"),
-        ("dump --offsets=-3: x", "offsets are not negative"),
+        ("dump --offsets a:b x", "'a:b' is not a range of offsets"),
+        ("dump --offsets=-3: x", "offsets cannot be negative"),
         ("dump --threads 0 x", "--threads must be at least 1"),
-        ("convert x -o y.csv --columns ,", "no name is given"),
+        ("convert x -o y.csv --columns ,", "expected at least one name"),
     ],
 )
 def test_a_wrong_call_says_what_was_meant(call: str, told: str) -> None:

@@ -149,7 +149,7 @@ def test_wrong_letters_are_told_of(log: Path, options: list[str], told: str) -> 
     assert told in ran.err
 
 
-def test_damage_comes_after_the_records_before_it(tmp_path: Path) -> None:
+def test_corruption_comes_after_the_records_before_it(tmp_path: Path) -> None:
     broken = bytearray(plain(3))
     broken[70] ^= 1
     directory = write_partition(tmp_path, [plain(0), bytes(broken), plain(6)])

@@ -99,7 +99,7 @@ def listed(*arguments: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ran.data.splitlines()]
 
 
-def test_every_transaction_with_its_fate(tmp_path: Path) -> None:
+def test_every_transaction_with_its_outcome(tmp_path: Path) -> None:
     batches = [data(1, 0), data(2, 2), marker(COMMIT, 1, 4), data(3, 5), marker(ABORT, 2, 7), data(1, 8)]
     directory = write_partition(tmp_path, batches)
     found = listed(directory)

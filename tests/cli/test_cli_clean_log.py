@@ -136,7 +136,7 @@ def test_tombstones_get_no_delete_horizon(tmp_path: Path) -> None:
     assert (only.delete_horizon_ms, only.last_offset, only.records_count) == (None, 1, 1)
 
 
-def test_damage_ends_it_or_is_left_out(tmp_path: Path) -> None:
+def test_corruption_ends_it_or_is_left_out(tmp_path: Path) -> None:
     broken = bytearray(plain(3))
     broken[70] ^= 1
     directory = write_partition(tmp_path / "in", [plain(0), bytes(broken), plain(6), plain(9)[:30]])
@@ -157,7 +157,7 @@ def test_a_segment_ends_where_kafka_ends_one(tmp_path: Path, monkeypatch: pytest
     assert run("convert", directory, "-o", tmp_path / "two.log", "--offsets", ":6").status is ExitStatus.OK
     ran = run("convert", directory, "-o", tmp_path / "three.log")
     assert (ran.status, (tmp_path / "three.log").exists()) == (ExitStatus.ERROR, False)
-    assert "take a range with --offsets" in ran.err
+    assert "select a range with --offsets" in ran.err
 
 
 @pytest.mark.parametrize(

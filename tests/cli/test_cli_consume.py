@@ -259,17 +259,17 @@ def test_a_closed_pipe_ends_it_quietly(apache_kafka: ApacheKafka, topic: str) ->
     ("call", "told"),
     [
         ("consume -b localhost:1", "-t TOPIC is missing"),
-        ("consume -b localhost:1 orders", "TOPICs are for a group (-G)"),
+        ("consume -b localhost:1 orders", "TOPICs need a group (-G)"),
         ("consume -b localhost:1 -G billing", "-G GROUP needs TOPICs"),
-        ("consume -b localhost:1 -G billing -p 1 orders", "-p is not for a group"),
-        ("consume -b localhost:1 -G billing -o 5 orders", "a group goes on at its stored offsets"),
+        ("consume -b localhost:1 -G billing -p 1 orders", "-p cannot be used with -G"),
+        ("consume -b localhost:1 -G billing -o 5 orders", "with -G the stored offsets are used"),
         ("consume -b localhost:1 -t orders -o 12a", "unknown offset '12a'"),
         ("consume -b localhost:1 -t orders -c -1", "--count must not be negative"),
         ("consume -b localhost:1 -t orders -e -X isolation.lvel=x", "did you mean 'isolation_level'?"),
         ("consume -b localhost:1 -t orders -X isolation.lvel=x", "did you mean 'isolation_level'?"),
         ("cat", "name a FILE, or a broker with -b"),
-        ("cat -b localhost:1 orders-0", "orders-0: with -b the topic is named by -t"),
-        ("cat -b localhost:1 -t orders --follow", "--follow is `kcodec consume` with -b"),
+        ("cat -b localhost:1 orders-0", "orders-0: with -b name the topic with -t"),
+        ("cat -b localhost:1 -t orders --follow", "--follow is for files"),
     ],
 )
 def test_wrong_calls(call: str, told: str) -> None:

@@ -57,7 +57,7 @@ def test_the_story_of_a_groups_offsets(apache_kafka: ApacheKafka, topic: str, tm
     group = f"g-{topic}"
     ran = call(apache_kafka, f"offsets reset {group} {topic} --to earliest")
     assert ran.out.splitlines()[1].split() == [topic, "0", "-", "0", "6", "6"]
-    assert ran.err == "nothing was changed; with --execute it is\n"
+    assert ran.err == "nothing was changed; --execute makes the changes\n"
     assert group not in [row["group"] for row in rows(call(apache_kafka, "groups list -J"))]
     ran = call(apache_kafka, f"offsets reset {group} {topic} --to s@2026-01-01T00:02 --execute")
     assert (ran.status, ran.err) == (ExitStatus.OK, f"{group}: 2 of 2 offsets set\n")
@@ -124,7 +124,7 @@ def test_members_and_what_a_transaction_holds_back(apache_kafka: ApacheKafka, to
     assert found[1]["holder"]["transactional_id"] == group and found[1]["holder"]["first_offset"] == 0
     assert [(row["client_id"], len(row["partitions"])) for row in members] == [("reader", 2)]
     assert refused.status is ExitStatus.ERROR
-    assert "has 1 member, who has to be stopped" in refused.err and "UNKNOWN_MEMBER_ID" in refused.err
+    assert "has 1 member, which has to be stopped" in refused.err and "UNKNOWN_MEMBER_ID" in refused.err
 
 
 def test_the_lag_is_what_kafkas_own_tool_says(apache_kafka: ApacheKafka, topic: str, admin: Admin) -> None:
@@ -153,7 +153,7 @@ def test_the_lag_is_what_kafkas_own_tool_says(apache_kafka: ApacheKafka, topic: 
         ("offsets reset g t", "reset needs one of --to, --shift, --ago and --from-file"),
         ("offsets reset g t --to earliest --shift 3", "reset needs one of"),
         ("offsets reset g t --to yesterday", "--to yesterday: expected earliest, latest, an offset, or s@TIME"),
-        ("offsets reset g t --ago 5", "'5' is no time: 90s, 15m, 2h or 7d"),
+        ("offsets reset g t --ago 5", "'5' is not a duration such as 90s, 15m, 2h or 7d"),
         ("offsets reset g t --from-file x", "--from-file names the partitions"),
         ("offsets delete g", "delete needs a GROUP and a TOPIC"),
     ],

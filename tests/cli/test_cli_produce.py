@@ -198,10 +198,10 @@ def test_a_message_that_is_refused_is_named(produce: Produce, apache_kafka: Apac
     ("options", "told"),
     [
         ([], "-t TOPIC is missing"),
-        (["-t", "x", "-l"], "-l takes one FILE"),
+        (["-t", "x", "-l"], "-l needs exactly one FILE"),
         (["-t", "x", "-J", "file"], "-J with a FILE needs -l"),
         (["-t", "x", "--commit-every", "5"], "--commit-every needs --transactional-id"),
-        (["-t", "x", "--keep-partitions"], "--keep-partitions is for -J"),
+        (["-t", "x", "--keep-partitions"], "--keep-partitions needs -J"),
         (["-t", "x", "-D", ""], "-D must not be empty"),
         (["-t", "x", "-c", "-1"], "--count must be at least 0, not -1"),
         (["-t", "x", "-z", "brotli"], "invalid choice: 'brotli'"),
@@ -240,7 +240,7 @@ def test_delimiters_are_found_across_reads(size: int) -> None:
 
 def test_a_message_without_end_is_refused_before_memory_is_gone() -> None:
     endless = iter([bytes(1 << 20)] * (MAX_MESSAGE_BYTES // (1 << 20) + 2))
-    with pytest.raises(CommandError, match="is the delimiter the right one"):
+    with pytest.raises(CommandError, match="check the delimiter"):
         list(split(endless, b"\n"))
 
 
@@ -253,7 +253,7 @@ def test_empty_is_null_only_when_asked_for() -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("[]", "a JSON object is expected, not []"),
+        ("[]", "expected a JSON object, got []"),
         ("{", "line 1: "),
         ("nonsense", "line 1: "),
         ('{"vlue":"x"}', "unknown field 'vlue'; possible: topic"),

@@ -112,10 +112,10 @@ def test_old_records_in_a_topic_that_forgets_are_told_of(apache_kafka: ApacheKaf
 def test_what_is_refused(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:
     """Nothing is written by any of these."""
     servers = apache_kafka.bootstrap_servers
-    assert f"topic {name} does not exist: --create makes it" in restore(apache_kafka, backup).err
+    assert f"topic {name} does not exist: create it with --create" in restore(apache_kafka, backup).err
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topics([NewTopic(name, 1)])
-        assert f"topic {name} has 1 partitions, and 2 are needed" in restore(apache_kafka, backup).err
+        assert f"topic {name} has 1 partitions, but 2 are needed" in restore(apache_kafka, backup).err
         stamps = f"stamps-{name}"
         admin.create_topics([NewTopic(stamps, 2, configs={"message.timestamp.type": "LogAppendTime"})])
         ran = restore(apache_kafka, backup, "--map", f"{name}={stamps}")
@@ -148,19 +148,19 @@ def test_wrong_calls(backup: Path, arguments: tuple[str, ...], told: str) -> Non
     assert told in ran.err
 
 
-def test_damage_is_found_before_anything_is_written(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:
+def test_corruption_is_found_before_anything_is_written(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:
     path = backup / f"{name}-1" / f"{100:020d}.log"
     content = bytearray(path.read_bytes())
     content[80] ^= 0xFF
     path.write_bytes(content)
     ran = restore(apache_kafka, backup, "--create")
     assert (ran.status, ran.out) == (ExitStatus.FINDINGS, "")
-    assert "nothing was written. --on-error skip" in ran.err
+    assert "nothing was written (--on-error skip" in ran.err
     with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
         assert name not in admin.list_topics()
     ran = restore(apache_kafka, backup, "--create", "--on-error", "skip")
     assert ran.status is ExitStatus.FINDINGS
-    assert "corrupt batches that are left out: 1" in ran.err
+    assert "corrupt batches left out: 1" in ran.err
     assert {number: len(rows) for number, rows in there(apache_kafka, name).items()} == {0: 8, 1: 6}
 
 

@@ -126,7 +126,7 @@ def test_grandchildren_may_be_moved_too(binary_type: str) -> None:
     assert values.to_pylist() == [b"h"] * 24
 
 
-def test_a_capsule_that_nobody_takes_gives_its_memory_back() -> None:
+def test_an_unused_capsule_gives_its_memory_back() -> None:
     result = decoded()
     for _ in range(50):
         result.__arrow_c_array__()

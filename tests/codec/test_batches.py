@@ -156,7 +156,7 @@ def test_nothing_is_walked_before_it_is_asked_for() -> None:
     assert found[1].base_offset == 7
 
 
-def test_damage_behind_the_headers_is_not_looked_at() -> None:
+def test_corruption_behind_the_headers_is_not_looked_at() -> None:
     found = kcodec.batches(damaged(FIRST) + SECOND)
     assert len(found) == 2
     assert [batch.is_valid() for batch in found] == [False, True]
@@ -219,7 +219,7 @@ def test_records_are_given_after_a_check_of_the_crc() -> None:
     assert batch.decode(check_crcs=False).counts.records == 2
 
 
-def test_damage_inside_names_the_record_and_the_place_in_the_input() -> None:
+def test_corruption_inside_names_the_record_and_the_place_in_the_input() -> None:
     bad = build_batch(RECORDS, base_offset=7, edit_payload=lambda payload: payload[:-1] + b"\x01")
     batch = kcodec.batches(FIRST + bad)[1]
     assert batch.is_valid()

@@ -93,7 +93,7 @@ def damaged_at_its_end(codec: str, size: int) -> bytes:
 
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_memory_of_a_stream_that_proves_damaged_at_its_end(codec: str, limit: int, tmp_path: Path) -> None:
+def test_memory_of_a_stream_that_proves_corrupt_at_its_end(codec: str, limit: int, tmp_path: Path) -> None:
     assert_bounded(damaged_at_its_end(codec, limit), limit, tmp_path, "DecodeError", factor=2)
 
 
@@ -250,5 +250,5 @@ def seconds_for(batches: int) -> float:
     return min(took)
 
 
-def test_damage_after_damage_takes_time_by_its_size() -> None:
+def test_corruption_after_corruption_takes_time_by_its_size() -> None:
     assert seconds_for(8000) < 8 * 4 * max(seconds_for(1000), 0.0005)

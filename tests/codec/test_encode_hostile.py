@@ -35,7 +35,7 @@ def test_a_row_may_change_while_its_headers_are_read() -> None:
     assert (record.key, record.value) == (bytes([7]) * 5000, b"v")
 
 
-def test_a_tuple_may_give_what_nobody_else_holds() -> None:
+def test_a_tuple_may_give_what_nothing_else_holds() -> None:
     class Fresh(tuple[Any, ...]):
         _fields = ("key", "value", "timestamp")
 
@@ -218,7 +218,7 @@ def test_columns_shorter_than_the_table_are_refused() -> None:
         encode(source, timestamp=0)
 
 
-def test_nulls_that_nobody_counted() -> None:
+def test_nulls_that_were_not_counted() -> None:
     masked = pa.StructArray.from_arrays([pa.array([b"a", b"b", b"c"])], ["value"], mask=pa.array([True, False, False]))
     source = Capsules(masked)
     struct = ArrayStruct.from_address(address(source.array, b"arrow_array"))

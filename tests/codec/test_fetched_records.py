@@ -181,7 +181,7 @@ def test_the_leader_epoch_is_of_the_batch_before_the_position() -> None:
     assert told == [4, 4, 6, 6]
 
 
-def test_records_before_the_damage_come_first() -> None:
+def test_records_before_the_corruption_come_first() -> None:
     data = bytearray(LogBuilder().plain(2).plain(2).plain(2).data)
     second = kcodec.batches(bytes(data))[1]
     data[second.position + 30] ^= 1

@@ -155,7 +155,7 @@ def test_old_messages_are_split_too() -> None:
 
 
 @pytest.mark.parametrize("binary_type", BINARY_TYPES)
-def test_threads_chunks_and_damage_do_not_show(binary_type: Any) -> None:
+def test_threads_chunks_and_corruption_do_not_show(binary_type: Any) -> None:
     chooser = random.Random(2)
     rows = [
         [(chooser.choice(PAYLOADS), b"\0\0\0\0\7" + chooser.randbytes(40_000)) for _ in range(9)] for _ in range(60)

@@ -310,7 +310,7 @@ def test_an_abort_marker_of_a_newer_version_and_an_unknown_control_type(limits: 
 # --------------------------------------------------------------------------------------------------- cut, and page ends
 
 
-def test_a_cut_last_batch_is_no_damage(limits: DecodeLimits) -> None:
+def test_a_cut_last_batch_is_no_corruption(limits: DecodeLimits) -> None:
     for _, cut in every_cut(batch()):
         decoded = kcodec.decode(GOOD + cut, limits=limits)
         assert list(decoded.column("value")) == [b"first", b"second"]

@@ -90,7 +90,7 @@ def test_the_first_control_record_of_a_producer_need_not_be_its_abort() -> None:
         assert offsets(committed(log, told)) == [0, 4]
 
 
-def test_a_control_batch_of_no_records_and_unknown_types_settle_nothing() -> None:
+def test_a_control_batch_of_no_records_and_unknown_types_resolve_nothing() -> None:
     log = LogBuilder().write(1)
     log.add(empty_batch(base_offset=1, producer_id=1, is_transactional=True, is_control_batch=True))
     for control_type in (2, 5, 6, 99, -1):
@@ -179,7 +179,7 @@ def test_ranges_count_after_the_limit_and_before_control_and_aborted() -> None:
     assert decoded.next_offset == 9
 
 
-def test_markers_are_delivered_when_asked_for_whatever_their_fate() -> None:
+def test_markers_are_delivered_when_asked_for_whatever_their_outcome() -> None:
     decoded = committed(INTERLEAVED, INTERLEAVED_ABORTED, control_records="include", columns=kcodec.COLUMNS[:-2])
     records = list(decoded.records())
     assert [(record.offset, record.control_type) for record in records if record.control_type is not None] == [
@@ -208,7 +208,7 @@ def test_a_skipped_batch_may_have_been_a_marker() -> None:
     assert decoded.next_offset == 9
 
 
-def test_markers_behind_damage_settle_nothing() -> None:
+def test_markers_behind_corruption_resolve_nothing() -> None:
     log = LogBuilder().write(1)
     log.add(build_batch([RecordSpec()], base_offset=1, crc=1)).commit(1).plain()
     stopped = committed(log, on_error="stop")

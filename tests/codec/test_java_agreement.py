@@ -221,7 +221,7 @@ def random_batch(judge: JavaJudge, rng: random.Random, base_offset: int) -> byte
 
 @EACH
 @pytest.mark.parametrize("seed", SEEDS)
-def test_damage_is_refused_where_java_refuses_it_and_read_alike_where_not(
+def test_corruption_is_refused_where_java_refuses_it_and_read_alike_where_not(
     judge: JavaJudge, decode: Decode, seed: int
 ) -> None:
     rng = random.Random(seed)

@@ -187,7 +187,7 @@ def test_a_wrapper_of_offset_0_takes_no_reader_back() -> None:
     assert [record.offset for chunk in decoder.take(True) for record in chunk.records()] == [70, 71]
 
 
-def test_nothing_is_known_behind_a_damaged_wrapper_of_offset_0() -> None:
+def test_nothing_is_known_behind_a_corrupt_wrapper_of_offset_0() -> None:
     wrong = build_wrapper([MessageSpec(attributes=1)], offset=0)
     decoded = kcodec.decode(build_message(SPECS[0], 70) + wrong + build_message(SPECS[0], 71), on_error="stop")
     assert decoded.error is not None
@@ -296,7 +296,7 @@ def test_every_bit_and_cut_gives_the_oracles_answer(data: bytes, repair: bool) -
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_any_set_and_damage_gives_the_oracles_answer(seed: int) -> None:
+def test_any_set_and_corruption_gives_the_oracles_answer(seed: int) -> None:
     chooser = random.Random(seed)
     for _ in range(4):
         data, next_offset = random_messages(chooser, chooser.choice((0, 90)))
@@ -353,13 +353,13 @@ def test_small_messages_at_the_end_of_a_segment_are_whole_and_cut_ones_torn(tmp_
     damaged = last[:-1] + b"w"
     log = open_log(segment(tmp_path, whole + damaged))
     assert [record.offset for record in log.records()] == [500, 501]
-    assert log.tail is not None and "bad crc" in log.tail.reason
+    assert log.tail is not None and "wrong CRC" in log.tail.reason
     with pytest.raises(kcodec.CorruptBatchError) as caught:
         list(open_log(segment(tmp_path, whole + damaged + build_message(SPECS[0], 503))).records())
     assert (caught.value.position, caught.value.next_offset) == (len(whole), 503)
 
 
-def test_a_valid_message_behind_a_cut_one_is_damage(tmp_path: Path) -> None:
+def test_a_valid_message_behind_a_cut_one_is_corruption(tmp_path: Path) -> None:
     cut = build_message(MessageSpec(None, bytes(3000)), 501)[:200]
     for behind in (build_message(SPECS[0], 502), build_wrapper(SPECS, base_offset=502)):
         with pytest.raises(kcodec.DecodeError, match="a valid batch begins behind it"):

@@ -56,7 +56,7 @@ def any_message(rng: random.Random) -> bytes:
 
 @EACH
 @pytest.mark.parametrize("seed", SEEDS)
-def test_damage_is_refused_where_java_refuses_it_and_read_alike_where_not(
+def test_corruption_is_refused_where_java_refuses_it_and_read_alike_where_not(
     judge: JavaJudge, decode: Decode, seed: int
 ) -> None:
     rng = random.Random(seed)

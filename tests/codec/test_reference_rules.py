@@ -94,7 +94,7 @@ def test_an_entry_of_the_future_is_taken_up_when_its_offset_is_reached() -> None
     assert offsets(result) == [0, 1, 6, 7]
 
 
-def test_control_batches_that_are_no_markers_settle_nothing() -> None:
+def test_control_batches_that_are_no_markers_resolve_nothing() -> None:
     other = build_batch([RecordSpec(key=b"\0\0\0\x05")], base_offset=2, producer_id=1, is_control_batch=True)
     for control in (other, empty_batch(base_offset=2, producer_id=1, is_control_batch=True)):
         assert committed(data(0, 1), control, data(3)).limit == 0
@@ -125,7 +125,7 @@ def test_a_control_key_that_cannot_be_read_is_an_error_where_it_matters(key: byt
         reference.decode(data(0) + control, control_records="include")
 
 
-def test_included_control_records_are_records_of_every_fate() -> None:
+def test_included_control_records_are_records_of_every_outcome() -> None:
     result = committed(data(0, 1), marker(ABORT, 1, 2), data(3), control_records="include")
     assert [(record.offset, record.control_type) for record in result.records] == [(2, 0), (3, None), (4, None)]
     assert result.counts == Counts(batches=3, records=3, aborted=2)
@@ -237,13 +237,13 @@ def test_the_decompressed_limit_is_exact(compression: str) -> None:
 # ------------------------------------------------------------------------------------------------------ stop and skip
 
 
-def test_stop_settles_by_what_stands_before_the_damage() -> None:
+def test_stop_resolves_by_what_stands_before_the_corruption() -> None:
     result = committed(data(0), data(2, 1), damaged(data(4)), marker(COMMIT, 1, 6), on_error="stop")
     assert (offsets(result), result.limit, result.next_offset) == ([0, 1], 2, 2)
     assert result.counts == Counts(batches=2, records=2, undecided=2)
 
 
-def test_next_offset_never_passes_where_the_damaged_batch_claims_to_begin() -> None:
+def test_next_offset_never_passes_where_the_corrupt_batch_claims_to_begin() -> None:
     result = reference.decode(data(5) + damaged(data(3)), on_error="stop")
     assert (offsets(result), result.next_offset) == ([5, 6], 3)
 
@@ -273,7 +273,7 @@ def test_what_lay_open_at_a_skipped_batch_is_undecided_and_sets_no_limit() -> No
     assert result.counts == Counts(batches=8, skipped_batches=1, records=4, undecided=6, control=2)
 
 
-def test_a_transaction_begun_after_a_skipped_batch_is_settled_as_ever() -> None:
+def test_a_transaction_begun_after_a_skipped_batch_is_resolved_as_ever() -> None:
     result = committed(damaged(data(0)), data(2, 1), data(4, 2), marker(COMMIT, 1, 6), on_error="skip")
     assert (offsets(result), result.limit, result.next_offset) == ([2, 3], 4, 4)
 

@@ -161,7 +161,7 @@ class Consumer:
 
 
 @pytest.mark.parametrize("by_one", [False, True])
-def test_the_records_before_damage_are_delivered_and_then_it_is_raised_each_time(client: Client, by_one: bool) -> None:
+def test_records_before_corruption_come_and_then_it_is_raised_each_time(client: Client, by_one: bool) -> None:
     async def run() -> None:
         good, bad, behind = batch_of(b"a", b"b"), damaged(batch_of(b"c", base_offset=2)), batch_of(b"d", base_offset=3)
         consumer = Consumer({TP: server(good, bad, behind)})
@@ -182,7 +182,7 @@ def test_the_records_before_damage_are_delivered_and_then_it_is_raised_each_time
     asyncio.run(run())
 
 
-def test_damage_in_one_partition_costs_another_nothing(client: Client) -> None:
+def test_corruption_in_one_partition_costs_another_nothing(client: Client) -> None:
     async def run() -> None:
         log = [batch_of(b"x%d" % at, base_offset=at) for at in range(3)]
         consumer = Consumer({OTHER: server(*log), TP: server(damaged(batch_of(b"c")))})
@@ -337,7 +337,7 @@ def test_a_client_that_is_not_there_or_is_another_is_named(monkeypatch: pytest.M
     with pytest.raises(ImportError, match=r"takes \(tp, batches\) instead of .*pip install 'aiokafka==0\.14\.0'"):
         adapter.install()
     monkeypatch.delattr(fetcher_module, "PartitionRecords")
-    with pytest.raises(ImportError, match=r"PartitionRecords.__init__ is not there"):
+    with pytest.raises(ImportError, match=r"PartitionRecords.__init__ is missing"):
         adapter.install()
     assert not adapter.installed()
     monkeypatch.setitem(sys.modules, "aiokafka", None)

@@ -195,7 +195,7 @@ def test_with_kcodec_good_records_come_first_then_each_call_raises_and_seek_goes
         assert (error.__cause__.base_offset, error.__cause__.next_offset) == (2, 4)
 
 
-def test_without_it_aiokafka_drops_the_good_records_before_damage(
+def test_without_it_aiokafka_drops_the_good_records_before_corruption(
     apache_kafka: ApacheKafka, damaged_topic: str
 ) -> None:
     records, errors = Aiokafka().read_past_damage(apache_kafka.bootstrap_servers, damaged_topic)

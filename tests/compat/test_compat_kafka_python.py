@@ -198,7 +198,7 @@ class Consumer:
 
 
 @pytest.mark.parametrize("most", [1, 500])
-def test_the_records_before_damage_are_delivered_and_then_it_is_raised_each_time(client: Client, most: int) -> None:
+def test_records_before_corruption_come_and_then_it_is_raised_each_time(client: Client, most: int) -> None:
     good, bad, behind = batch_of(b"a", b"b"), damaged(batch_of(b"c", base_offset=2)), batch_of(b"d", base_offset=3)
     consumer = Consumer({TP: server(good, bad, behind)})
     found: list[bytes] = []
@@ -219,7 +219,7 @@ def test_the_records_before_damage_are_delivered_and_then_it_is_raised_each_time
     assert {TP: [b"d"]} in delivered
 
 
-def test_damage_in_one_partition_costs_another_nothing(client: Client) -> None:
+def test_corruption_in_one_partition_costs_another_nothing(client: Client) -> None:
     log = [batch_of(b"x%d" % at, base_offset=at) for at in range(3)]
     consumer = Consumer({TP: server(damaged(batch_of(b"c"))), OTHER: server(*log)})
     found, raised = [], 0

@@ -150,7 +150,7 @@ def misplaced(group: Group, shares: dict[str, list[TopicPartition]]) -> int:
     )
 
 
-def test_what_changes_hands_is_given_to_nobody_until_it_is_given_up() -> None:
+def test_what_changes_hands_is_given_to_nothing_until_it_is_given_up() -> None:
     """Two rebalances: after the first nothing is in two hands, after the second all is given out and in balance."""
     random = Random(11)
     for _ in range(150):
@@ -283,7 +283,7 @@ def test_what_cannot_be_read_is_an_error_that_says_whose_it_is(data: bytes) -> N
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x00\x00\x01", b"\x7f\xff\xff\xff\x00\x00", b"\xff" * 40])
-def test_a_member_with_damaged_user_data_counts_as_new(data: bytes) -> None:
+def test_a_member_with_corrupt_user_data_counts_as_new(data: bytes) -> None:
     member = GroupMember(member_id="m", topics=frozenset("t"), user_data=data)
     for assignor in STICKY:
         assert Group(assignor, {"t": [[], []]}, [member]).shares() == {

@@ -182,7 +182,7 @@ def test_a_coordinator_that_is_not_there_yet_is_waited_for(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED])
-def test_a_group_that_nobody_may_have_is_an_error_of_poll(code: int) -> None:
+def test_a_group_without_permission_is_an_error_of_poll(code: int) -> None:
     world = GroupWorld()
     world.find_codes = [code]
     one = member(world, has_joined=False)

@@ -160,7 +160,7 @@ def test_old_brokers_are_told_by_member_id(version: int) -> None:
     assert world.group.members == {}
 
 
-def test_a_farewell_finds_the_coordinator_and_ends_by_its_timeout() -> None:
+def test_a_leaving_finds_the_coordinator_and_ends_by_its_timeout() -> None:
     world = GroupWorld()
     one = world.client("a")
     world.settle()

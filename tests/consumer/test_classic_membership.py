@@ -139,7 +139,7 @@ def test_the_gate_is_held_from_join_to_sync_and_waited_for() -> None:
     assert world.sent(JoinGroupRequest)[-1].reason == "a test"
 
 
-def test_a_topic_that_grows_is_given_out_anew_by_the_leader() -> None:
+def test_a_topic_that_grows_is_given_out_again_by_the_leader() -> None:
     world = GroupWorld()
     world.client("a")
     world.client("b")

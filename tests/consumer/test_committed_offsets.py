@@ -169,7 +169,7 @@ def test_without_topic_ids_names_are_used(script: AdminScript, coordinator: Coor
     assert [pair for pair in script.versions if "Offset" in pair[0]] == [("OffsetFetch", 9), ("OffsetCommit", 9)]
 
 
-def test_a_topic_that_was_made_anew_is_asked_for_by_its_new_id(script: AdminScript, coordinator: Coordinator) -> None:
+def test_a_topic_that_was_made_again_is_asked_for_by_its_new_id(script: AdminScript, coordinator: Coordinator) -> None:
     with_ids(script)
     script.topic_ids["orders"] = UUID(int=8)
     coordinator.offsets[A] = OffsetAndMetadata(7)
@@ -244,7 +244,7 @@ def test_a_commit_whose_answer_was_lost_is_sent_again(script: AdminScript, coord
     assert len(script.requests) == 3
 
 
-def test_a_commit_that_nobody_answers_ends_by_its_deadline(script: AdminScript) -> None:
+def test_a_commit_without_response_ends_by_its_deadline(script: AdminScript) -> None:
     script.answers["OffsetCommit"] = lambda node, request: None
     with pytest.raises(DeliveryTimeoutError, match=r"commit offset of group 'g' in orders-0: not done within 4 s"):
         script.run(committed(script).commit({A: OffsetAndMetadata(9)}, ConsumerGroupMetadata("g"), 4.0))
@@ -342,7 +342,7 @@ def test_an_answer_that_leaves_a_partition_out_is_an_error(script: AdminScript, 
         script.run(committed(script).commit({A: OffsetAndMetadata(3)}, ConsumerGroupMetadata("g"), 5.0))
 
 
-def test_nothing_to_fetch_asks_nobody(script: AdminScript) -> None:
+def test_nothing_to_fetch_sends_no_request(script: AdminScript) -> None:
     assert script.run(committed(script).fetch([], 5.0)) == {}
     script.run(committed(script).commit({}, ConsumerGroupMetadata("g"), 5.0))
     assert script.asked == []

@@ -2,7 +2,7 @@
 """The fetcher on scripted brokers: sessions, fetching ahead, positions, and random histories.
 
 Scenarios of Kafka's FetcherTest and FetchSessionHandlerTest. Errors: test_consumer_fetch_errors.py; damage:
-test_consumer_damage.py.
+test_consumer_corruption.py.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_a_session_names_only_what_changed() -> None:
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     ],
 )
-def test_a_session_that_the_broker_lost_is_begun_anew_at_once(code: int) -> None:
+def test_a_session_that_the_broker_lost_is_begun_again_at_once(code: int) -> None:
     world = FetchScript()
     log = world.log()
     numbered(log, 5)
@@ -109,7 +109,7 @@ def test_a_broker_without_sessions_is_asked_for_everything_each_time() -> None:
     assert all(len(named) == 1 for named in world.asked)
 
 
-def test_an_answer_with_a_partition_that_nobody_asked_for_is_not_used() -> None:
+def test_an_answer_with_a_partition_that_nothing_asked_for_is_not_used() -> None:
     world = FetchScript()
     expected = numbered(world.log(partitions=2), 10)
     edited: list[Any] = []
@@ -134,7 +134,7 @@ def test_topics_without_ids_are_asked_for_by_name() -> None:
     assert {version for _, _, version, _ in world.fetches} == {12}
 
 
-def test_a_topic_that_was_made_anew_is_read_by_its_new_id() -> None:
+def test_a_topic_that_was_made_again_is_read_by_its_new_id() -> None:
     world = FetchScript()
     numbered(world.log(), 5)
     world.assign(ORDERS)

@@ -146,7 +146,7 @@ def test_a_higher_epoch_without_a_change_is_in_the_metadata_at_once() -> None:
     assert len(application.told) == told
 
 
-def test_topics_that_nobody_knows_are_asked_for_by_id_until_they_are_there() -> None:
+def test_unknown_topics_are_requested_by_id_until_they_exist() -> None:
     world = GroupWorld()
     del world.topics[AUDIT_ID]
     member, application = make_member(world)
@@ -163,7 +163,7 @@ def test_topics_that_nobody_knows_are_asked_for_by_id_until_they_are_there() -> 
     assert world.cluster.leader("audit", 0) == 1
 
 
-def test_a_topic_that_was_made_anew_is_given_up_and_taken_again() -> None:
+def test_a_topic_that_was_made_again_is_given_up_and_taken_again() -> None:
     world = GroupWorld()
     _, application = joined(world, 0)
     world.topics[AUDIT_ID] = "orders"
@@ -246,7 +246,7 @@ def test_a_subscription_that_comes_while_leaving_is_joined_afterwards() -> None:
     assert application.owned == named(world.target)
 
 
-def test_leaving_says_goodbye_and_ends() -> None:
+def test_leaving_sends_a_leave_heartbeat_and_ends() -> None:
     world = GroupWorld()
     member, _ = joined(world, 0)
     world.run(member.leave(5.0, "close"))
@@ -266,7 +266,7 @@ def test_a_static_member_that_leaves_says_that_it_comes_again() -> None:
     assert member.group_metadata.group_instance_id == "one"
 
 
-def test_a_goodbye_that_nobody_hears_ends_by_its_time() -> None:
+def test_a_leave_heartbeat_without_response_ends_by_its_time() -> None:
     world = GroupWorld()
     member, _ = joined(world, 0)
     world.plan(HEARTBEAT, *[HANG] * 5)

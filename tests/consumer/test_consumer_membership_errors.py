@@ -305,7 +305,7 @@ def test_a_forced_heartbeat_that_is_refused_is_lost(code: int) -> None:
     assert world.run(member.force_heartbeat(5.0)) is Heartbeat.LOST
 
 
-def test_a_forced_heartbeat_that_nobody_answers_ends_by_its_time() -> None:
+def test_a_forced_heartbeat_without_response_ends_by_its_time() -> None:
     world = GroupWorld(request_timeout=30.0)
     member, _ = joined(world, 0)
     world.plan(HEARTBEAT, HANG)

@@ -121,7 +121,7 @@ def test_a_tombstone_removes_committed_and_pending_offsets_of_its_partition(tmp_
     assert {str(one): committed.offset for one, committed in found["g"].items()} == {"t-1": 6}
 
 
-def test_a_second_transaction_of_a_producer_is_settled_by_its_own_marker(tmp_path: Path) -> None:
+def test_a_second_transaction_of_a_producer_is_resolved_by_its_own_marker(tmp_path: Path) -> None:
     batches = [within(7, 0, commit(2)), marker(ABORT, 7, 1), within(7, 2, commit(3)), marker(COMMIT, 7, 3)]
     assert offset_of(replayed(tmp_path, *batches)) == 3
 
@@ -197,9 +197,9 @@ def test_states_are_the_last_records_and_tombstones_remove(tmp_path: Path) -> No
 
 def test_partitions_of_another_topic_are_refused(tmp_path: Path) -> None:
     log = open_log(partition(tmp_path, [plain(0, commit(1))]))
-    with pytest.raises(ValueError, match=r"^orders-0 is no partition of __consumer_offsets$"):
+    with pytest.raises(ValueError, match=r"^orders-0 is not a partition of __consumer_offsets$"):
         group_offsets(log)
-    with pytest.raises(ValueError, match=r"^orders-0 is no partition of __transaction_state$"):
+    with pytest.raises(ValueError, match=r"^orders-0 is not a partition of __transaction_state$"):
         transaction_states([log])
 
 

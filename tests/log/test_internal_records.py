@@ -96,10 +96,10 @@ def test_what_is_not_known_is_told_and_is_no_error() -> None:
         "type": "OffsetCommit",
         "key": key,
         "version": 5,
-        "error": "OffsetCommitValue version 5 is not known, only 0 to 4",
+        "error": "OffsetCommitValue version 5 is unknown; expected 0 to 4",
     }
     assert coordinator("__consumer_offsets", GROUP_KEY, b"\x00")["error"] == (
-        "a value of 1 bytes, too short for its version"
+        "a value of 1 bytes is too short for a version"
     )
     assert coordinator("__consumer_offsets", b"\x00", None) == {"type": "unknown", "error": "a key of 1 bytes"}
     assert coordinator("__consumer_offsets", None, b"") == {"type": "unknown", "error": "no key"}
@@ -110,8 +110,11 @@ def test_what_is_not_known_is_told_and_is_no_error() -> None:
         "error": "record type 63 is not known",
     }
     assert decode_metadata_record(b"\x02\x02\x00").error == "frame of a metadata record: frame version 2, expected 1"
-    assert decode_metadata_record(None).error == "a metadata record without a value"
-    assert decode_metadata_record(b"\x01\x18\x00\x00!").error == "EndTransactionRecord version 0: 1 bytes follow it"
+    assert decode_metadata_record(None).error == "a metadata record has no value"
+    assert (
+        decode_metadata_record(b"\x01\x18\x00\x00!").error
+        == "EndTransactionRecord version 0: 1 bytes follow the message"
+    )
     assert decode_control_record(b"\x00\x00\x00\x09", b"\x00\x00").error == "control type 9 is not known"
     assert decode_control_record(b"\xff\xff\x00\x01", b"\x00\x00").error == "key version -1 is not known"
     assert decode_control_record(b"\x00\x00", b"").error == (
@@ -157,9 +160,9 @@ def test_bytes_that_kafka_refuses_are_an_error() -> None:
     change = b"\x01\x11\x00" + bytes(12)
     assert "error" not in shown("__cluster_metadata", None, change + b"\x00")
     later = shown("__cluster_metadata", None, change + b"\x01\x01\x01\x01")
-    assert "the tag 1, which only other versions" in later["error"]
+    assert "the tag 1 belongs to other versions" in later["error"]
     feature = shown("__cluster_metadata", None, b"\x01\x0c\x00" + b"\x81\x80\x02" + b"f" * 32768 + bytes(3))
-    assert "name at byte 6: a string of 32768 bytes" in feature["error"]
+    assert "name at byte 6: the string has 32768 bytes" in feature["error"]
 
 
 def test_edited_records_are_told_of_and_never_raise() -> None:

@@ -133,7 +133,7 @@ BEYOND = {"the active segment is cut", "the last batch's crc"}
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damage_to_a_file_is_found_and_nothing_else(healthy: Path, name: str) -> None:
+def test_corruption_of_a_file_is_found_and_nothing_else(healthy: Path, name: str) -> None:
     code, file, change = DAMAGE[name]
     path = healthy / file
     if file[0].isdigit():
@@ -359,7 +359,7 @@ def test_a_file_of_no_known_kind_is_refused(tmp_path: Path) -> None:
         check_file(tmp_path / "absent.log")
 
 
-def test_single_files_without_a_log_beside_them(tmp_path: Path) -> None:
+def test_single_files_without_a_log_next_to_them(tmp_path: Path) -> None:
     index = tmp_path / f"{0:020d}.index"
     index.write_bytes(struct.pack(">iiii", 9, 100, 3, 200) + b"\1")
     assert codes(check_file(index)) == ["index-size", "index-order"]

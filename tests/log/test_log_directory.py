@@ -139,7 +139,7 @@ def test_a_metadata_snapshot_opens_like_a_log(partition_: golden_data.Partition,
     assert (shown[0]["type"], shown[-1]["type"]) == ("SNAPSHOT_HEADER", "SNAPSHOT_FOOTER")
 
 
-def test_a_cut_snapshot_is_damage(tmp_path: Path) -> None:
+def test_a_cut_snapshot_is_corruption(tmp_path: Path) -> None:
     partition_, name = SNAPSHOTS[-1]
     content = (partition_.path / name).read_bytes()
     (tmp_path / "bootstrap.checkpoint").write_bytes(content[:-1])
@@ -207,7 +207,7 @@ def test_partitions_are_found_by_name_and_by_topic_partition(tmp_path: Path) -> 
 @pytest.mark.parametrize("option", ["topic", "partition", "high_watermark"])
 def test_options_for_one_partition_are_refused(tmp_path: Path, option: str) -> None:
     value: Any = "b" if option == "topic" else 3
-    with pytest.raises(ValueError, match=f"is a log directory: {option} is for one partition"):
+    with pytest.raises(ValueError, match=f"is a log directory: {option} can be given for one partition"):
         kcodec.open(broker(tmp_path), **{option: value})
 
 
@@ -244,7 +244,7 @@ def test_a_partition_without_a_segment_yet_stops_nothing(tmp_path: Path) -> None
         directory["orders-1"]
 
 
-def test_damaged_files_are_decode_errors_that_name_them(tmp_path: Path) -> None:
+def test_corrupt_files_are_decode_errors_that_name_them(tmp_path: Path) -> None:
     partition(tmp_path, [plain(0)])
     for name, ask in CHECKED.items():
         (tmp_path / name).write_bytes(b"\xff\xfe nonsense\n")
@@ -316,7 +316,7 @@ def test_ended_transactions_are_joined_with_their_transactional_id(cluster: str)
         if one.transaction.producer_id in ids:
             assert one.transactional_id == ids[one.transaction.producer_id]
     assert {one.transaction.state for one in found} == {"open", "committed", "aborted"}
-    with pytest.raises(ValueError, match=r"states must be of open, committed, aborted, not \['opened'\]"):
+    with pytest.raises(ValueError, match=r"states must be among open, committed, aborted, not \['opened'\]"):
         captured(cluster).transactions(["opened"])
     assert captured(cluster).transactions("open", on_error="stop") == [
         one for one in found if one.transaction.state == "open"

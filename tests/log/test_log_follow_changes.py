@@ -55,7 +55,7 @@ def test_held_back_records_that_are_deleted_are_an_error(tmp_path: Path) -> None
 def test_a_directory_that_is_gone_is_an_error(tmp_path: Path) -> None:
     directory = partition(tmp_path, BATCHES[:2])
     steps = [lambda: None, lambda: directory.rename(tmp_path / "orders-0.0123456789abcdef-delete")]
-    with pytest.raises(FileNotFoundError, match="orders-0: the partition's directory is gone"):
+    with pytest.raises(FileNotFoundError, match="orders-0: the partition's directory was deleted"):
         follow(directory, Script(*steps))
 
 
@@ -69,7 +69,7 @@ def cut(path: Path, size: int, content: bytes = b"") -> Callable[[], None]:
     return truncate
 
 
-def test_a_torn_tail_that_is_cut_off_and_written_anew_is_followed(tmp_path: Path) -> None:
+def test_a_torn_tail_that_is_cut_off_and_written_again_is_followed(tmp_path: Path) -> None:
     """What a broker does when it comes back after a crash."""
     directory = partition(tmp_path, [*BATCHES[:2], BATCHES[2][:70]])
     whole = len(BATCHES[0] + BATCHES[1])
@@ -103,7 +103,7 @@ def test_a_log_truncated_by_a_whole_segment_is_an_error(tmp_path: Path) -> None:
         follow(directory, Script(*steps, looks=8))
 
 
-def test_a_log_that_begins_anew_is_an_error(tmp_path: Path) -> None:
+def test_a_log_that_begins_again_is_an_error(tmp_path: Path) -> None:
     directory = partition(tmp_path, BATCHES[:2])
 
     def anew() -> None:
@@ -177,7 +177,7 @@ def until_damage(directory: Path, script: Callable[[], bool], **options: Any) ->
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_bad_crc_that_a_batch_follows_is_damage(tmp_path: Path, large: bool) -> None:
+def test_a_bad_crc_that_a_batch_follows_is_corruption(tmp_path: Path, large: bool) -> None:
     damaged = flip(plain(3, size=2000 if large else 10))
     directory = partition(tmp_path, [BATCHES[0]])
     steps = [appending(file_of(directory), damaged), lambda: None, appending(file_of(directory), plain(6))]
@@ -188,7 +188,7 @@ def test_a_bad_crc_that_a_batch_follows_is_damage(tmp_path: Path, large: bool) -
 
 
 @pytest.mark.parametrize("timeout", [0, None])
-def test_no_batch_at_all_is_damage_even_at_the_end_of_time(tmp_path: Path, timeout: float | None) -> None:
+def test_no_batch_at_all_is_corruption_even_at_the_end_of_time(tmp_path: Path, timeout: float | None) -> None:
     directory = partition(tmp_path, [BATCHES[0], BATCHES[1][:16] + b"\x09" + BATCHES[1][17:]])
     found, error = until_damage(directory, Script(looks=20), timeout=timeout)
     assert found == [0, 1, 2]
@@ -196,7 +196,7 @@ def test_no_batch_at_all_is_damage_even_at_the_end_of_time(tmp_path: Path, timeo
 
 
 @pytest.mark.parametrize("rest", [BATCHES[1][:50], b"\0" * 100, flip(BATCHES[1])], ids=["cut", "zeros", "crc"])
-def test_what_is_waited_for_is_damage_once_the_segment_was_rolled(tmp_path: Path, rest: bytes) -> None:
+def test_what_is_waited_for_is_corruption_once_the_segment_was_rolled(tmp_path: Path, rest: bytes) -> None:
     directory = partition(tmp_path, [BATCHES[0], rest])
     steps = [lambda: None, lambda: None, lambda: None, appending(file_of(directory, 6), BATCHES[2])]
     found, error = until_damage(directory, Script(*steps, looks=20))
@@ -212,7 +212,7 @@ def test_offsets_of_closed_segments_must_rise(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [70, 30], ids=["records", "header"])
-def test_a_torn_batch_before_many_zeros_settles_nothing(
+def test_a_torn_batch_before_many_zeros_resolves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """A preallocated file is many steps longer than what is written in it."""

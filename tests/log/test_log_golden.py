@@ -123,7 +123,7 @@ def test_arrow_stream_holds_the_records(partition: Partition) -> None:
 
 
 @pytest.mark.parametrize("partition", [one for one in PARTITIONS if len(one.segments) > 2], ids=str)
-def test_one_segment_opened_by_name_is_settled_by_itself(partition: Partition) -> None:
+def test_one_segment_opened_by_name_is_resolved_by_itself(partition: Partition) -> None:
     whole = list(open_log(partition.path).records())
     apart = [record for path in partition.segments for record in open_log(path).records()]
     assert apart == whole

@@ -86,7 +86,7 @@ def edited(seed: int) -> tuple[bytes, bool]:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_edited_files_give_what_the_oracle_reads_up_to_the_damage(tmp_path: Path, block: int) -> None:
+def test_edited_files_give_what_the_oracle_reads_up_to_the_corruption(tmp_path: Path, block: int) -> None:
     path = tmp_path / "edited.log"
     for seed in range(block * 60, block * 60 + 60):
         content, _ = edited(seed)
@@ -97,7 +97,7 @@ def test_edited_files_give_what_the_oracle_reads_up_to_the_damage(tmp_path: Path
         first = min((row[0] for row in expected), default=0)
         assert log.log_start_offset <= first
         assert found == [row for row in expected if row[0] >= log.log_start_offset], seed
-        assert error is None or damage is not None or "damage" in str(error), seed
+        assert error is None or damage is not None or "corrupt" in str(error), seed
 
 
 @pytest.mark.parametrize("block", range(10))

@@ -26,7 +26,7 @@ def test_a_partition_directory_is_its_segments_in_order_of_offsets(tmp_path: Pat
     assert repr(log) == f"<Log orders-0: 3 segments, {log.size_in_bytes} bytes>"
 
 
-def test_a_segment_is_active_unless_a_later_one_lies_beside_it(tmp_path: Path) -> None:
+def test_a_segment_is_active_unless_a_later_one_lies_next_to_it(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0)], [plain(3)])
     first, last = sorted(directory.iterdir())
     assert [open_log(path).segments[0].is_active for path in (first, last)] == [False, True]
@@ -111,7 +111,7 @@ def checkpoint(folder: Path, *lines: str) -> None:
     (folder / checkpoints.LOG_START_OFFSETS).write_text("\n".join(("0", str(len(lines)), *lines)) + "\n", "utf-8")
 
 
-def test_the_log_start_offset_comes_from_the_checkpoint_beside_the_directory(tmp_path: Path) -> None:
+def test_the_log_start_offset_comes_from_the_checkpoint_next_to_the_directory(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0), plain(3)], [plain(6)])
     checkpoint(tmp_path, "orders 1 3", "orders 0 4", "order-s 0 5")
     log = open_log(directory)
@@ -137,8 +137,8 @@ def test_without_an_entry_or_behind_it_the_first_segment_tells(tmp_path: Path) -
         ("1\n0\n", "line 1: version '1'"),
         ("0\n2\norders 0 4\n", "line 2: '2' entries but 1 follow"),
         ("0\n\n", "line 2: '' entries but 0 follow"),
-        ("0\n1\norders 0\n", "line 3: 'orders 0' is not"),
-        ("0\n1\norders zero 4\n", "line 3: 'orders zero 4' is not"),
+        ("0\n1\norders 0\n", "line 3: expected 'topic partition offset', found 'orders 0'"),
+        ("0\n1\norders zero 4\n", "line 3: expected 'topic partition offset', found 'orders zero 4'"),
     ],
 )
 def test_a_broken_checkpoint_is_an_error_that_names_file_and_line(tmp_path: Path, text: str, error: str) -> None:

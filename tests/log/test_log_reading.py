@@ -155,7 +155,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path, monkey
         path.write_bytes(content)
         stream, found = stepwise(open_log(path))
         os.truncate(path, keep)
-        with pytest.raises(kcodec.TruncatedError, match="it has shrunk while it was read") as caught:
+        with pytest.raises(kcodec.TruncatedError, match="it became shorter while it was read") as caught:
             found += [record.offset for chunk in stream for record in chunk.records()]
         assert caught.value.path == str(path)
         assert caught.value.position is not None
@@ -272,7 +272,7 @@ def test_threads_do_not_show(tmp_path: Path, level: str) -> None:
 
 
 @pytest.mark.usefixtures("narrow")
-def test_with_threads_damage_comes_behind_what_precedes_it(tmp_path: Path) -> None:
+def test_with_threads_corruption_comes_behind_what_precedes_it(tmp_path: Path) -> None:
     batches = [plain(at * 3, size=200) for at in range(40)]
     batches[20] = batches[20][:90] + b"?" + batches[20][91:]
     log = open_log(partition(tmp_path, batches))

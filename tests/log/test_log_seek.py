@@ -269,7 +269,7 @@ def test_an_index_that_is_believed_saves_the_walk(twenty_megabytes: Path, monkey
 # ------------------------------------------------------------------------------------------------------------ damage
 
 
-def test_damage_before_the_start_is_not_in_the_way(tmp_path: Path) -> None:
+def test_corruption_before_the_start_is_not_in_the_way(tmp_path: Path) -> None:
     batches = [plain(at * 3, size=200) for at in range(30)]
     batches[4] = batches[4][:-1] + b"?"
     directory = partition(tmp_path, batches, [plain(90)])
@@ -280,7 +280,7 @@ def test_damage_before_the_start_is_not_in_the_way(tmp_path: Path) -> None:
         assert offsets(open_log(directory), start_offset=start) == list(range(start, 93))
 
 
-def test_damage_at_the_entry_that_is_wanted_is_met_by_the_reading(tmp_path: Path) -> None:
+def test_corruption_at_the_entry_that_is_wanted_is_met_by_the_reading(tmp_path: Path) -> None:
     batches = [plain(at * 3, size=200) for at in range(30)]
     batches[20] = batches[20][:-1] + b"?"
     directory = partition(tmp_path, batches, [plain(90)])
@@ -305,7 +305,7 @@ def test_a_torn_tail_is_the_end_wherever_reading_begins(tmp_path: Path, start: i
         assert log.offset_for_timestamp(1 << 50) is None
 
 
-def test_transactions_are_settled_by_what_lies_before_the_start(tmp_path: Path) -> None:
+def test_transactions_are_resolved_by_what_lies_before_the_start(tmp_path: Path) -> None:
     first = [data(7, 0), data(8, 2), plain(4)]
     second = [plain(7), marker(0, 7, 10), data(7, 11), marker(COMMIT, 7, 13), data(8, 14), plain(16)]
     log = open_log(partition(tmp_path, first, second))

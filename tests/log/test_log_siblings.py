@@ -196,7 +196,7 @@ def test_a_swap_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         kcodec.open(directory)
 
 
-def test_a_segment_by_name_is_that_file_whatever_lies_beside_it(tmp_path: Path) -> None:
+def test_a_segment_by_name_is_that_file_whatever_lies_next_to_it(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0)], [plain(3)])
     (directory / f"{0:020d}.log.swap").write_bytes(plain(1, count=1))
     assert [record.offset for record in open_log(directory / f"{0:020d}.log").records()] == [0, 1, 2]

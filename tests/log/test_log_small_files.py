@@ -49,7 +49,7 @@ def test_an_offset_index_is_a_sequence_of_entries_with_absolute_offsets(tmp_path
     assert list(index) == [(103, 4100), (109, 8300)]
     assert (len(index), index[0], index[-1].position, index[:1]) == (2, (103, 4100), 8300, [(103, 4100)])
     assert OffsetIndexEntry(109, 8300) in index
-    with pytest.raises(IndexError, match="entry 2 of 2"):
+    with pytest.raises(IndexError, match="index 2 is out of range"):
         index[2]
     array = index.to_numpy()
     assert (array["offset"].tolist(), array["position"].tolist()) == ([103, 109], [4100, 8300])
@@ -69,7 +69,7 @@ def test_zeros_behind_the_entries_are_room_and_no_entries(tmp_path: Path) -> Non
     data = struct.pack(">ii", 1, 256) + bytes(8 * 5 + 3)
     index = read_offset_index(written(tmp_path, f"{0:020d}.index", data))
     assert (list(index), index.preallocated_entries, index.remaining_bytes) == ([(1, 256)], 5, 3)
-    assert repr(index).endswith(", 5 preallocated, 3 bytes of a cut entry>")
+    assert repr(index).endswith(", 5 preallocated, 3 bytes of an incomplete entry>")
     empty = read_offset_index(written(tmp_path, f"{1:020d}.index", bytes(10 << 20)))
     assert (list(empty), empty.preallocated_entries, empty.to_numpy().tolist()) == ([], (10 << 20) // 8, [])
     assert repr(empty) == "<OffsetIndex of 0 entries, 1310720 preallocated>"
@@ -104,7 +104,7 @@ def test_a_transaction_index_of_another_version_is_refused(tmp_path: Path) -> No
 def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(small_files.LIMITS, "MAX_INDEX_BYTES", 100)
     path = written(tmp_path, "x.index", bytes(101))
-    with pytest.raises(kcodec.LimitExceededError, match="101 bytes, at most 100") as caught:
+    with pytest.raises(kcodec.LimitExceededError, match="101 bytes, expected at most 100") as caught:
         read_offset_index(path)
     assert (caught.value.limit, caught.value.claimed) == ("MAX_INDEX_BYTES", 101)
 
@@ -160,12 +160,12 @@ def test_errors_of_snapshots_say_what_is_wrong(tmp_path: Path) -> None:
         return data[:2] + struct.pack(">I", reference_crc32c(body)) + body
 
     assert error(b"\0\2" + data[2:], kcodec.UnsupportedError) == "byte 0: version 2 of a snapshot, expected 1"
-    assert error(data[:5], kcodec.TruncatedError) == "the file has 5 bytes but a snapshot takes 10"
-    assert error(data + b"\0", kcodec.CorruptBatchError).startswith("byte 2: crc 0x")
+    assert error(data[:5], kcodec.TruncatedError) == "the file has 5 bytes, but a snapshot takes 10"
+    assert error(data + b"\0", kcodec.CorruptBatchError).startswith("byte 2: the stored CRC 0x")
     more = with_crc(data[6:] + b"\0")
-    assert error(more, kcodec.CorruptBatchError) == "byte 6: 1 producers are 56 bytes but the file has 57"
+    assert error(more, kcodec.CorruptBatchError) == "byte 6: 1 producers take 56 bytes, but the file has 57"
     less = with_crc(struct.pack(">i", 2) + data[10:])
-    assert error(less, kcodec.TruncatedError) == "the file has 56 bytes but a snapshot of 2 producers takes 102"
+    assert error(less, kcodec.TruncatedError) == "the file has 56 bytes, but a snapshot of 2 producers takes 102"
     negative = with_crc(struct.pack(">i", -1) + data[10:])
     assert error(negative, kcodec.CorruptBatchError).startswith("byte 6: -1 producers")
 
@@ -184,7 +184,10 @@ def test_a_snapshot_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path)
 def test_leader_epochs(tmp_path: Path) -> None:
     path = written(tmp_path, "leader-epoch-checkpoint", "0\n2\n0 0\n4 17\n")
     assert read_leader_epochs(path) == (LeaderEpoch(0, 0), LeaderEpoch(4, 17))
-    for text, error in (("0\n1\n0 0 0\n", "line 3: '0 0 0' is not 'epoch start_offset'"), ("0\n1\nx 0\n", "line 3")):
+    for text, error in (
+        ("0\n1\n0 0 0\n", "line 3: expected 'epoch start_offset', found '0 0 0'"),
+        ("0\n1\nx 0\n", "line 3"),
+    ):
         with pytest.raises(kcodec.DecodeError, match=error):
             read_leader_epochs(written(tmp_path, "x", text))
 
@@ -197,7 +200,7 @@ def test_a_checkpoint_without_entries(tmp_path: Path, text: str) -> None:
 
 def test_bytes_that_are_no_text_are_an_error(tmp_path: Path) -> None:
     path = written(tmp_path, "x-checkpoint", b"0\n1\norders \xff 4\n")
-    with pytest.raises(kcodec.DecodeError, match="byte 11: no UTF-8 text"):
+    with pytest.raises(kcodec.DecodeError, match="byte 11: the text is not UTF-8"):
         read_offsets(path)
 
 

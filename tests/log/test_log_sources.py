@@ -198,7 +198,7 @@ def test_an_object_that_shrinks_while_it_is_read_is_a_clear_error(large: Path) -
     next(records)
     with path.open("rb+") as file:
         file.truncate(20_000_000)
-    with pytest.raises(kcodec.TruncatedError, match="the file ends at byte 20000000: it has shrunk") as caught:
+    with pytest.raises(kcodec.TruncatedError, match="the file ends at byte 20000000: it became shorter") as caught:
         list(records)
     assert caught.value.path == f"{large.name}/{path.name}"
 
@@ -237,8 +237,8 @@ class Lying(ReadAt):
     ("answer", "text"),
     [
         (lambda found: found + b"more", r"\d+ bytes were requested and \d+ returned"),
-        (lambda found: "text", "bytes were expected, not str"),
-        (lambda found: None, "bytes were expected, not NoneType"),
+        (lambda found: "text", "expected bytes, got str"),
+        (lambda found: None, "expected bytes, got NoneType"),
     ],
 )
 def test_an_object_that_gives_no_bytes_or_too_many_is_an_error(answer: Callable[[bytes], Any], text: str) -> None:
@@ -267,7 +267,7 @@ def test_a_size_that_is_none_is_refused(size: Any) -> None:
 
 @pytest.mark.parametrize("given", [b"bytes", bytearray(9), 7, object()])
 def test_what_is_no_file_is_a_type_error(given: Any) -> None:
-    with pytest.raises(TypeError, match=f"{type(given).__name__} is no file: give a path"):
+    with pytest.raises(TypeError, match=f"{type(given).__name__} is not a file: pass a path"):
         kcodec.open(given)
 
 
@@ -290,7 +290,7 @@ def test_what_is_not_there_or_no_log_is_told_as_of_local_files(tmp_path: Path, m
         kcodec.open(f"orders-0/{0:020d}.index", filesystem=make(tmp_path))
 
 
-def test_the_checkpoint_beside_a_partition_is_read_through_the_filesystem(tmp_path: Path) -> None:
+def test_the_checkpoint_next_to_a_partition_is_read_through_the_filesystem(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0), plain(3)])
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 4\n", "utf-8")
     for log in sources(directory).values():
@@ -303,7 +303,7 @@ def test_a_filesystem_that_tells_no_size_is_a_clear_error(tmp_path: Path) -> Non
             return {**super().info(path), "size": None}
 
     log = open_log("orders-0", filesystem=Untold(partition(tmp_path, [plain(0)]).parent))
-    with pytest.raises(OSError, match=rf"orders-0/{0:020d}\.log: the filesystem does not tell its size"):
+    with pytest.raises(OSError, match=rf"orders-0/{0:020d}\.log: the filesystem does not report the size"):
         offsets(log)
 
 

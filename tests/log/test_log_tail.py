@@ -87,7 +87,7 @@ def test_zeros_to_the_end_are_a_torn_tail(tmp_path: Path, zeros: int) -> None:
     assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "zeros")
 
 
-def test_zeros_that_do_not_reach_the_end_are_damage(tmp_path: Path) -> None:
+def test_zeros_that_do_not_reach_the_end_are_corruption(tmp_path: Path) -> None:
     log = opened(tmp_path, FIRST, SECOND, b"\0" * 100 + b"\1")
     assert_damage(log, kcodec.DecodeError, START, [0, 1, 2, 3, 4, 5])
     with pytest.raises(kcodec.DecodeError, match=rf"byte {START} .*batch_length 0"):
@@ -100,19 +100,19 @@ def test_zeros_that_do_not_reach_the_end_are_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("check_crcs", [True, False])
 def test_a_last_whole_batch_with_a_bad_crc_is_a_torn_tail(tmp_path: Path, behind: bytes, check_crcs: bool) -> None:
     log = opened(tmp_path, FIRST, SECOND, flip(THIRD), behind, check_crcs=check_crcs)
-    assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "bad crc")
+    assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "wrong CRC")
 
 
 def test_a_last_whole_batch_whose_header_was_torn_is_a_torn_tail(tmp_path: Path) -> None:
     for at in range(21, 61):
         log = open_log(partition(tmp_path / str(at), [FIRST, SECOND, flip(THIRD, at)]))
-        assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "bad crc")
+        assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "wrong CRC")
 
 
 def test_a_large_last_batch_with_a_bad_crc_is_a_torn_tail(tmp_path: Path) -> None:
     large = plain(6, count=3, size=1 << 20)
     log = opened(tmp_path, FIRST, SECOND, flip(large, 2 << 20))
-    assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "bad crc")
+    assert_ends_at(log, START, [0, 1, 2, 3, 4, 5], "wrong CRC")
 
 
 @pytest.mark.parametrize("size", [10, 70_000, (1 << 20) - 34, 1_500_000])
@@ -125,7 +125,7 @@ def test_a_short_old_message_behind_a_window_is_no_tail(tmp_path: Path, size: in
     assert offsets(log, "read_committed", follow=True, timeout=0) == [0, 1]
 
 
-def test_a_bad_crc_that_a_valid_batch_follows_is_damage(tmp_path: Path) -> None:
+def test_a_bad_crc_that_a_valid_batch_follows_is_corruption(tmp_path: Path) -> None:
     log = opened(tmp_path, FIRST, flip(SECOND), THIRD)
     error = assert_damage(log, kcodec.CorruptBatchError, len(FIRST), [0, 1, 2])
     assert error.next_offset == 6
@@ -136,37 +136,37 @@ def test_next_offset_is_none_where_the_next_header_does_not_agree(tmp_path: Path
     assert assert_damage(log, kcodec.CorruptBatchError, len(FIRST), [0, 1, 2]).next_offset is None
 
 
-def test_two_bad_crcs_at_the_end_are_damage(tmp_path: Path) -> None:
+def test_two_bad_crcs_at_the_end_are_corruption(tmp_path: Path) -> None:
     assert_damage(opened(tmp_path, FIRST, flip(SECOND), flip(THIRD)), kcodec.CorruptBatchError, len(FIRST), [0, 1, 2])
 
 
-def test_a_last_batch_whose_crc_is_right_but_records_are_not_is_damage(tmp_path: Path) -> None:
+def test_a_last_batch_whose_crc_is_right_but_records_are_not_is_corruption(tmp_path: Path) -> None:
     wrong = fix_crc(flip(THIRD, 61))
     assert_damage(opened(tmp_path, FIRST, SECOND, wrong), kcodec.DecodeError, START, [0, 1, 2, 3, 4, 5])
 
 
-def test_a_length_that_leads_past_the_end_over_a_valid_batch_is_damage(tmp_path: Path) -> None:
+def test_a_length_that_leads_past_the_end_over_a_valid_batch_is_corruption(tmp_path: Path) -> None:
     longer = SECOND[:8] + (5000).to_bytes(4, "big") + SECOND[12:]
     log = opened(tmp_path, FIRST, longer, THIRD)
     error = assert_damage(log, kcodec.DecodeError, len(FIRST), [0, 1, 2])
-    assert f"valid batch begins behind it at byte {START}" in str(error)
-    with pytest.raises(kcodec.DecodeError, match="damage, not a torn append"):
+    assert f"valid batch follows at byte {START}" in str(error)
+    with pytest.raises(kcodec.DecodeError, match="the data is corrupt, not a torn append"):
         _ = log.tail
 
 
 def test_a_batch_behind_that_goes_back_in_offsets_proves_nothing(tmp_path: Path) -> None:
     longer = SECOND[:8] + (5000).to_bytes(4, "big") + SECOND[12:]
-    assert_ends_at(opened(tmp_path, FIRST, longer, plain(1)), len(FIRST), [0, 1, 2], "cut")
+    assert_ends_at(opened(tmp_path, FIRST, longer, plain(1)), len(FIRST), [0, 1, 2], "incomplete")
 
 
-def test_a_search_that_would_take_too_long_is_called_damage(tmp_path: Path) -> None:
+def test_a_search_that_would_take_too_long_is_called_corruption(tmp_path: Path) -> None:
     limits = kcodec.DecodeLimits(max_batch_bytes=10_000)
     header = bytearray(plain(6, count=1)[:61])
     header[8:12] = (3000).to_bytes(4, "big")
     cut = SECOND[:8] + (9000).to_bytes(4, "big") + SECOND[12:] + bytes(header) * 100
     log = opened(tmp_path, FIRST, cut, limits=limits)
     error = assert_damage(log, kcodec.DecodeError, len(FIRST), [0, 1, 2])
-    assert f"{segment.SEARCH_BATCHES * 10_000} bytes of checksums" in str(error)
+    assert f"checksums of {segment.SEARCH_BATCHES * 10_000} bytes" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,9 @@ def test_a_search_that_would_take_too_long_is_called_damage(tmp_path: Path) -> N
     ],
     ids=["cut", "stub", "crc", "zeros", "order"],
 )
-def test_in_an_earlier_segment_all_of_it_is_damage(tmp_path: Path, tail: bytes, kind: type[kcodec.DecodeError]) -> None:
+def test_in_an_earlier_segment_all_of_it_is_corruption(
+    tmp_path: Path, tail: bytes, kind: type[kcodec.DecodeError]
+) -> None:
     directory = partition(tmp_path, [FIRST, SECOND, tail], [plain(9)])
     before = [0, 1, 2, 3, 4, 5]
     for path in (directory, directory / f"{0:020d}.log"):
@@ -191,7 +193,7 @@ def test_in_an_earlier_segment_all_of_it_is_damage(tmp_path: Path, tail: bytes, 
                 read(open_log(directory))
 
 
-def test_an_earlier_segment_that_reaches_into_the_next_is_damage(tmp_path: Path) -> None:
+def test_an_earlier_segment_that_reaches_into_the_next_is_corruption(tmp_path: Path) -> None:
     directory = partition(tmp_path, [FIRST, SECOND], [plain(5), plain(8)], [plain(11)])
     log = open_log(directory)
     with pytest.raises(kcodec.DecodeError, match="base_offset 5 is not above 5") as caught:
@@ -219,10 +221,10 @@ def test_a_torn_marker_decides_nothing(tmp_path: Path) -> None:
     log = opened(tmp_path, *batches)
     assert offsets(log, "read_committed") == []
     assert (log.last_stable_offset, log.log_end_offset) == (0, 5)
-    assert log.tail is not None and "bad crc" in log.tail.reason
+    assert log.tail is not None and "wrong CRC" in log.tail.reason
 
 
-def test_a_damaged_marker_is_refused_before_its_transaction_is_delivered(tmp_path: Path) -> None:
+def test_a_corrupt_marker_is_refused_before_its_transaction_is_delivered(tmp_path: Path) -> None:
     damaged = flip(marker(COMMIT, 7, 2), 70)
     log = opened(tmp_path, data(7, 0), damaged, plain(3))
     with pytest.raises(kcodec.CorruptBatchError) as caught:
@@ -230,7 +232,7 @@ def test_a_damaged_marker_is_refused_before_its_transaction_is_delivered(tmp_pat
     assert caught.value.position == len(data(7, 0))
 
 
-def test_skip_goes_on_behind_damage_and_counts_it(tmp_path: Path) -> None:
+def test_skip_goes_on_behind_corruption_and_counts_it(tmp_path: Path) -> None:
     log = opened(tmp_path, FIRST, flip(SECOND), THIRD, plain(9)[:-1])
     chunks = iter(log.to_arrow(on_error="skip"))
     assert [record.offset for chunk in chunks for record in chunk.records()] == [0, 1, 2, 6, 7, 8]
@@ -251,7 +253,7 @@ def spoilt(header: bytes) -> bytes:
     return header[:16] + b"\x03" + header[17:]
 
 
-def test_skip_leaves_out_what_can_no_longer_be_settled(tmp_path: Path) -> None:
+def test_skip_leaves_out_what_can_no_longer_be_resolved(tmp_path: Path) -> None:
     batches = [data(7, 0), data(8, 2), spoilt(marker(COMMIT, 7, 4)), data(7, 5), marker(COMMIT, 7, 7), plain(8)]
     batches += [marker(COMMIT, 8, 11), data(7, 12), marker(COMMIT, 7, 14)]
     log = opened(tmp_path, *batches)
@@ -265,7 +267,7 @@ def test_skip_leaves_out_what_can_no_longer_be_settled(tmp_path: Path) -> None:
     assert isinstance(stopped.error, kcodec.UnsupportedError)
 
 
-def test_splits_under_skip_hand_the_damage_to_who_reads_it(tmp_path: Path) -> None:
+def test_splits_under_skip_hand_the_corruption_to_who_reads_it(tmp_path: Path) -> None:
     from kcodec.log import read_split
 
     log = opened(tmp_path, FIRST, spoilt(SECOND), THIRD, plain(9))
@@ -284,6 +286,6 @@ def test_splits_under_skip_hand_the_damage_to_who_reads_it(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "read", [lambda log: log.to_arrow(on_error="ignore"), lambda log: log.splits(on_error="ignore")]
 )
-def test_an_unknown_way_with_damage_is_refused(tmp_path: Path, read: Callable[[Log], object]) -> None:
+def test_an_unknown_on_error_is_refused(tmp_path: Path, read: Callable[[Log], object]) -> None:
     with pytest.raises(ValueError, match="unknown on_error 'ignore'; possible: raise, stop, skip"):
         read(opened(tmp_path, FIRST))

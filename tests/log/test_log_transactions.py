@@ -30,7 +30,7 @@ def across_segments(folder: Path) -> Log:
     )
 
 
-def test_markers_of_any_segment_settle_a_transaction(tmp_path: Path) -> None:
+def test_markers_of_any_segment_resolve_a_transaction(tmp_path: Path) -> None:
     log = across_segments(tmp_path)
     assert offsets(log, "read_committed") == [2, 3, 4, 5, 6, 12, 13]
     assert (log.last_stable_offset, log.log_end_offset) == (15, 20)
@@ -194,11 +194,11 @@ def test_splits_end_before_a_torn_tail(tmp_path: Path) -> None:
     (split,) = log.splits()
     assert (split.start_position, split.end_position, split.next_offset) == (0, len(plain(0)), 3)
     Path(split.path).write_bytes(plain(0)[:50])
-    with pytest.raises(kcodec.TruncatedError, match="shrunk"):
+    with pytest.raises(kcodec.TruncatedError, match="shorter"):
         list(read_split(split, log.verdict()))
 
 
-def test_a_marker_damaged_in_any_byte_settles_nothing_wrongly(tmp_path: Path) -> None:
+def test_a_marker_corrupt_in_any_byte_resolves_nothing_wrongly(tmp_path: Path) -> None:
     """Committed and aborted records lie before the marker: by the time its damage is met they would be delivered."""
     before, ending = data(7, 0), marker(ABORT, 7, 2)
     for at in range(21, len(ending)):

@@ -79,7 +79,7 @@ KINDS = pytest.mark.parametrize("make", [fifo, device, bound_socket], ids=["FIFO
 
 @KINDS
 @pytest.mark.parametrize("name", BESIDE)
-def test_check_reports_a_special_file_beside_a_log(directory: Path, name: str, make: Callable[[Path], str]) -> None:
+def test_check_reports_a_special_file_next_to_a_log(directory: Path, name: str, make: Callable[[Path], str]) -> None:
     path = directory / "t-0" / name
     kind = make(path)
     found = [one for one in open_log(directory / "t-0").check() if one.path == str(path)]

@@ -78,7 +78,7 @@ def test_a_dead_bootstrap_server_is_passed_over(make: Make) -> None:
             assert sorted(runner.client.cluster.brokers) == [1]
 
 
-def test_nobody_there_is_said_with_the_reason(make: Make) -> None:
+def test_no_broker_there_is_reported_with_the_reason(make: Make) -> None:
     with free_port() as dead:
         runner = make(f"127.0.0.1:{dead}")
         with pytest.raises(TransportError, match=f"bootstrap server 127.0.0.1:{dead}.*refused"):

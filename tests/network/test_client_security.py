@@ -148,7 +148,7 @@ def test_a_peer_that_has_no_sasl_at_all_is_told_apart(make: Make) -> None:
         make(peer.address, **LOGIN).run(init_producer_id(timeout=1.0))
 
 
-def test_a_token_provider_that_takes_its_time_holds_nobody_up(make: Make) -> None:
+def test_a_token_provider_that_takes_its_time_holds_nothing_up(make: Make) -> None:
     """It runs on a worker: the loop goes on, here with a login of another client's kind of clock, a plain sleep."""
 
     def slow() -> str:

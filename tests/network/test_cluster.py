@@ -107,7 +107,7 @@ def test_a_topic_requested_during_a_request_follows_at_once() -> None:
     assert len(world.asked) == 3
 
 
-def test_an_older_leader_epoch_is_not_believed_unless_the_topic_was_made_anew() -> None:
+def test_an_older_leader_epoch_is_not_believed_unless_the_topic_was_made_again() -> None:
     world = World(metadata(topic("a", {0: (1, 5)})))
     world.run(world.cluster.ensure_topic("a", 5.0))
     world.cluster.apply(Reply(metadata(topic("a", {0: (2, 4)})), 12, 1))
@@ -140,7 +140,9 @@ def test_a_topic_that_does_not_exist_is_waited_for_until_the_deadline() -> None:
     ("error", "kind"),
     [(ErrorCode.TOPIC_AUTHORIZATION_FAILED, AuthorizationError), (ErrorCode.INVALID_TOPIC_EXCEPTION, BrokerError)],
 )
-def test_a_topic_that_cannot_be_had_says_why_at_once_and_is_asked_for_anew(error: int, kind: type[BrokerError]) -> None:
+def test_a_topic_that_cannot_be_had_says_why_at_once_and_is_asked_for_again(
+    error: int, kind: type[BrokerError]
+) -> None:
     world = World(metadata(topic("a", error=error)), metadata(topic("a", {0: (1, 0)})))
     with pytest.raises(kind) as caught:
         world.run(world.cluster.ensure_topic("a", 60.0))

@@ -140,7 +140,7 @@ def test_cancelling_runs_the_finally_part_and_gives_the_call_up() -> None:
     assert isinstance(task.error, CancelledFlow)
 
 
-def test_an_error_that_nobody_joins_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_that_is_not_joined_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     script = Script()
 
     def flow() -> Flow[None]:

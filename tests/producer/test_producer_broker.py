@@ -210,7 +210,9 @@ def test_headers_in_every_form(make_face: MakeFace, apache_kafka: ApacheKafka) -
     assert found == ([(("name", b"x"),)] * 4 + [()]) * 2
 
 
-def test_callbacks_are_called_once_and_their_errors_hurt_nobody(make_face: MakeFace, apache_kafka: ApacheKafka) -> None:
+def test_callbacks_are_called_once_and_their_errors_are_kept_apart(
+    make_face: MakeFace, apache_kafka: ApacheKafka
+) -> None:
     topic = apache_kafka.create_topic(partitions=1)
     face = make_face(apache_kafka.bootstrap_servers, linger_ms=100)
     heard: list[Any] = []

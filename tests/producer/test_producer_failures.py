@@ -233,7 +233,7 @@ class Recorder(IdempotentProducerId):
         self.failed.append((partition, error, possibly_written))
 
 
-def test_whoever_hands_the_identity_out_hears_of_every_end() -> None:
+def test_the_owner_of_the_identity_is_notified_of_every_end() -> None:
     """A transaction is committed only if nothing of it failed: no failure may pass its manager by."""
     world = ScriptedCluster()
     world.create_topic("orders")

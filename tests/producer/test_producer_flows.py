@@ -163,7 +163,7 @@ def test_a_leader_that_moves_is_followed() -> None:
 
 
 @pytest.mark.parametrize("has_topic_ids", [True, False])
-def test_a_topic_made_anew_is_written_to(has_topic_ids: bool) -> None:
+def test_a_topic_made_again_is_written_to(has_topic_ids: bool) -> None:
     world = ScriptedCluster(has_topic_ids=has_topic_ids)
     world.create_topic("orders")
     rig = started(world, linger=0.0)
@@ -222,7 +222,7 @@ def test_acks_0_ends_when_it_is_sent() -> None:
     assert sent.error is None and sent.offset == -1 and log.values == [b"x"]
 
 
-def test_a_topic_made_anew_with_fewer_partitions() -> None:
+def test_a_topic_made_again_with_fewer_partitions() -> None:
     """Keys go by the new number, records without one to what there is; what was meant for the others ends in time."""
     world = ScriptedCluster()
     world.create_topic("orders", 5)

@@ -372,6 +372,7 @@ NOT_NAMES = {
     ("kcodec.testing.kafka.Node.format", "options"),  # from ApacheKafka itself
     ("kcodec.client.Transaction", "partitions"),  # made by Producer.transaction
     ("kcodec.client.aio.Transaction", "partitions"),
+    ("kcodec.log.Verdict.of_aborted", "aborted"),
     ("kcodec.client.SharedTransactions.commit", "receipts"),
     ("kcodec.client.aio.SharedTransactions.commit", "receipts"),
     ("kcodec.client.commit_transaction", "receipts"),

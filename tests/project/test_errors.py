@@ -143,7 +143,7 @@ def test_they_travel_with_all_they_know(error: errors.DecodeError) -> None:
         assert twin.decoded is None
 
 
-def test_they_travel_with_the_records_before_the_damage() -> None:
+def test_they_travel_with_the_records_before_the_corruption() -> None:
     with pytest.raises(kcodec.CorruptBatchError) as caught:
         kcodec.decode(GOOD + GOOD[:-2] + b"w" + GOOD[-1:])
     assert caught.value.decoded is not None

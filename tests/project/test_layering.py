@@ -77,9 +77,11 @@ PUBLIC = {
     "kcodec.log",
     "kcodec.log.check",
     "kcodec.log.chunks",
+    "kcodec.log.growth",
     "kcodec.log.java_properties",
     "kcodec.log.parallel",
     "kcodec.log.salvage",
+    "kcodec.log.seek",
     "kcodec.log.segment",
     "kcodec.log.splits",
     "kcodec.log.windows",
@@ -111,7 +113,10 @@ LATE = {"numpy", "crc32c", "pyarrow", "pyspark", "pandas", "aiokafka", "kafka", 
 LATE_IN_CORE = {"zstandard", "isal", "lz4", "numpy"}
 # Modules whose classes derive from another package's, imported only once it is certain to be there.
 EARLY = {
+    ("kcodec.spark.limited_readers", "pyspark"),
     ("kcodec.spark.source", "pyspark"),
+    ("kcodec.spark.stream_readers", "pyspark"),
+    ("kcodec.spark.topic_source", "pyspark"),
     ("kcodec.spark.writers", "pyspark"),
     ("kcodec.compat._aiokafka_classes", "aiokafka"),
     ("kcodec.compat._kafka_python_classes", "kafka"),

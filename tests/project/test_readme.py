@@ -1,51 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's examples run as they stand: those without a broker, and those with one on a real Apache Kafka."""
+"""The README is short, and its examples run: on bytes and on a real broker here, in Spark in tests/spark."""
 
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
+from typing import Any
 
+import golden_data
 import pyarrow
-import pytest
-from opened_logs import open_log
 
+import kcodec
+from kcodec.client import Consumer, Producer
 from kcodec.testing.kafka import ApacheKafka
 
-README = Path(__file__).resolve().parent.parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TO_ARROW, SESSION, _SPARK = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
-def examples_of(section: str) -> list[str]:
-    """The Python blocks below a heading."""
-    _before, found, rest = README.read_text(encoding="utf-8").partition(f"\n## {section}\n")
-    assert found, f"the README has no section {section!r}"
-    return re.findall(r"^```python\n(.*?)^```", rest.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+    examples = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert [len(example.splitlines()) <= 10 for example in examples] == [True] * 3
 
 
-@pytest.mark.parametrize("section", ["Records to bytes"])
-def test_examples_run(section: str) -> None:
-    examples = examples_of(section)
-    assert examples and all("assert" in example for example in examples)
-    for example in examples:
-        exec(compile(example, f"README.md, {section}", "exec"), {"pyarrow": pyarrow})
+def test_figures_are_in_tables_and_charts() -> None:
+    """No paragraph has more than two numbers, version numbers included."""
+    text = re.sub(r"^```.*?^```|^\|.*?$|`[^`]*`|\([^)]*\)", "", README, flags=re.MULTILINE | re.DOTALL)
+    numbers = {paragraph: re.findall(r"\b\d[\d.,]*\b", paragraph) for paragraph in text.split("\n\n")}
+    assert [paragraph for paragraph, found in numbers.items() if len(found) > 2] == []
 
 
-def test_examples_with_a_broker_run(apache_kafka: ApacheKafka) -> None:
-    (example,) = examples_of("Records to Kafka")
-    names = {"pyarrow": pyarrow, "servers": apache_kafka.bootstrap_servers}
-    exec(compile(example, "README.md, Records to Kafka", "exec"), names)
-    deadline = time.monotonic() + 20
-    # the commit is answered before the last partition has its marker
-    while len(values := committed_values(apache_kafka)) < 4 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert sorted(value or b"" for value in values) == [b"1", b"17.50", b"2", b"9.90"]
-    apache_kafka.create_topic("vat")
-    (example,) = examples_of("From Kafka to Kafka")
-    exec(compile(example, "README.md, From Kafka to Kafka", "exec"), names)
-    assert {record.value for record in names["records"]} <= set(values)
+def test_contributing_is_short() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def committed_values(kafka: ApacheKafka) -> list[bytes | None]:
-    logs = [open_log(kafka.node(1).log_directory / f"invoices-{partition}") for partition in range(3)]
-    return [record.value for log in logs for record in log.records("read_committed")]
+def test_bytes_become_arrow() -> None:
+    """A log with aborted transactions, as a broker wrote it: the example delivers what Java's consumer does."""
+    (part,) = (part for part in golden_data.partitions(magic=2) if part.name == "txn-java-0")
+    records = part.consumed("read_committed")
+    assert records and len(records) < len(part.consumed("read_uncommitted") or ())
+    names: dict[str, Any] = {"fetched": part.log}
+    exec(compile(TO_ARROW, "README.md", "exec"), names)
+    assert isinstance(names["table"], pyarrow.Table)
+    assert names["table"]["offset"].to_pylist() == [record["offset"] for record in records]
+
+
+def test_a_session_copies_once(apache_kafka: ApacheKafka) -> None:
+    servers = apache_kafka.bootstrap_servers
+    text = SESSION
+    for name in ("invoices", "vat"):
+        text = text.replace(f'"{name}"', f'"{apache_kafka.create_topic(partitions=1)}"')
+    source, target = (re.findall(pattern, text)[0] for pattern in (r'"topics": \["(.+?)"', r'send\("(.+?)"'))
+    with Producer(bootstrap_servers=servers) as producer:
+        producer.send(source, b"17.50", key=b"customer-1").result(20)
+    exec(compile(text, "README.md", "exec"), {"servers": servers})
+    with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([kcodec.TopicPartition(target, 0)])
+        records = consumer.poll(10.0)
+    assert [(record.key, record.value) for record in records] == [(b"customer-1", b"17.50")]

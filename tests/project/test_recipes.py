@@ -120,7 +120,7 @@ def test_a_store_forgets_what_was_aborted(apache_kafka: ApacheKafka, tmp_path: P
     case.assert_exact(tmp_path)
 
 
-def test_of_an_outcome_that_nobody_knows_the_changelog_tells(
+def test_the_changelog_tells_an_unknown_outcome(
     apache_kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = StoreCase(apache_kafka, tmp_path, "unknown")
@@ -169,9 +169,7 @@ def test_state_goes_with_its_partition_to_another_store_and_back(apache_kafka: A
     case.assert_exact(tmp_path)
 
 
-def test_a_restore_waits_for_what_its_last_owner_has_committed_and_nobody_can_read_yet(
-    apache_kafka: ApacheKafka, tmp_path: Path
-) -> None:
+def test_a_restore_waits_for_unreadable_commits_of_its_last_owner(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
     """Up to the end of the log. The control goes up to what can be read at once, and misses it."""
     case = StoreCase(apache_kafka, tmp_path, "pending", Amounts("source", {}))
     inputs = [TopicPartition("source", 0)]
@@ -194,7 +192,7 @@ def restore_elsewhere(case: StoreCase, inputs: list[TopicPartition]) -> None:
         store.restore(inputs)
 
 
-def test_a_store_that_was_away_for_long_begins_anew(
+def test_a_store_that_was_away_for_long_begins_again(
     apache_kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deletion may be gone from the changelog: here it never was there."""

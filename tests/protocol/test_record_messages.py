@@ -254,12 +254,12 @@ def test_an_array_of_too_many_structs_is_refused_unbuilt() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"", "1 bytes are needed but 0 remain"),
-        (b"\x01\x80", "1 bytes are needed but 0 remain"),
-        (b"\x01\x02", "1 bytes are needed but 0 remain"),
-        (b"\xff\xff\xff\xff\xff", "a varint of more than 5 bytes"),
-        (b"\x01\xff\xff\xff\xff\xff\x00", "a varint of more than 5 bytes"),
-        (b"\xff\xff\xff\xff\x1f", "a varint above 32 bits: 8589934591"),
+        (b"", "the data ends within a varint"),
+        (b"\x01\x80", "the data ends within a varint"),
+        (b"\x01\x02", "the data ends within a varint"),
+        (b"\xff\xff\xff\xff\xff", "a varint has more than 5 bytes"),
+        (b"\x01\xff\xff\xff\xff\xff\x00", "a varint has more than 5 bytes"),
+        (b"\xff\xff\xff\xff\x1f", "the varint 8589934591 exceeds 32 bits"),
     ],
 )
 def test_a_frame_of_the_metadata_log_has_32_bit_varints(value: bytes, reason: str) -> None:
@@ -270,7 +270,7 @@ def test_a_frame_of_the_metadata_log_has_32_bit_varints(value: bytes, reason: st
 def test_a_version_in_a_metadata_frame_may_be_any_number() -> None:
     found = read("__cluster_metadata", None, b"\x01\x02\xff\xff\xff\xff\x0f")
     assert found.version == 0xFFFFFFFF
-    assert found.error == "TopicRecord version 4294967295 is not known, only 0 to 0"
+    assert found.error == "TopicRecord version 4294967295 is unknown; expected 0 to 0"
     topic = b"\x01\x82\x00\x00" + b"\x02t" + bytes(15) + b"\x07" + b"\x00"  # the type in two bytes
     assert read("__cluster_metadata", None, topic).to_dict() == {
         "type": "TOPIC_RECORD",
@@ -294,7 +294,7 @@ def test_an_error_names_message_version_and_field() -> None:
         "ConsumerGroupMetadataKey version 0, group_id at byte 4: the value is null, which this version does not allow"
     )
     unknown = read("__consumer_offsets", GROUP_METADATA, b"\x00\x05" + bytes(40))
-    assert (unknown.version, unknown.error) == (5, "GroupMetadataValue version 5 is not known, only 0 to 4")
+    assert (unknown.version, unknown.error) == (5, "GroupMetadataValue version 5 is unknown; expected 0 to 4")
     topic = b"\x01\x02\x00" + b"\x02t" + bytes(16) + b"\x00"
     assert read("__cluster_metadata", None, topic).value == TopicRecord(name="t")
     assert read("__cluster_metadata", None, topic + b"xx").error == "TopicRecord version 0: 2 bytes follow the message"

@@ -176,6 +176,7 @@ class Story:
         self._folder = folder / self.topic
         self._driver: Driver | None = None
         self._is_over = threading.Event()
+        self._begun_before = 0
         (self._folder / "files").mkdir(parents=True)
         (self._folder / "work").mkdir()
         for number in range(self.batches):
@@ -249,7 +250,9 @@ class Story:
             if driver.is_alive:
                 driver.kill()
         what, text = driver.end
+        self._driver = None
         steps = Counter(step for step, _ in driver.steps)
+        self._begun_before += steps["begun"]
         self.counts["batches skipped"] += steps["skipped"]
         self.counts["attempts that failed or died"] += steps["begun"] - steps["committed"] - steps["skipped"]
         if what == "killed":
@@ -257,6 +260,7 @@ class Story:
             self.counts[f"driver killed after {at}"] += 1
         elif what == "failed":
             self.counts["query failed"] += 1
+            print(f"  the query ended: {text[-600:]}", file=sys.stderr, flush=True)
             if "CheckpointMismatch" in text or self.counts["query failed"] > 10:
                 self.problems.append(text[-1500:])
                 return True
@@ -283,9 +287,24 @@ class Story:
         for name in self.options["faults"]:
             yield getattr(self, f"_kill_{name}")
 
-    def _pause(self, least: float, most: float) -> bool:
-        """Wait for a random time; False: the story is over."""
-        return not self._is_over.wait(self.chance.uniform(least, most))
+    def _after_batches(self, least: int, most: int) -> bool:
+        """Wait until a random number of batches was begun, and then for a random part of one; False: it is over.
+
+        Faults come with batches, not with time, so that a busy machine does not make them more.
+        """
+        until = self._begun() + self.chance.randint(least, most)
+        while self._begun() < until:
+            if self._is_over.wait(0.05):
+                return False
+        return not self._is_over.wait(self.chance.uniform(0, 2 * self.options["pause"]))
+
+    def _begun(self) -> int:
+        """The number of batches that were begun; Spark's own sink shows those that are done."""
+        if self.options["sink"] == "kafka":
+            return self._next_batch()
+        driver = self._driver
+        steps = () if driver is None else tuple(driver.steps)
+        return self._begun_before + sum(step == "begun" for step, _ in steps)
 
     def _kill_one_of(self, mark: str, what: str) -> None:
         driver = self._driver
@@ -300,16 +319,16 @@ class Story:
             self.counts[what] += 1
 
     def _kill_workers(self) -> None:
-        while self._pause(2, 6):
+        while self._after_batches(2, 4):
             self._kill_one_of("pyspark.daemon", "workers killed")
 
     def _kill_executors(self) -> None:
-        while self._pause(12, 25):
+        while self._after_batches(2, 5):
             self._kill_one_of("CoarseGrainedExecutorBackend", "executors killed")
 
     def _kill_brokers(self) -> None:
         kills = BrokerKills(self.kafka, {self.topic: PARTITIONS})
-        while self._pause(10, 25):
+        while self._after_batches(2, 6):
             try:
                 kills.kill_one() if self.chance.random() < 0.5 else kills.stop_one()
             except TimeoutError:
@@ -318,7 +337,7 @@ class Story:
 
     def _kill_responses(self) -> None:
         """Of EndTxn: carried out without a response, or lost."""
-        while self._pause(1, 6):
+        while self._after_batches(2, 5):
             rule = self.proxy.on_request("EndTxn", count=self.chance.choice((1, 1, 2)))
             rule.deliver_and_cut() if self.chance.random() < 0.7 else rule.cut()
             self.counts["EndTxn unanswered"] += 1
@@ -351,7 +370,7 @@ def story_of(part: str, arguments: argparse.Namespace) -> tuple[dict[str, Any], 
     few = max(arguments.batches // 4, 6)
     base: dict[str, Any] = {"rows": arguments.rows, "pause": 0.4, "rounds": arguments.rounds}
     if part in KINDS:
-        faults = ("workers", "brokers", "responses")
+        faults: tuple[str, ...] = ("workers", "brokers", "responses")
         return KINDS[part], 3, {**base, "batches": arguments.batches, "faults": faults, "sink": "exactly_once"}
     if part == "executors":
         faults = ("executors", "workers")
@@ -384,10 +403,10 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="kcodec-sink-"))
     try:
         for part in arguments.only:
-            options, nodes, told = story_of(part, arguments)
+            options, nodes, story_options = story_of(part, arguments)
             began = time.monotonic()
             with cluster(nodes, **options) as (kafka, proxy):
-                story = Story(kafka, proxy, folder, random.Random(f"{arguments.seed} {part}"), **told)
+                story = Story(kafka, proxy, folder, random.Random(f"{arguments.seed} {part}"), **story_options)
                 story.play()
                 lost, duplicated = story.judge()
             wrong = [*story.problems]

@@ -268,7 +268,7 @@ def test_control_batches_come_with_their_records_and_data_with_its_batch() -> No
     assert seen == [(7, False, 7, None), (7, False, 8, None), (9, True, 9, kcodec.ControlType.ABORT)]
 
 
-def test_what_cannot_be_written_anew_is_refused_only_if_it_has_to_be() -> None:
+def test_what_cannot_be_written_again_is_refused_only_if_it_has_to_be() -> None:
     twice = build_batch([RecordSpec(value=b"a"), RecordSpec(value=b"b", offset_delta=0), RecordSpec(value=b"c")])
     assert kcodec.filter_to(twice, ALL) == twice
     with pytest.raises(kcodec.EncodeError) as caught:

@@ -150,7 +150,7 @@ def test_noise_beyond_int64_is_a_decode_error() -> None:
         assert (caught.value.position, caught.value.base_offset) == (found[1].position, (1 << 63) - 1)
 
 
-def test_damage_is_raised_where_the_walk_meets_it() -> None:
+def test_corruption_is_raised_where_the_walk_meets_it() -> None:
     for ask in (kcodec.RecordBatches.to_numpy, kcodec.RecordBatches.to_arrow):
         with pytest.raises(kcodec.DecodeError, match="batch_length 0 is below 14"):
             ask(kcodec.batches(build_batch([RecordSpec()]) + bytes(61)))

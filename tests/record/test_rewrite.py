@@ -208,7 +208,7 @@ def test_a_cut_batch_is_truncated_at_every_length(setter: Setter, arguments: tup
 
 
 @EACH
-def test_other_formats_and_damage_are_refused(setter: Setter, arguments: tuple[Any, ...]) -> None:
+def test_other_formats_and_corruption_are_refused(setter: Setter, arguments: tuple[Any, ...]) -> None:
     for magic in (0, 1, 3, 255):
         buffer = bytearray(GOOD)
         buffer[16] = magic

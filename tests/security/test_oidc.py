@@ -137,7 +137,7 @@ def test_trouble_of_the_endpoints_own_may_pass(endpoint: Endpoint, status: int) 
         credentials(endpoint.url)()
 
 
-def test_nobody_there_may_pass(endpoint: Endpoint) -> None:
+def test_no_broker_there_may_pass(endpoint: Endpoint) -> None:
     endpoint.close()
     with pytest.raises(TransientTokenError, match="refused"):
         credentials(endpoint.url)()

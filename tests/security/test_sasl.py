@@ -107,7 +107,7 @@ def test_names_and_passwords_are_utf_8_as_given(text: str) -> None:
     assert next(plain(text, Secret(text))) == b"\0" + text.encode() + b"\0" + text.encode()
 
 
-def test_keys_are_derived_anew_when_the_server_changes_its_salt() -> None:
+def test_keys_are_derived_again_when_the_server_changes_its_salt() -> None:
     user = scram()
     for salt in (b"one salt", b"another salt"):
         server, exchange = ScramServer("sha256", "pencil", salt), user.exchange("nonce")

@@ -171,7 +171,7 @@ def test_a_refusal_is_not_tried_again_until_somebody_asks() -> None:
     assert world.token(source) == "token-2"
 
 
-def test_a_fetch_that_raises_what_nobody_expects_is_reported_without_its_words() -> None:
+def test_a_fetch_that_raises_what_nothing_expects_is_reported_without_its_words() -> None:
     world = World()
     source = TokenSource(Tokens(world, fails=[KeyError("hidden")]), "a test")
     task = world.get(source)
@@ -179,7 +179,7 @@ def test_a_fetch_that_raises_what_nobody_expects_is_reported_without_its_words()
     assert str(task.error) == "a test raised KeyError"
 
 
-def test_a_fetch_that_hangs_stops_nobody_else() -> None:
+def test_a_fetch_that_hangs_stops_no_other() -> None:
     world = World()
     source = TokenSource(Tokens(world), "a test")
     task = world.get(source)

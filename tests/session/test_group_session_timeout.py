@@ -91,7 +91,7 @@ def test_a_value_that_makes_no_sense_is_not_known(value: str | None) -> None:
     assert "consumer.session.timeout.ms" in result.source
 
 
-def test_where_nobody_may_ask_the_reason_is_given() -> None:
+def test_without_permission_the_reason_is_given() -> None:
     world = SettingsWorld({})
     world.plan(ASKED, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     result = found(world)
@@ -100,7 +100,7 @@ def test_where_nobody_may_ask_the_reason_is_given() -> None:
     assert "CLUSTER_AUTHORIZATION_FAILED" in result.source
 
 
-def test_where_nobody_answers_it_ends_by_its_time() -> None:
+def test_without_response_it_ends_by_its_time() -> None:
     world = SettingsWorld({32: GROUP})
     world.plan(ASKED, *[HANG] * 9)
     began = world.now

@@ -32,7 +32,7 @@ def old_script() -> Script:
 
 
 @pytest.mark.parametrize("how", ["revoke", "lose"])
-def test_c01_partitions_taken_away_in_a_transaction_abort_it_and_nobody_is_raised_at(how: str) -> None:
+def test_c01_partitions_taken_away_in_a_transaction_abort_it_silently(how: str) -> None:
     script = Script()
     block = script.worked()
     script.session._polls = 1  # it polls again

@@ -28,7 +28,7 @@ def old_script() -> Script:
 # ------------------------------------------------------------------------------------------------------------- C9, C10
 
 
-def test_c09_before_kip447_a_rebalance_waits_after_a_commit_and_nobody_else_does() -> None:
+def test_c09_before_kip447_only_a_rebalance_waits_after_a_commit() -> None:
     script = old_script()
     block = script.worked()
     begin = script.world.now

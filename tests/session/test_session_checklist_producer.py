@@ -159,7 +159,7 @@ def test_c20_transaction_abortable_of_any_request_leaves_a_usable_session(versio
     assert again.committed
 
 
-def test_c20_beside_a_rebalance_nobody_hears_of_it() -> None:
+def test_c20_during_a_rebalance_it_is_not_reported() -> None:
     script = Script()
     block = script.worked()
     script.lose(IN[0])

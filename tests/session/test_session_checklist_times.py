@@ -174,7 +174,7 @@ def test_only_one_transaction_at_a_time() -> None:
             block.check_open("send")
 
 
-def test_a_begin_that_nobody_got_is_in_nobodys_way() -> None:
+def test_a_begin_without_response_is_in_nothings_way() -> None:
     """Its caller was interrupted when it had just begun."""
     script = Script()
     block = script.world.run(script.session.begin(None, lambda: True))
@@ -215,7 +215,7 @@ def test_a_poll_that_waits_for_a_rebalance_counts_as_a_poll_all_the_time() -> No
     script.end(block)
 
 
-def test_who_left_as_nobody_polled_stays_away_until_somebody_does() -> None:
+def test_a_member_that_left_unpolled_stays_away_until_a_poll() -> None:
     script = Script()
     block = script.worked()
     script.world.pass_time(script.session.times.max_poll_interval + 1.0)
@@ -235,7 +235,7 @@ def test_who_left_as_nobody_polled_stays_away_until_somebody_does() -> None:
     script.end(following)
 
 
-def test_a_session_that_nobody_polls_can_be_closed() -> None:
+def test_a_session_that_is_not_polled_can_be_closed() -> None:
     script = Script()
     script.world.pass_time(script.session.times.max_poll_interval + 1.0)
     script.session.is_closing = True

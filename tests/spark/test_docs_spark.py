@@ -31,3 +31,8 @@ def test_spark_examples_for_new_users_run(
     (example,) = (text for text in BLOCK.findall(page) if "pyspark" in text)
     exec(compile(example, "first-dataframe.md", "exec"), {})
     assert "|        1|     0|hello|" in capsys.readouterr().out
+
+    readme = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    (example,) = (text for text in readme if "spark.read" in text)
+    exec(compile(example, "README.md", "exec"), {"spark": spark, "path": str(tmp_path / "greetings-1")})
+    assert "|     0|" in capsys.readouterr().out

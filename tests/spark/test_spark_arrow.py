@@ -47,7 +47,7 @@ def test_a_column_of_record_sets(spark: SparkSession, isolation_level: str) -> N
 
 
 @pytest.mark.parametrize("isolation_level", LEVELS)
-def test_a_column_of_paths_is_settled_per_directory(spark: SparkSession, isolation_level: str) -> None:
+def test_a_column_of_paths_is_resolved_per_directory(spark: SparkSession, isolation_level: str) -> None:
     wanted = [golden(name) for name in NAMES]
     frame = of_paths(spark, *[segment for each in wanted for segment in each.segments])
     decoded = decode_in_arrow(frame, paths="file", include_headers=True, isolation_level=isolation_level)
@@ -102,7 +102,7 @@ def test_wrong_arguments_are_told_at_once(spark: SparkSession, options: dict[str
         decode_in_arrow(record_sets(spark), **options)
 
 
-def test_damage_fails_the_task_or_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
+def test_corruption_fails_the_task_or_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
     source = golden("plain-java-none-0")
     data = bytearray(source.log)
     position = batch_positions(data)[1]
@@ -146,7 +146,7 @@ def test_decode_partition_gives_tuples_in_sparks_order(spark: SparkSession) -> N
     assert differences(frame.collect(), told, partition) == []
 
 
-def test_decode_partition_settles_each_item_by_itself() -> None:
+def test_decode_partition_resolves_each_item_by_itself() -> None:
     partition = golden("txn-mixed-0")
     files = list(decode_partition(partition.segments, isolation_level="read_committed"))
     data = [segment.read_bytes() for segment in partition.segments]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads that ``format("kcodec")`` must refuse: offsets that the log does not hold, streaming reads, writes."""
+"""Reads that ``format("kcodec")`` must refuse: offsets that the log does not hold, writes."""
 
 from __future__ import annotations
 
@@ -89,15 +89,3 @@ def test_spark_shows_which_offset_is_outside_of_the_log(spark: SparkSession, pat
     loaded = spark.read.format("kcodec").option("startingOffsets", '{"t":{"0":500}}').load(str(path))
     with pytest.raises(PySparkException, match="the start offset 500 of t-0 is outside of the log"):
         loaded.collect()
-
-
-@pytest.mark.spark
-def test_a_streaming_read_names_what_exists_instead(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """PySpark reported "cannot access local variable 'reader'" here."""
-    loaded = spark.readStream.format("kcodec").load(str(path))
-    query = loaded.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    with pytest.raises(
-        PySparkException, match=r'format\("kcodec"\) has no streaming read of files: use spark.read'
-    ) as caught:
-        query.awaitTermination(60)
-    assert "UnboundLocalError" not in str(caught.value)

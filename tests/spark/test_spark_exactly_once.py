@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,19 @@ def test_each_batch_is_written_once(cluster: TransactionCluster, job: SinkQuery)
     job.run()
     assert committed(cluster, job) == sorted(rows)
     assert cluster.count("EndTxn") == 4
+
+
+def test_connections_end_with_their_query(job: SinkQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark does not say when a query has ended."""
+    monkeypatch.setattr("kcodec.spark.sink_query.LOOK_SECONDS", 0.2)
+
+    def clients() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "kcodec-client"}
+
+    before = clients()
+    job.add()
+    job.run()
+    wait_until(lambda: not clients() - before, "the threads of the clients to end")
 
 
 def test_columns_are_those_of_sparks_sink(spark: SparkSession, cluster: TransactionCluster, job: SinkQuery) -> None:
@@ -241,7 +255,7 @@ def test_what_a_dead_driver_left_open_is_aborted(cluster: TransactionCluster, jo
     """It died before EndTxn; its tasks live on for a while and are fenced."""
     topic, servers = job.options["topic"], job.options["bootstrap_servers"]
     handle = begin_transaction(job.options["application"], bootstrap_servers=servers)
-    writer = TransactionWriter(handle, [(topic, 0)], bootstrap_servers=servers, linger_ms=0)
+    writer = TransactionWriter(handle, [TopicPartition(topic, 0)], bootstrap_servers=servers, linger_ms=0)
     writer.send(topic, b"of the dead").result()
     rows = job.add()
     job.run()
@@ -423,6 +437,7 @@ def test_a_stopped_query_ends_soon_and_goes_on(job: SinkQuery, cluster: Transact
     began = time.monotonic()
     query.stop()
     assert time.monotonic() - began < 6
+    assert query.exception() is None
     flag.unlink()
     job.run()
     assert committed(cluster, job) == sorted(rows)

@@ -240,7 +240,7 @@ def test_a_failed_function_leaves_nothing_behind(spark: SparkSession, servers: s
 @pytest.mark.parametrize(
     ("function", "text"),
     [
-        (lambda batches: ({"value": 1} for _ in batches), "the function yielded dict: expected pyarrow.RecordBatch"),
+        (lambda batches: ({"value": 1} for _ in batches), r"yielded dict: expected pyarrow.RecordBatch"),
         (
             lambda batches: (
                 pa.record_batch([batch[name]], names=[name]) for batch in batches for name in ("key", "value")

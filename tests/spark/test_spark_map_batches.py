@@ -187,7 +187,7 @@ def test_a_second_run_reads_the_same_ranges(spark: SparkSession, apache_kafka: A
 
 def test_reused_workers_keep_one_client(spark: SparkSession, servers: str, topics: list[str]) -> None:
     """By default PySpark reuses its workers; tasks of several queries then share connections."""
-    options = {"bootstrap_servers": servers, "client_id": "reuse"}
+    options: dict[str, Any] = {"bootstrap_servers": servers, "client_id": "reuse"}
     found = []
     for _ in range(3):
         found += map_batches(spark, topics[0], workers, "pid bigint, kept bigint, rows bigint", **options).collect()
@@ -225,6 +225,55 @@ def test_deleted_records_fail_or_are_skipped(
 def test_a_topic_that_does_not_exist_is_an_error(spark: SparkSession, servers: str) -> None:
     with pytest.raises(BrokerError, match="nowhere"):
         map_batches(spark, "nowhere", places, PLACES, bootstrap_servers=servers)
+
+
+def swapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.select(["offset", "value", "topic", "partition"])
+
+
+def returned(batches: Iterator[pa.RecordBatch]) -> Any:
+    return sum(batch.num_rows for batch in batches)
+
+
+def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    yield pa.Table.from_batches(batches)
+
+
+@pytest.mark.parametrize(
+    ("function", "schema", "text"),
+    [
+        (places, "topic string, place bigint", "yielded the columns topic, partition, offset, value: the schema of"),
+        (
+            places,
+            PLACES.replace("offset bigint", "offset int"),
+            "yielded column 'offset' as int64: .* has int, which is int32 in",
+        ),
+        (places, PLACES.replace("value binary", "value string"), "yielded column 'value' as binary: .* has string"),
+        (returned, PLACES, r"returned\(\) returned int: expected an iterator of pyarrow.RecordBatch"),
+        (tables, PLACES, r"tables\(\) yielded Table: .* yield the batches of table.to_batches\(\)"),
+    ],
+)
+def test_a_function_that_yields_something_else(
+    spark: SparkSession, servers: str, topics: list[str], function: Any, schema: str, text: str
+) -> None:
+    from pyspark.errors import PythonException
+
+    with pytest.raises(PythonException, match=text):
+        map_batches(spark, topics[0], function, schema, bootstrap_servers=servers).collect()
+
+
+def test_columns_are_taken_by_name(spark: SparkSession, servers: str, topics: list[str]) -> None:
+    """Only those that the function takes are decoded."""
+    columns = ["value", "offset", "topic", "partition"]
+    found = map_batches(spark, topics[0], swapped, PLACES, columns=columns, bootstrap_servers=servers).collect()
+    rows = {(row.topic, row.partition, row.offset): bytes(row.value) for row in found}
+    assert rows == expected(servers, topics[:1])
+    with pytest.raises(ValueError, match=r"unknown column 'vale' \(did you mean 'value'\?\)"):
+        map_batches(spark, topics[0], swapped, PLACES, columns=["vale"], bootstrap_servers=servers)
+    nothing: Any = None
+    with pytest.raises(TypeError, match="function is NoneType"):
+        map_batches(spark, topics[0], nothing, PLACES, bootstrap_servers=servers)
 
 
 def test_no_secret_is_in_the_plan(spark: SparkSession, servers: str, topics: list[str]) -> None:

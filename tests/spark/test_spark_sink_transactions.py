@@ -13,8 +13,8 @@ import pytest
 from transaction_cluster import TransactionCluster
 
 from kcodec import OffsetAndMetadata, TopicPartition
-from kcodec.client import TransactionHandle, TransactionWriter, WriterReceipt
-from kcodec.errors import BufferFullError, ProducerFencedError, TransactionTimedOutError
+from kcodec.client import Admin, TransactionHandle, TransactionWriter, WriterReceipt
+from kcodec.errors import BufferFullError, KcodecError, ProducerFencedError, TransactionTimedOutError
 from kcodec.spark import CheckpointMismatchError, ExactlyOnceError
 from kcodec.spark.sink_protocol import VERSIONS, Batch, SinkProgress, is_committed, progress_of
 from kcodec.spark.sink_tasks import TaskReport, receipts_of, salts_for, spark_hash
@@ -79,7 +79,9 @@ def test_salts_reach_each_task_by_sparks_hash() -> None:
 
 def test_missing_acknowledgments_are_not_committed() -> None:
     receipt = WriterReceipt({TopicPartition("t", 0): (3, 2)})
-    assert receipts_of({0: TaskReport(3, receipt, None)}, "t", 2, 2)[1] == {TopicPartition("t", 1): (0, -1)}
+    assert receipts_of({0: TaskReport(3, receipt, None)}, "t", 2, 2)[1] == WriterReceipt(
+        {TopicPartition("t", 1): (0, -1)}
+    )
     with pytest.raises(ValueError, match="tasks were given 4 rows and brokers acknowledged 3"):
         receipts_of({0: TaskReport(4, receipt, None)}, "t", 1, 1)
     with pytest.raises(KeyError, match="first"):
@@ -158,7 +160,6 @@ def test_a_new_process_skips_what_was_committed(sink: Sink, progress: str) -> No
         for repeat in range(2):
             found = transactions.write(Batch("q", number), sink.tasks(b"%d" % number))
             assert (found.rows, found.is_skipped) == (PARTITIONS, repeat == 1)
-        pickle.loads(pickle.dumps(transactions)).close()
         transactions.close()
     assert sink.committed() == [[b"0", b"1", b"2"]] * PARTITIONS
 
@@ -167,11 +168,11 @@ def test_a_lost_commit_is_found_out(sink: Sink) -> None:
     """Carried out or not: the next begin tells."""
     transactions = sink.transactions()
     for number, is_done in enumerate((True, False)):
-        rule = sink.cluster.proxy.on_request("EndTxn", count=None)
-        rule = rule.deliver_and_cut() if is_done else rule.cut()
+        ends = sink.cluster.proxy.on_request("EndTxn", count=None)
+        ends.deliver_and_cut() if is_done else ends.cut()
         sink.runs = 0
 
-        def release(run: int, ends: Any = rule) -> None:
+        def release(run: int) -> None:
             if run == 2:
                 sink.cluster.proxy.clear_rules()
 
@@ -236,6 +237,25 @@ def test_an_interrupt_becomes_an_error(sink: Sink, kind: type[BaseException]) ->
     with pytest.raises(ExactlyOnceError, match=f"batch 0: was interrupted by {kind.__name__} and is aborted"):
         sink.transactions().write(Batch("q", 0), sink.tasks(b"x", interrupt))
     assert sink.committed() == [[], []]
+
+
+def test_the_progress_goes_with_its_topic(sink: Sink) -> None:
+    """A topic that was deleted and created again does not have the rows of the batches before."""
+    transactions = sink.transactions()
+    transactions.write(Batch("q", 0), sink.tasks(b"0"))
+    with Admin(bootstrap_servers=sink.servers) as admin:
+        admin.delete_topics([sink.topic])
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            sink.cluster.kafka.create_topic(sink.topic, partitions=PARTITIONS)
+            break
+        except KcodecError:  # it is still being deleted
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    with pytest.raises(CheckpointMismatchError, match="the topic was created again"):
+        sink.transactions().write(Batch("q", 1), sink.tasks(b"1"))
+    transactions.close()
 
 
 def test_a_process_that_was_replaced_stops(sink: Sink) -> None:

@@ -121,7 +121,7 @@ def test_a_schema_of_the_user_chooses_columns(spark: SparkSession) -> None:
         load_schema(spark, partition.path, "value string").collect()
 
 
-def test_single_segments_are_settled_with_their_neighbours(spark: SparkSession) -> None:
+def test_single_segments_are_resolved_with_their_neighbours(spark: SparkSession) -> None:
     partition = golden("txn-mixed-0")
     truth = consumed(partition, "read_committed")
     rows = []
@@ -318,7 +318,7 @@ def damaged(folder: Path, batch: int) -> tuple[Path, int, int]:
     return write_log(folder, {0: bytes(data)}), position, int.from_bytes(data[position : position + 8], "big")
 
 
-def test_damage_fails_the_task_with_the_errors_text(spark: SparkSession, tmp_path: Path) -> None:
+def test_corruption_fails_the_task_with_the_errors_text(spark: SparkSession, tmp_path: Path) -> None:
     path, position, base_offset = damaged(tmp_path / "orders-0", 1)
     text = rf"{base_offset:020d}|batch at byte {position} \(base_offset {base_offset}\): .*[Cc][Rr][Cc]"
     for options in ({}, {"mode": "FAILFAST"}):
@@ -326,7 +326,7 @@ def test_damage_fails_the_task_with_the_errors_text(spark: SparkSession, tmp_pat
             load(spark, path, **options).collect()
 
 
-def test_permissive_skips_damage_and_logs_it(
+def test_permissive_skips_corruption_and_logs_it(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, _, base_offset = damaged(tmp_path / "orders-0", 1)

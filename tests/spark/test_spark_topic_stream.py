@@ -17,7 +17,7 @@ from kcodec import OffsetRange, TopicPartition
 from kcodec.client import Admin, Producer
 from kcodec.errors import AdminError
 from kcodec.spark.planner import DataLossError, StreamOffsets
-from kcodec.spark.topic_source import stream_reader
+from kcodec.spark.stream_readers import TopicQuery, stream_reader
 from kcodec.spark.topic_stream import TopicStream
 from kcodec.spark.topics import TopicSource
 from kcodec.spark.trigger_limits import TriggerLimits
@@ -308,7 +308,7 @@ def test_partitions_that_are_assigned(streams: Streams) -> None:
 
 def test_a_reader_is_pickled_without_its_client(streams: Streams) -> None:
     topic = streams.topic(records=3)
-    reader = stream_reader(streams.source(topic))
+    reader = stream_reader(TopicQuery(streams.source(topic)))
     start = reader.initialOffset()
     (partition,) = reader.partitions(start, {**start, topic: {**start[topic], "0": 3}})
     copied = pickle.loads(pickle.dumps(reader))

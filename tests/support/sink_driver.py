@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -112,9 +113,9 @@ def main(arguments: dict[str, Any]) -> None:
 
     spark = session(arguments["master"])
     NotedTransactions.steps = Steps(arguments.get("die"))
-    sink_query.SinkTransactions = NotedTransactions  # type: ignore[misc]
+    mock.patch.object(sink_query, "SinkTransactions", NotedTransactions).start()
     if arguments["sink"] == "control":
-        sink_transactions.is_committed = lambda *arguments: False  # type: ignore[assignment]
+        mock.patch.object(sink_transactions, "is_committed", return_value=False).start()
     read = spark.readStream.option("maxFilesPerTrigger", 1).text(arguments["folder"])
     rows = slowly(arguments["pause"])(read.selectExpr("value AS key", "value"))
     if arguments["sink"] == "kafka":

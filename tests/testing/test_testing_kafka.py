@@ -194,7 +194,7 @@ def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         find_java()
 
 
-def test_the_id_of_a_process_that_ended_is_nobody_elses(tmp_path: Path) -> None:
+def test_the_id_of_a_process_that_ended_is_nothing_elses(tmp_path: Path) -> None:
     """A state file may name an id that another program has by now: that one is left alone."""
     program = "print(flush=True); import time; time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE) as other:

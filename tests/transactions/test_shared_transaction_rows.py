@@ -138,7 +138,7 @@ def test_each_request_of_a_zombie_is_refused(raw: RawTransaction, topic: str) ->
         assert isinstance(failure(api, code, api, resource=raw.name).error, ProducerFencedError)
 
 
-def test_what_nobody_gave_out_is_refused(raw: RawTransaction, topic: str) -> None:
+def test_what_was_not_given_out_is_refused(raw: RawTransaction, topic: str) -> None:
     producer = raw.begin(topic)
     assert raw.produce_code(topic, producer, 0) == ErrorCode.NONE
     high = producer._replace(producer_epoch=producer.producer_epoch + 3)

@@ -328,7 +328,7 @@ def test_a_lost_response_is_requested_again_and_spends_old_epoch(
 
 
 @pytest.mark.parametrize("is_carried_out", [True, False])
-def test_a_commit_that_nobody_answers_is_an_unknown_outcome(
+def test_a_commit_without_response_is_an_unknown_outcome(
     transaction_cluster: TransactionCluster, is_carried_out: bool
 ) -> None:
     """Whether the broker has carried it out shows only in the log; the next begin settles what is open."""

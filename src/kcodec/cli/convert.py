@@ -108,7 +108,7 @@ def _reported(
 def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> ExitStatus:
     """A cleaned segment of the one log named."""
     if len(logs) != 1:
-        raise CommandError(f"a .log file holds one partition, got {len(logs)}: select one with -t and -p")
+        raise CommandError(f"a .log file holds one partition, but {len(logs)} are named: select one with -t and -p")
     if options.columns is not DEFAULT_COLUMNS or options.compression is not None or options.control:
         raise CommandError(
             "--columns, --compression and --control are not for .log files, which keep batches unchanged"

@@ -102,7 +102,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     try:
         plan = plan_of(options, output)
     except DecodeError as error:
-        output.say(f"kcodec: {error}; nothing was written. use --on-error skip to leave corrupt batches out")
+        output.say(f"kcodec: {error}; nothing was written (--on-error skip leaves corrupt batches out)")
         return ExitStatus.FINDINGS
     prepare_topics(plan, options, output)
     if options.dry_run:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,18 @@ from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import Example, Parser, UsageError, nearest
 from kcodec.cli.render import Cell, attributes, duration_text, now_ms, write_items
 from kcodec.cli.timeline import draw
+from kcodec.cli.txn_sinks import SinkBatch, say_sinks, sink_fields, sinks_of_directory
 from kcodec.errors import DecodeError
 from kcodec.log import Log, LogDirectory, PartitionTransaction, TransactionState, partition_transactions
 
 DESCRIPTION = (
     "Shows transactions: which are open, which one blocks the last stable offset, so that read_committed consumers "
     "wait, and the command that ends it. For files (partition directories, segments, a log directory): list; timeline "
-    "draws them, offsets from left to right, one line per producer (--svg FILE: for a web page). "
-    "With -b for a cluster: list the transactional ids; describe ID...; find-hanging: transactions that no coordinator will end (KIP-664), in internal topics too; "
-    "strays: open transactions without writes, for example after the owner of a shared handle failed; abort: either "
-    "an ID, which fences its producers, or a hanging transaction by --topic, --partition and --start-offset."
+    "draws them, offsets from left to right, one line per producer (--svg FILE: for a web page). With -b for a "
+    "cluster: list the transactional ids; describe ID...; find-hanging: transactions that no coordinator will end "
+    "(KIP-664), in internal topics too; strays: open transactions without writes, for example after the owner of a "
+    "shared handle failed; abort: either an ID, which fences its producers, or a hanging transaction by --topic, "
+    "--partition and --start-offset."
 )
 EXAMPLES = (
     Example("all transactions of a partition", "kcodec txn list orders-0"),
@@ -129,6 +131,8 @@ def _list(options: argparse.Namespace, output: Output) -> ExitStatus:
     now = now_ms() if options.now is None else timestamp_of(options.now)
     blocking: list[PartitionTransaction] = []
     problems: list[DecodeError] = []
+    sinks: dict[str, SinkBatch] = {}
+    listed: set[str | None] = set()
 
     def found() -> Iterator[PartitionTransaction]:
         """The transactions requested. A partition that cannot be read is passed over, and its error kept."""
@@ -137,17 +141,21 @@ def _list(options: argparse.Namespace, output: Output) -> ExitStatus:
         for log, directory in _logs(options.names):
             if directory is not None and directory.path not in known:
                 known[directory.path] = list(directory.transaction_states(on_error="stop").values())
+                sinks.update(sinks_of_directory(directory))
             noted = [] if directory is None else known[directory.path]
             try:
                 for one in partition_transactions(log, noted, states):
                     if one.holds_last_stable_offset or one.is_hanging:
                         blocking.append(one)
+                    listed.add(one.transactional_id)
                     yield one
             except DecodeError as error:
                 problems.append(error)
 
-    write_items(output, found(), COLUMNS, partial(_row, now), partial(_fields, now), as_json=options.json)
+    write_items(output, found(), COLUMNS, partial(_row, now), partial(_fields, now, sinks), as_json=options.json)
     output.flush()
+    if not options.json:
+        say_sinks((sink for name, sink in sinks.items() if name in listed), output)
     for one in blocking:
         output.say(_advice(one, now))
     for problem in problems:
@@ -159,7 +167,7 @@ def _place(one: PartitionTransaction) -> str | None:
     return None if one.topic is None else f"{one.topic}-{one.partition}"
 
 
-def _fields(now: int, one: PartitionTransaction) -> dict[str, Any]:
+def _fields(now: int, sinks: Mapping[str, SinkBatch], one: PartitionTransaction) -> dict[str, Any]:
     """The keys of a transaction as JSON, in this order."""
     of_offsets = "producer_id producer_epoch state first_offset last_offset marker_offset"
     of_times = "first_timestamp marker_timestamp coordinator_epoch"
@@ -168,6 +176,7 @@ def _fields(now: int, one: PartitionTransaction) -> dict[str, Any]:
         **attributes(one.transaction, f"{of_offsets} {of_times}"),
         "age_ms": one.age_ms(now),
         **attributes(one, "transactional_id holds_last_stable_offset is_hanging abort_command"),
+        **sink_fields(sinks, one.transactional_id),
     }
 
 

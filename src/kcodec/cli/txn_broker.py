@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ from kcodec.cli.brokers import make_admin, needs_names, partial_results, say_err
 from kcodec.cli.formats import timestamp_of
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import CommandError, UsageError, nearest
-from kcodec.cli.render import Cell, attributes, counted, duration_text, now_ms, time_text, write_items, write_rows
+from kcodec.cli.render import Cell, attributes, counted, duration_text, now_ms, time_text, write_items
+from kcodec.cli.txn_sinks import SinkBatch, say_sinks, sink_fields, sinks_of
 from kcodec.offsets import TopicPartition
 
 if TYPE_CHECKING:
@@ -109,9 +110,20 @@ def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStat
     except AdminError as error:  # some brokers were not to be heard: what the others know, and why
         found, status = by_transactional_id(error.results), say_errors(error.errors, output)
     columns = ("transactional_id", "state", "producer_id", "coordinator")
-    rows = ((one.transactional_id, _state_cell(one.state), one.producer_id, one.coordinator) for one in found.values())
-    write_rows(output, columns, rows, as_json=options.json)
+    sinks = sinks_of(admin, found, output)
+    write_items(output, found.values(), columns, _listing_row, partial(_listing_fields, sinks), as_json=options.json)
+    if not options.json:
+        say_sinks(sinks.values(), output)
     return status
+
+
+def _listing_row(one: Any) -> list[Any]:
+    return [one.transactional_id, _state_cell(one.state), one.producer_id, one.coordinator]
+
+
+def _listing_fields(sinks: Mapping[str, SinkBatch], one: Any) -> dict[str, Any]:
+    names = "transactional_id state producer_id coordinator"
+    return {**attributes(one, names), **sink_fields(sinks, one.transactional_id)}
 
 
 def _state_cell(state: str) -> Cell:
@@ -123,16 +135,20 @@ def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> Exit
     found, status = partial_results(lambda: admin.describe_transactions(options.names), output)
     now = _now(options) or now_ms()
     columns = ("transactional_id", "state", "producer", "timeout", "age", "partitions")
-    row, fields = partial(_transaction_row, now), partial(_transaction_fields, now)
+    sinks = sinks_of(admin, found, output)
+    row, fields = partial(_transaction_row, now), partial(_transaction_fields, now, sinks)
     write_items(output, found.values(), columns, row, fields, as_json=options.json)
+    if not options.json:
+        say_sinks(sinks.values(), output)
     return status
 
 
-def _transaction_fields(now: int, one: TransactionDescription) -> dict[str, Any]:
+def _transaction_fields(now: int, sinks: Mapping[str, SinkBatch], one: TransactionDescription) -> dict[str, Any]:
     return {
         **attributes(one, "transactional_id state producer_id producer_epoch transaction_timeout_ms start_timestamp"),
         "age_ms": None if one.start_timestamp is None else now - one.start_timestamp,
         "partitions": [partition._asdict() for partition in one.partitions],
+        **sink_fields(sinks, one.transactional_id),
     }
 
 

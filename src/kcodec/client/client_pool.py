@@ -17,7 +17,7 @@ from kcodec.network.client import Client, IoLoop
 from kcodec.network.options import ClientConfig
 
 L = TypeVar("L", bound=IoLoop)
-#: So many clients that no call uses are kept in a process.
+#: Maximum number of unused clients that are kept in a process.
 MOST_IDLE = 8
 
 

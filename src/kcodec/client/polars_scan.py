@@ -28,7 +28,7 @@ def scan_topic(
     ascending_timestamps: bool = False,
     **options: Unpack[ReadTopicOptions],
 ) -> polars.LazyFrame:
-    """A LazyFrame of [start, end) of a topic; each `collect` reads anew, and no more than the query needs.
+    """A LazyFrame of [start, end) of a topic; each `collect` reads again, and no more than the query needs.
 
         kcodec.scan_topic("orders", bootstrap_servers="localhost:9092").filter(
             pl.col("partition").is_in([0, 3]), pl.col("timestamp") >= datetime(2026, 11, 1, tzinfo=UTC)

@@ -323,7 +323,7 @@ class SharedTransactions(ClientBase):
     def begin(
         self, partitions: Iterable[TopicPartition] = (), timeout: float | None = None
     ) -> tuple[TransactionHandle, OffsetAndMetadata | None]:
-        """Begin a transaction; return its handle, and the progress of what was committed: None if there is none.
+        """Begin a transaction; return its handle, and the committed progress; None without one.
 
         What this object, or a predecessor with the transactional id, left open is aborted before the progress is read.
         The first begin takes the transactional id over; a later one raises ProducerFencedError if another process has

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec's core behind the record classes of other Python clients.
+"""The record classes of other Python clients, backed by kcodec's core.
 
     import kcodec.compat.aiokafka
-    kcodec.compat.aiokafka.install()         from now on aiokafka reads and writes batches by kcodec
-    kcodec.compat.aiokafka.uninstall()       and from now on it does not
+    kcodec.compat.aiokafka.install()         # from now on aiokafka reads and writes batches with kcodec
+    kcodec.compat.aiokafka.uninstall()       # and from now on with its own classes
 
-    kcodec.compat.kafka_python.install()     the same for kafka-python
+    kcodec.compat.kafka_python.install()     # the same for kafka-python
 
-Call install() before consumers and producers are made. The client itself has to be there: `pip install aiokafka` or
-`pip install kafka-python`. docs/compat.md says what changes and what stays.
+Call install() before consumers and producers are created. The client itself must be installed: `pip install aiokafka`
+or `pip install kafka-python`. docs/compat.md describes what changes.
 """
 
 from kcodec._lazy import lazy_exports

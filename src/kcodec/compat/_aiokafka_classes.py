@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes that kcodec.compat.aiokafka puts into aiokafka. Imported by install() alone: they need it."""
+"""The classes that kcodec.compat.aiokafka installs. Imported only by install(), as they need aiokafka."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 
 def translate(error: DecodeError) -> KafkaError:
-    """The exception aiokafka's callers expect for damaged bytes; ours is its cause."""
+    """Return the exception that aiokafka raises for corrupt bytes, caused by ours."""
     return (UnsupportedCodecError if is_unknown_codec(error) else CorruptRecordException)(str(error))
 
 
@@ -92,22 +92,22 @@ class DefaultRecordBatchBuilder(Codecs, ClientBatchBuilder):
         return client_record_size(offset, 0 if first is None else timestamp - first, key, value, headers)
 
     def unknown_codec(self, codec: int) -> KafkaError:
-        """A KafkaError for a compression type that nobody knows."""
+        """Return a KafkaError for an unknown compression type."""
         return UnsupportedCodecError(f"Unknown compression codec {codec:#04x}")
 
 
 class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
     """The records of one partition in a Fetch response, as ConsumerRecords.
 
-    Damage ends it in front of the damaged batch if the position has moved on, so that all records before it are
-    delivered. The next fetch begins with that batch: then `damage` is set from the start, and raised.
+    Corruption ends them before the corrupt batch if the position has advanced, so that all records before it are
+    delivered. The next fetch begins with that batch: then `error` is set from the start, and raised.
     """
 
     next_fetch_offset: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.damage: KafkaError | None = None
+        self.error: KafkaError | None = None
         self._steps: RecordSteps | None = None
         records = self._records
         if not isinstance(records, MemoryRecords):
@@ -124,13 +124,13 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
         self._chunk = self._next_chunk(self._steps)
 
     def _next_chunk(self, steps: RecordSteps) -> Iterator[tuple[Any, ...]] | None:
-        """The next rows; None at the end or at damage, which counts only while the position has not moved."""
+        """Return the next rows; None at the end, and at corruption, which is an error only before the first record."""
         try:
             return next(self._chunks, None)
         except DecodeError as error:
             if steps.position == self.next_fetch_offset:
-                self.damage = translate(error)
-                self.damage.__cause__ = error
+                self.error = translate(error)
+                self.error.__cause__ = error
             return None
 
     def _unpack_records(self) -> Iterator[Any]:
@@ -138,8 +138,8 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
         if steps is None:
             yield from super()._unpack_records()
             return
-        if self.damage is not None:
-            raise self.damage
+        if self.error is not None:
+            raise self.error
         topic, partition = self._tp.topic, self._tp.partition
         read_key, read_value = self._key_deserializer, self._value_deserializer
         while self._chunk is not None:
@@ -159,11 +159,11 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
         self.next_fetch_offset = max(self.next_fetch_offset, steps.position or 0)
 
 
-class DamagedFetch(fetcher.FetchError):  # type: ignore[misc]
-    """A fetch that begins with a damaged batch: raised to whoever asks for records while the position stands there."""
+class CorruptFetch(fetcher.FetchError):  # type: ignore[misc]
+    """A fetch that begins with a corrupt batch. The error is raised to its caller while the position is there."""
 
     def __init__(self, tp: Any, assignment: Any, records: PartitionRecords, backoff: float) -> None:
-        super().__init__(error=records.damage, backoff=backoff)
+        super().__init__(error=records.error, backoff=backoff)
         self._topic_partition = tp
         self._assignment = assignment
         self._offset = records.next_fetch_offset
@@ -178,13 +178,13 @@ class DamagedFetch(fetcher.FetchError):  # type: ignore[misc]
 
 
 class FetchResult(fetcher.FetchResult):  # type: ignore[misc]
-    """A Fetch response's records of one partition, or a DamagedFetch in its place.
+    """The records of one partition in a Fetch response, or a CorruptFetch instead.
 
-    aiokafka gives away what other partitions brought before it raises such an error; one out of FetchResult.getall()
-    would cost it their records.
+    aiokafka returns the records of other partitions before it raises such an error. An error raised in
+    FetchResult.getall() would lose them.
     """
 
     def __new__(cls, tp: Any, *, assignment: Any, partition_records: Any, backoff: float) -> Any:
-        if not isinstance(partition_records, PartitionRecords) or partition_records.damage is None:
+        if not isinstance(partition_records, PartitionRecords) or partition_records.error is None:
             return super().__new__(cls)
-        return DamagedFetch(tp, assignment, partition_records, backoff)
+        return CorruptFetch(tp, assignment, partition_records, backoff)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes that kcodec.compat.kafka_python puts into kafka-python. Imported by install() alone: they need it."""
+"""The classes that kcodec.compat.kafka_python installs. Imported only by install(), as they need kafka-python."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 
 def translate(error: DecodeError) -> KafkaError:
-    """The exception kafka-python's callers expect for damaged bytes; ours is its cause."""
+    """Return the exception that kafka-python raises for corrupt bytes, caused by ours."""
     return (UnsupportedCodecError if is_unknown_codec(error) else CorruptRecordError)(str(error))
 
 
@@ -159,15 +159,15 @@ class DefaultRecordBatchBuilder(Codecs, ClientBatchBuilder, ABCRecordBatchBuilde
         return client_record_size(offset_delta, timestamp_delta, key, value, headers)
 
     def unknown_codec(self, codec: int) -> KafkaError:
-        """A KafkaError for a compression type that nobody knows."""
+        """Return a KafkaError for an unknown compression type."""
         return UnsupportedCodecError(f"Unrecognized compression type: {codec}")
 
 
 class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
     """The records of one partition in a Fetch response, as ConsumerRecords.
 
-    The records before damage are delivered, then the error is raised and the fetch is over: the next one begins at the
-    same position. kafka-python's own would be asked for ever, in a loop that does not end.
+    The records before corruption are delivered, then the error is raised and the fetch ends; the next one begins at the
+    same position. kafka-python's own class would be polled forever, in an endless loop.
     """
 
     next_fetch_offset: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting our classes into another package's modules, and taking them out again without a trace."""
+"""Installation of our classes in the modules of another package, and their removal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Replacements = Mapping[str, Any]
 
 
 def client_module(name: str, package: str) -> Any:
-    """The module `name` of the client that pip calls `package`; ImportError with the command that brings it."""
+    """Return the module `name` of the package `package`. Raise ImportError with the command that installs it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -27,37 +27,39 @@ def client_module(name: str, package: str) -> Any:
 
 
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a function's parameters, without self."""
+    """Return the names of a function's parameters, without self."""
     return tuple(name for name in inspect.signature(function).parameters if name != "self")
 
 
-def check_faces(package: str, found: str, known: str, faces: Iterable[tuple[Any, str, tuple[str, ...]]]) -> None:
-    """ImportError unless each (owner, dotted name, parameters) is there and takes these parameters.
+def check_signatures(
+    package: str, found: str, known: str, signatures: Iterable[tuple[Any, str, tuple[str, ...]]]
+) -> None:
+    """Raise ImportError unless each (owner, dotted name, parameters) exists and has these parameters.
 
-    found: the version that is installed; known: the version these faces are those of.
+    found: The installed version. known: The version that has these signatures.
     """
-    for owner, path, expected in faces:
+    for owner, path, expected in signatures:
         target = owner
         for name in path.split("."):
             target = None if target is None else getattr(target, name, None)
         there = parameters(target) if callable(target) else None
         if there != expected:
-            told = "is not there" if there is None else f"takes ({', '.join(there)}) instead of ({', '.join(expected)})"
+            told = "is missing" if there is None else f"takes ({', '.join(there)}) instead of ({', '.join(expected)})"
             raise ImportError(
-                f"{package} {found} is not as kcodec.compat knows it ({known}): {owner.__name__}.{path} {told}; "
-                f"pip install '{package}=={known}'"
+                f"{package} {found} is not supported by kcodec.compat, which is made for {known}: "
+                f"{owner.__name__}.{path} {told}; pip install '{package}=={known}'"
             )
 
 
 def every_codec(producer: Any, package: str, found: str) -> tuple[Any, str, object]:
-    """A producer's table of codecs, name -> (function that looks for their package, number), without the look.
+    """Return a producer's table of codecs, name -> (function that looks for their package, number), without the look.
 
-    It would refuse a codec whose package is missing, and the package is not needed any more.
+    It would refuse a codec whose package is missing, and the package is no longer needed.
     """
     table = producer.__dict__.get("_COMPRESSORS")
     if not isinstance(table, dict) or not all(isinstance(row, tuple) and len(row) == 2 for row in table.values()):
         raise ImportError(
-            f"{package} {found} is not as kcodec.compat knows it: {producer.__name__} has no table of codecs"
+            f"{package} {found} is not supported by kcodec.compat: {producer.__name__} has no table of codecs"
         )
     return producer, "_COMPRESSORS", {name: (_is_there, number) for name, (_, number) in table.items()}
 
@@ -67,15 +69,15 @@ def _is_there() -> bool:
 
 
 def is_unknown_codec(error: DecodeError) -> bool:
-    """Whether a batch names a compression that nobody knows; both clients have a class of error for that."""
+    """Return whether a batch has an unknown codec; both clients have an exception class for that."""
     return isinstance(error, UnsupportedError) and error.reason.startswith("compression id")
 
 
 class Patches:
-    """The replaced names of one client. install() and uninstall() may be called as often as one likes, by any thread.
+    """The replaced names of one client. install() and uninstall() can be called repeatedly, by any thread.
 
-    package: the client's top package; every module of it that holds a replaced name gets ours, and at uninstall()
-    every one that got it since, too.
+    package: The client's top package. Every module of it that has a replaced name gets ours; uninstall() also restores
+    modules that got it later.
     """
 
     def __init__(self, package: str, compiled: tuple[str, ...] = ()) -> None:
@@ -88,11 +90,11 @@ class Patches:
 
     @property
     def installed(self) -> bool:
-        """Whether our classes are in place."""
+        """Whether our classes are installed."""
         return bool(self._ours)
 
     def original(self, name: str) -> Any:
-        """The client's own object of this name; only while ours is in its place."""
+        """Return the client's own object of this name, while ours is installed."""
         return self._originals[name]
 
     def _modules(self) -> list[Any]:
@@ -123,7 +125,7 @@ class Patches:
                 setattr(owner, name, value)
 
     def uninstall(self) -> None:
-        """Every name is again what it was."""
+        """Restore every name."""
         with self._lock:
             for owner, name, value in self._attributes:
                 setattr(owner, name, value)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the record classes of both clients share: constants, and messages of magic 0 and 1 with their CRC-32.
+"""Constants of both clients, and messages of magic 0 and 1 with their CRC-32.
 
-The classes themselves are declared once for each client, under the client's own names: each derives from classes that
-only that client has.
+The classes themselves are declared once for each client, under its own names, as they derive from its classes.
 """
 
 from __future__ import annotations

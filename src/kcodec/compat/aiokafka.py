@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aiokafka on kcodec: install() puts our record classes, and what its consumer does with them, into it."""
+"""aiokafka backed by kcodec: install() replaces its record classes, and how its consumer uses them."""
 
 from __future__ import annotations
 
-from kcodec.compat._patches import Patches, check_faces, client_module, every_codec
+from kcodec.compat._patches import Patches, check_signatures, client_module, every_codec
 
 __all__ = ["install", "installed", "uninstall"]
 
@@ -14,21 +14,21 @@ _patches = Patches("aiokafka", compiled=("aiokafka.record._crecords",))
 
 
 def install() -> None:
-    """From now on aiokafka's consumers and producers read and write record batches by kcodec.
+    """Let aiokafka's consumers and producers read and write record batches with kcodec.
 
-    Call it before they are made. A second call does nothing. ImportError if aiokafka is not installed, or if its record
-    classes are not those of a version known here.
+    Call it before they are created. A second call has no effect. Raise ImportError if aiokafka is not installed, or if
+    its version is not supported.
     """
     _patches.install(_prepare)
 
 
 def uninstall() -> None:
-    """aiokafka is again as it was. Consumers and producers made in between keep what they have in hand."""
+    """Restore aiokafka's own classes. Consumers and producers created in between keep the objects they have."""
     _patches.uninstall()
 
 
 def installed() -> bool:
-    """Whether install() is in effect."""
+    """Return whether install() is in effect."""
     return _patches.installed
 
 
@@ -40,7 +40,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
     legacy = client_module("aiokafka.record.legacy_records", "aiokafka")
     protocols = client_module("aiokafka.record._protocols", "aiokafka")
     settings = ("aborted_transactions", "fetch_offset", "key_deserializer", "value_deserializer", "check_crcs")
-    check_faces(
+    check_signatures(
         "aiokafka",
         package.__version__,
         KNOWN,
@@ -59,7 +59,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
             (protocols, "DefaultRecordBatchBuilderProtocol.set_producer_state", BUILDER[2:5]),
         ],
     )
-    from kcodec.compat import _aiokafka_classes as faces
+    from kcodec.compat import _aiokafka_classes as classes
 
     originals = {
         "MemoryRecords": memory.MemoryRecords,
@@ -72,4 +72,4 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
         "FetchResult": fetcher.FetchResult,
     }
     codecs = every_codec(package.AIOKafkaProducer, "aiokafka", package.__version__)
-    return originals, {name: getattr(faces, name) for name in originals}, [codecs]
+    return originals, {name: getattr(classes, name) for name in originals}, [codecs]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kafka-python on kcodec: install() puts our record classes, and what its consumer does with them, into it."""
+"""kafka-python backed by kcodec: install() replaces its record classes, and how its consumer uses them."""
 
 from __future__ import annotations
 
-from kcodec.compat._patches import Patches, check_faces, client_module, every_codec
+from kcodec.compat._patches import Patches, check_signatures, client_module, every_codec
 
 __all__ = ["install", "installed", "uninstall"]
 
@@ -14,21 +14,21 @@ _patches = Patches("kafka")
 
 
 def install() -> None:
-    """From now on kafka-python's consumers and producers read and write record batches by kcodec.
+    """Let kafka-python's consumers and producers read and write record batches with kcodec.
 
-    Call it before they are made. A second call does nothing. ImportError if kafka-python is not installed, or if its
-    record classes are not those of a version known here.
+    Call it before they are created. A second call has no effect. Raise ImportError if kafka-python is not installed, or
+    if its version is not supported.
     """
     _patches.install(_prepare)
 
 
 def uninstall() -> None:
-    """kafka-python is again as it was. Consumers and producers made in between keep what they have in hand."""
+    """Restore kafka-python's own classes. Consumers and producers created in between keep the objects they have."""
     _patches.uninstall()
 
 
 def installed() -> bool:
-    """Whether install() is in effect."""
+    """Return whether install() is in effect."""
     return _patches.installed
 
 
@@ -39,7 +39,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
     memory = client_module("kafka.record.memory_records", "kafka-python")
     legacy = client_module("kafka.record.legacy_records", "kafka-python")
     settings = ("key_deserializer", "value_deserializer", "check_crcs", "isolation_level", "aborted_transactions")
-    check_faces(
+    check_signatures(
         "kafka-python",
         package.__version__,
         KNOWN,
@@ -69,7 +69,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
             (memory, "MemoryRecordsBuilder.append", RECORD[1:]),
         ],
     )
-    from kcodec.compat import _kafka_python_classes as faces
+    from kcodec.compat import _kafka_python_classes as classes
 
     originals = {
         "MemoryRecords": memory.MemoryRecords,
@@ -80,6 +80,6 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
         "DefaultRecordBatchBuilder": default.DefaultRecordBatchBuilder,
         "DefaultRecordMetadata": default.DefaultRecordMetadata,
     }
-    ours = {name: getattr(faces, name) for name in originals}
+    ours = {name: getattr(classes, name) for name in originals}
     codecs = every_codec(package.KafkaProducer, "kafka-python", package.__version__)
-    return originals, ours, [(fetcher.Fetcher, "PartitionRecords", faces.PartitionRecords), codecs]
+    return originals, ours, [(fetcher.Fetcher, "PartitionRecords", classes.PartitionRecords), codecs]

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One log on disk: segments and partition directories, read at constant memory.
+"""A log on disk: segments and partition directories, read with constant memory.
 
-``kcodec.open(path)`` gives a Log; the other names are what it gives and what reads a part of it elsewhere:
+``kcodec.open(path)`` returns a Log. The other public names are the values it returns, and functions that read a range
+of it in another process:
 
     log = kcodec.open("orders-0")
     splits, verdict = log.splits(), log.verdict("read_committed")      # headers only; both pickle
     for decoded in read_split(splits[0], verdict, isolation_level="read_committed"): ...
 
-storage.py and remote.py say where files are, windows.py reads them, segment.py distinguishes a torn tail from
-corruption, salvage.py finds where reading continues behind corruption, timeline.py finds the outcome of transactions,
-chunks.py streams records, splits.py cuts ranges, partition.py puts them together, opening.py finds the segments at a
-path, directory.py is a broker's whole log directory, growth.py and follow.py read a log while it grows. Next to the
-records: indexes.py, snapshots.py and checkpoints.py read the other files of a partition and of a log directory,
-seek.py begins at an index entry, producers.py knows producers, and check/ looks at everything. internal/ reads the
-records that Kafka writes for itself, and derives from them what the coordinators know.
+Modules: storage.py and remote.py find files, windows.py reads them. segment.py distinguishes a torn tail from
+corruption, and salvage.py finds where reading continues after corruption. timeline.py finds the outcome of
+transactions, chunks.py streams records, splits.py cuts ranges, and partition.py combines them. opening.py finds the
+segments at a path, directory.py reads a broker's whole log directory, growth.py and follow.py read a log while it
+grows. indexes.py, snapshots.py and checkpoints.py read the other files of a partition and of a log directory. seek.py
+begins at an index entry, producers.py finds the state of producers, and check/ verifies everything. internal/ reads the
+records of Kafka's internal topics and derives the coordinators' state from them.
 """
 
 from kcodec._lazy import lazy_exports

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batches of a log as headers, walked lazily."""
+"""The batches of a log as headers, read lazily."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from kcodec.log.segment import LOWEST_OFFSET, Segment, computed_crc, judge_end, 
 
 
 class Batches:
-    """The batches of segments: an iterable that walks the headers again each time, as they are requested.
+    """The batches of segments: an iterable that reads the headers again for each iteration.
 
-    Each knows its path and position; its bytes are read when they are requested. A torn tail ends it quietly.
-    DecodeError, when it is reached, for an invalid structure and for a base offset of an earlier segment that does
-    not rise. CRCs are checked by a batch's records() and ensure_valid(), and of the active segment's last one.
-    start: a batch boundary in the first segment.
+    A batch has its path and position; its bytes are read when they are requested. A torn tail ends the iteration
+    without an error. Raise DecodeError for an invalid header, and for a base offset of an earlier segment that does not
+    increase. CRCs are checked by records() and ensure_valid() of a batch, and for the last batch of the active segment.
+
+    start: A batch boundary in the first segment.
     """
 
     def __init__(self, segments: Sequence[Segment], limits: DecodeLimits, *, start: SegmentPosition = START) -> None:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text files of a partition and of a log directory.
 
-``replication-offset-checkpoint`` (high watermarks, seconds behind), ``recovery-point-offset-checkpoint``,
-``log-start-offset-checkpoint`` (only partitions whose start DeleteRecords moved), ``cleaner-offset-checkpoint``:
-a line with the version 0, a line with the number of entries, then "topic partition offset" each (CheckpointFile). A
-file without a line, as the cleaner leaves one, has no entries. ``leader-epoch-checkpoint`` of a partition: the same
-with "epoch start_offset". ``partition.metadata``: "version: 0", "topic_id: ID". ``meta.properties``: Java properties.
+``replication-offset-checkpoint`` (high watermarks, some seconds old), ``recovery-point-offset-checkpoint``,
+``log-start-offset-checkpoint`` (only partitions whose start DeleteRecords moved) and ``cleaner-offset-checkpoint`` have
+a line with the version 0, a line with the number of entries, then a line "topic partition offset" for each
+(CheckpointFile). A file without a line, as the cleaner leaves it, has no entries. ``leader-epoch-checkpoint`` of a
+partition is the same with "epoch start_offset". ``partition.metadata``: "version: 0", "topic_id: ID".
+``meta.properties``: Java properties.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Line = TypeVar("Line")
 
 
 class LeaderEpoch(NamedTuple):
-    """From start_offset on, batches were appended under this leader epoch."""
+    """A leader epoch: batches from start_offset on were appended under it."""
 
     epoch: int
     start_offset: int
@@ -56,20 +57,20 @@ class LeaderEpoch(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionMetadata:
-    """``partition.metadata``: topic_id as Kafka spells it, 22 letters of base64."""
+    """The contents of ``partition.metadata``: the topic id as Kafka writes it, 22 characters of base64."""
 
     version: int
     topic_id: str
 
     @property
     def uuid(self) -> uuid.UUID:
-        """The same id as a UUID."""
+        """The topic id as a UUID."""
         return uuid.UUID(bytes=base64.urlsafe_b64decode(self.topic_id + "=="))
 
 
 @dataclass(frozen=True)
 class MetaProperties:
-    """``meta.properties`` of a log directory; None for what it does not say. other: further (name, value) pairs."""
+    """The contents of ``meta.properties``; None for a missing value. other: further (name, value) pairs."""
 
     version: int
     cluster_id: str | None
@@ -79,7 +80,7 @@ class MetaProperties:
 
 
 def read_offsets(path: str | os.PathLike[str], storage: Storage = LOCAL) -> dict[tuple[str, int], int]:
-    """The offsets in a checkpoint file by (topic, partition). DecodeError, naming file and line, for anything else."""
+    """Return the offsets in a checkpoint file by (topic, partition). Raise DecodeError with file and line."""
     return dict(offset_entries(path, storage))
 
 
@@ -89,12 +90,12 @@ def offset_entries(path: str | os.PathLike[str], storage: Storage = LOCAL) -> It
 
 
 def read_leader_epochs(path: str | os.PathLike[str], storage: Storage = LOCAL) -> tuple[LeaderEpoch, ...]:
-    """The entries of a ``leader-epoch-checkpoint``, as they are. DecodeError, naming file and line."""
+    """Return the entries of a ``leader-epoch-checkpoint``. Raise DecodeError with file and line."""
     return tuple(_entries(path, storage, _leader_epoch, "epoch start_offset", "MAX_LEADER_EPOCHS_BYTES"))
 
 
 def read_partition_metadata(path: str | os.PathLike[str], storage: Storage = LOCAL) -> PartitionMetadata:
-    """What ``partition.metadata`` says. DecodeError, naming file and line, for another version or no topic id."""
+    """Read ``partition.metadata``. Raise DecodeError for another version or a missing topic id."""
     data = read_whole(path, storage, "MAX_PROPERTIES_BYTES")
     _check_text(data, path)
     lines = [*_LINE_END.split(data.decode("utf-8")), "", ""]
@@ -108,7 +109,7 @@ def read_partition_metadata(path: str | os.PathLike[str], storage: Storage = LOC
 
 
 def read_meta_properties(path: str | os.PathLike[str], storage: Storage = LOCAL) -> MetaProperties:
-    """What ``meta.properties`` says (version 0 has broker.id, version 1 node.id). DecodeError for a bad value."""
+    """Read ``meta.properties`` (version 0: broker.id, version 1: node.id). Raise DecodeError if a value is invalid."""
     data = read_whole(path, storage, "MAX_PROPERTIES_BYTES")
     found = {one.name: one.value for one in read_properties(data.decode("latin-1"))}  # as Properties.load reads bytes
 
@@ -165,7 +166,7 @@ def _entries(
             yield parse(line.split(None, MOST_FIELDS))
         except ValueError:
             number = 1 + len(_LINE_END.findall(data[:start].decode("utf-8")))
-            raise _wrong(path, number, f"{_shown(line)} is not '{what}'") from None
+            raise _wrong(path, number, f"expected '{what}', found {_shown(line)}") from None
 
 
 def _line(data: bytes, start: int) -> tuple[str, int]:
@@ -207,7 +208,9 @@ def _check_text(data: bytes, path: str | os.PathLike[str]) -> None:
         try:
             decoder.decode(data[at : at + PIECE_BYTES], final=at + PIECE_BYTES >= len(data))
         except UnicodeDecodeError as error:
-            raise DecodeError(f"byte {at - pending + error.start}: no UTF-8 text", path=os.fspath(path)) from None
+            raise DecodeError(
+                f"byte {at - pending + error.start}: the text is not UTF-8", path=os.fspath(path)
+            ) from None
 
 
 def _shown(text: str) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of segments at constant memory: windows of a file in, chunks of columns out.
+"""Records of segments with constant memory: byte ranges of a file in, chunks of columns out.
 
-A reading keeps a position as Java's consumer does (CompletedFetch): it begins at the log start or start_offset, each
-record and each batch moves it on, and a record below it is passed over, so no offset is delivered twice.
+A position advances as in Java's consumer (CompletedFetch). It begins at the log start or start_offset, each record and
+each batch advances it, and records below it are left out, so that no offset is returned twice.
 """
 
 from __future__ import annotations
@@ -43,17 +43,18 @@ DECODER_OPTIONS = (
 
 
 def check_on_error(on_error: str) -> None:
-    """ValueError unless this is a way to go on from corruption."""
+    """Raise ValueError if on_error is invalid."""
     if on_error not in ON_ERROR:
         raise ValueError(f"unknown on_error {on_error!r}; possible: {', '.join(ON_ERROR)}")
 
 
 @dataclass(frozen=True)
 class ByteRange:
-    """Bytes [start, end) of one file, both at batch boundaries; end None: to the end, where a torn tail may be.
+    """Bytes [start, end) of one file, both at batch boundaries; end is None if the range ends with the file.
 
-    first_offset: the position of a consumer there. is_rising: base offsets must rise (in all segments but the active).
-    below_offset: the first offset of what follows in the log; None if that is not known.
+    first_offset: Position of a consumer at the beginning.
+    is_rising:    Whether base offsets must increase, as in all segments except the active one.
+    below_offset: First offset after the range; None if it is unknown.
     """
 
     path: str
@@ -72,9 +73,10 @@ class ByteRange:
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How ranges are read: options of ``kcodec.decode``, and what only streams have. ValueError for unknown ones.
+    """Options for reading ranges: those of ``kcodec.decode``, and options of streams. Raise ValueError for unknown
+    ones.
 
-    is_prompt: the records of a range's first window make a chunk by themselves, so that the first ones come at once.
+    is_prompt: The first chunk of a range has few records, so that it is available early.
     """
 
     columns: tuple[str, ...] = DEFAULT_COLUMNS
@@ -142,10 +144,11 @@ class ChunkReader(Protocol):
 
 
 class Chunks(Iterator[DecodedRecords]):
-    """An iterator of DecodedRecords of one chunk each: at most max_rows rows, about 32 MB.
+    """An iterator over chunks, DecodedRecords of at most max_rows rows and about 32 MB.
 
-    ranges are read one after the other; with threads side by side, and given out in order. Records before a corrupt
-    batch come before its error. Files and threads are let go at the end, by close(), and when the iterator is dropped.
+    With several threads ranges are read in parallel and returned in order. The records before a corrupt batch are
+    returned before its error is raised. Files and threads are released at the end, by close(), and when the iterator is
+    deleted.
     """
 
     def __init__(
@@ -161,7 +164,7 @@ class Chunks(Iterator[DecodedRecords]):
 
     @classmethod
     def of(cls, reading: ChunkReader) -> Chunks:
-        """The chunks of any reading."""
+        """Return the chunks of a ChunkReader."""
         chunks = cls.__new__(cls)
         chunks._reading = reading
         chunks._chunks = reading.chunks()
@@ -177,16 +180,16 @@ class Chunks(Iterator[DecodedRecords]):
 
     @property
     def error(self) -> DecodeError | None:
-        """What was skipped first, or ended the reading, under on_error "skip" and "stop"."""
+        """The first error that was skipped, or that ended reading, with on_error "skip" or "stop"."""
         return self._reading.error
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What was skipped so far under on_error="skip", in order: where it was, and its offsets."""
+        """The losses so far with on_error="skip", in order: positions and offsets of skipped bytes."""
         return tuple(self._reading.losses)
 
     def close(self) -> None:
-        """End the reading."""
+        """Stop reading, and release files and threads."""
         if isinstance(self._chunks, Generator):
             self._chunks.close()
 
@@ -359,14 +362,14 @@ class SequentialReader:
         base, last = stored_offset(headers[0]), self._last_offset
         reason = f"base_offset {base} is not above {last}, the last offset before it"
         if base > last:
-            reason = f"base_offset {base} contradicts the batch behind it, whose offsets are lower"
+            reason = f"base_offset {base} is above the offsets of the next batch"
         return 0, DecodeError(reason, position=headers[0].position, base_offset=base, path=byte_range.path)
 
     def _note_missing(self, byte_range: ByteRange, positions: ResumePositions, end: int) -> None:
         """Note the loss of what was behind the end of a segment that has been cut between two batches."""
         if self.losses and (self.losses[-1].path, self.losses[-1].end_position) == (byte_range.path, end):
             return
-        reason = "the segment ends before positions that its index names"
+        reason = "the segment ends before positions in its index"
         if byte_range.is_rising and end == 0:
             reason = "the segment is empty, and it is not the last one"
         elif not positions.are_after(end):
@@ -441,10 +444,10 @@ def sum_of_counts(one: Counts, other: Counts) -> Counts:
 
 
 class RecordsStream:
-    """Records of a log as a stream of Arrow batches, drawn as its reader asks, at constant memory.
+    """Records of a log as a stream of Arrow batches, read as its consumer requests, with constant memory.
 
-    Give it to anything that takes ``__arrow_c_stream__`` (``pyarrow.RecordBatchReader.from_stream(stream)``, polars,
-    duckdb), or iterate over it: chunks of DecodedRecords. Each begins a reading of its own.
+    Pass it to any library that accepts ``__arrow_c_stream__`` (``pyarrow.RecordBatchReader.from_stream(stream)``,
+    polars, duckdb), or iterate over it for chunks of DecodedRecords. Each use reads the log again.
     """
 
     def __init__(self, read: Callable[[StreamOptions], Chunks], options: StreamOptions) -> None:
@@ -453,7 +456,7 @@ class RecordsStream:
 
     @property
     def schema(self) -> _fast.ColumnsSchema:
-        """An object with ``__arrow_c_schema__``."""
+        """Schema for Arrow libraries, with ``__arrow_c_schema__``."""
         options = self._options
         return _fast.schema_of(options.columns, options.binary_type, options.spark_layout, options.framing)
 
@@ -461,7 +464,7 @@ class RecordsStream:
         return self._read(self._options)
 
     def promptly(self) -> Chunks:
-        """A reading whose first chunk is small and comes soon."""
+        """Return chunks, the first of which is small and available early."""
         return self._read(replace(self._options, is_prompt=True))
 
     def __arrow_c_schema__(self) -> object:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole log directory of a broker: its partitions as logs, and what its own files say.
+"""A log directory of a broker: its partitions as logs, and the contents of its own files.
 
-Partitions are the directories named ``topic-partition``. Those on their way out or in (``-delete``, ``-future``,
-``-stray``), other directories and files that are none of Kafka's are listed, and never mixed in.
+Partitions are the directories named ``topic-partition``. Directories that are being deleted or moved (``-delete``,
+``-future``, ``-stray``), other directories and other files are listed separately.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ RENAMED = re.compile(r".+\.[0-9a-zA-Z_-]+-(delete|future|stray)")
 
 
 class OtherEntry(NamedTuple):
-    """Something in a log directory that is no partition.
+    """An entry of a log directory that is not a partition.
 
-    kind: "delete" (a partition being deleted), "future" (one being moved here), "stray" (one that the cluster does not
-    know here any more), "directory" or "file".
+    kind: "delete" (a partition that is being deleted), "future" (one that is being moved here), "stray" (one that the
+          cluster no longer assigns to the broker), "directory" or "file".
     """
 
     name: str
@@ -61,10 +61,10 @@ class OtherEntry(NamedTuple):
 
 
 class LogDirectory(Mapping[str, Log]):
-    """The partitions of a log directory by name: ``directory["orders-0"]``, or by TopicPartition.
+    """The partitions of a log directory by name, ``directory["orders-0"]``, or by TopicPartition.
 
-    Made by ``kcodec.open``; keeps no file open; pickles. What is there is listed once, and a partition is opened each
-    time it is requested. Iteration gives names in order of topic and partition.
+    Created by ``kcodec.open``. It keeps no file open and can be pickled. The directory is listed once; a partition is
+    opened each time it is requested. Iteration returns names in order of topic and partition.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class LogDirectory(Mapping[str, Log]):
 
     @property
     def topics(self) -> dict[str, tuple[int, ...]]:
-        """The partitions that are here by topic, in order."""
+        """The partitions in this directory by topic, in order."""
         found: dict[str, tuple[int, ...]] = {}
         for topic, partition in self._partitions:
             found[topic] = (*found.get(topic, ()), partition)
@@ -146,7 +146,7 @@ class LogDirectory(Mapping[str, Log]):
 
     @cached_property
     def topic_ids(self) -> dict[str, str]:
-        """Topic ids, in Kafka's text, as ``partition.metadata`` of each topic's first partition gives them."""
+        """Topic ids, as Kafka writes them, from ``partition.metadata`` of the first partition of each topic."""
         found: dict[str, str] = {}
         for (topic, _), name in self._partitions.items():
             path = self.storage.join(self.storage.join(self.path, name), PARTITION_METADATA)
@@ -163,34 +163,34 @@ class LogDirectory(Mapping[str, Log]):
 
     @cached_property
     def meta_properties(self) -> MetaProperties | None:
-        """Whose directory it is; None where there is no ``meta.properties``. DecodeError if it is invalid."""
+        """The broker's ``meta.properties``; None if the file is missing. Raise DecodeError if it is invalid."""
         if META_PROPERTIES not in self._files:
             return None
         return read_meta_properties(self.storage.join(self.path, META_PROPERTIES), self.storage)
 
     @property
     def is_clean_shutdown(self) -> bool:
-        """Whether the broker was stopped in order; if not, the ends of active segments may be torn."""
+        """Whether the broker was shut down cleanly; otherwise active segments may have a torn tail."""
         return CLEAN_SHUTDOWN in self._files
 
     @property
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """``replication-offset-checkpoint``: seconds old, so it limits no reading here."""
+        """High watermarks from ``replication-offset-checkpoint``. They are some seconds old and limit no reading."""
         return self._offsets(REPLICATION_OFFSETS)
 
     @property
     def recovery_points(self) -> dict[TopicPartition, int]:
-        """``recovery-point-offset-checkpoint``: what is below was flushed to the disk."""
+        """Offsets below which data was flushed to disk, from ``recovery-point-offset-checkpoint``."""
         return self._offsets(RECOVERY_POINTS)
 
     @property
     def log_start_offsets(self) -> dict[TopicPartition, int]:
-        """``log-start-offset-checkpoint``: only of partitions whose start DeleteRecords moved."""
+        """Log start offsets of partitions whose start DeleteRecords moved, from ``log-start-offset-checkpoint``."""
         return self._offsets(LOG_START_OFFSETS)
 
     @property
     def cleaner_offsets(self) -> dict[TopicPartition, int]:
-        """``cleaner-offset-checkpoint``: what is below has been compacted."""
+        """Offsets below which the log is compacted, from ``cleaner-offset-checkpoint``."""
         return self._offsets(CLEANER_OFFSETS)
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
@@ -203,19 +203,19 @@ class LogDirectory(Mapping[str, Log]):
     # ---------------------------------------------------------------------------------------------------- coordinators
 
     def transaction_states(self, on_error: str = "raise") -> dict[str, TransactionState]:
-        """By transactional id, what the partitions of ``__transaction_state`` that are here say. See the function."""
+        """Return the last state of each transactional id in this directory's partitions of ``__transaction_state``."""
         from kcodec.log.internal.transactions import transaction_states
 
         return transaction_states(self._logs(TRANSACTION_STATE_TOPIC), on_error)
 
     def group_offsets(self, on_error: str = "raise") -> dict[str, GroupOffsets]:
-        """By group, what the partitions of ``__consumer_offsets`` that are here say. See the function."""
+        """Return the committed offsets of each group in this directory's partitions of ``__consumer_offsets``."""
         from kcodec.log.internal.offsets import group_offsets
 
         return group_offsets(self._logs(CONSUMER_OFFSETS_TOPIC), on_error)
 
     def cluster_topics(self) -> dict[str, str]:
-        """All topics of the cluster and their ids, as far as the metadata log is here: else empty. See the function."""
+        """Return the topics of the cluster and their ids; empty if the metadata log is not in this directory."""
         from kcodec.log.internal.topics import cluster_topics
 
         return {
@@ -225,11 +225,13 @@ class LogDirectory(Mapping[str, Log]):
     def transactions(
         self, states: Collection[str] | None = ("open",), on_error: str = "raise"
     ) -> list[PartitionTransaction]:
-        """The transactions in all partitions that are in one of these states, in order of topic, partition and offset.
+        """Return the transactions of all partitions in these states, in order of topic, partition and offset.
 
-        states: of "open", "committed", "aborted"; None: all. Each is joined with what the coordinator noted of its
-        producer, as far as its partition of ``__transaction_state`` is here. Headers of every partition are walked;
-        on_error: "stop" or "skip" to see what corruption does not hide.
+        states:   From "open", "committed", "aborted"; None: all.
+        on_error: "stop" or "skip" returns the transactions that corruption does not hide.
+
+        Each transaction has what the coordinator recorded for its producer, if that partition of
+        ``__transaction_state`` is in this directory. The headers of every partition are read.
         """
         from kcodec.log.internal.transactions import partition_transactions
 
@@ -248,18 +250,23 @@ def open(  # noqa: A001  the public name is kcodec.open
     limits: DecodeLimits = DEFAULT_LIMITS,
     verify_crc: bool | None = None,
 ) -> Log | LogDirectory:
-    """The log at `path`: a ``.log`` file, read by itself, or a partition directory with all its segments; or a
-    LogDirectory, if it is one of partitions. open_segment, open_partition and open_log_directory open one of them only.
+    """Open a log: a ``.log`` file alone, or a partition directory with all its segments; or a log directory.
 
-    path: of this machine, or in `filesystem`, an object of pyarrow.fs or fsspec; or an address like
-    ``s3://bucket/orders-0``, which pyarrow resolves; or one segment as an object with ``seek`` and ``read``, or with
-    ``read_at(position, size)`` and ``size``. All are read by ranges, never whole.
-    topic, partition: where the directory's name (``orders-0``) does not say. high_watermark: records from it on do not
-    count; without it all do. All three are for one partition: ValueError with a log directory.
-    check_crcs: verify the CRC of each batch that is read; verify_crc is its deprecated name.
+    Return a Log, or a LogDirectory for a directory of partitions. open_segment, open_partition and open_log_directory
+    open only one of these kinds.
 
-    FileNotFoundError if nothing is there; ValueError for a file or directory that is no log; TypeError for an object
-    that is no file or filesystem; OSError, naming path and bytes, for a read that fails.
+    path:             A local path; a path in `filesystem`; an address such as ``s3://bucket/orders-0``, which pyarrow
+                      resolves; or one segment as an object with ``seek`` and ``read``, or with ``read_at(position,
+                      size)`` and ``size``. Files are read by ranges, never as a whole.
+    filesystem:       An object of pyarrow.fs or fsspec.
+    topic, partition: Needed if the name of the directory (``orders-0``) does not contain them.
+    high_watermark:   Records from this offset on are ignored; None: no record is.
+    check_crcs:       Whether to verify the CRC of each batch that is read; verify_crc is its deprecated name.
+
+    topic, partition and high_watermark are for one partition; with a log directory they raise ValueError.
+
+    Raise FileNotFoundError if the path does not exist; ValueError if the file or directory is not a log; TypeError for
+    an object that is not a file or filesystem; OSError, with path and bytes, if a read fails.
 
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp(), "orders-0")
@@ -281,7 +288,9 @@ def open(  # noqa: A001  the public name is kcodec.open
     directory = open_log_directory(place, filesystem=storage, check_crcs=check_crcs, limits=limits)
     given = [name for name, value in for_one.items() if value is not None]
     if given:
-        raise ValueError(f"{place} is a log directory: {', '.join(given)} is for one partition (open_partition)")
+        raise ValueError(
+            f"{place} is a log directory: {', '.join(given)} can be given for one partition only (open_partition)"
+        )
     return directory
 
 
@@ -293,16 +302,16 @@ def open_log_directory(
     limits: DecodeLimits = DEFAULT_LIMITS,
     verify_crc: bool | None = None,
 ) -> LogDirectory:
-    """The log directory at `path`: a directory with partition directories, or with files that only a broker writes.
+    """Open a log directory: one with partition directories, or with files that only a broker writes.
 
-    FileNotFoundError if there is none, and for one that holds neither; ValueError for a partition directory.
+    Raise FileNotFoundError if the directory does not exist or has neither, and ValueError for a partition directory.
     """
     storage, place = storage_at(path, filesystem)
     if not storage.is_directory(place):
         raise FileNotFoundError(f"{place}: no such directory")
     entries = storage.list(place)
     if has_segments(entries):
-        raise ValueError(f"{place} is a partition directory: kcodec.open or open_partition reads it")
+        raise ValueError(f"{place} is a partition directory: open it with kcodec.open or open_partition")
     marks = {META_PROPERTIES, *OFFSET_CHECKPOINTS}
     if not any(_partition_of(one) or (one.name in marks and not one.is_directory) for one in entries):
         raise FileNotFoundError(

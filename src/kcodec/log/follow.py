@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a log while a broker appends to it: what ``follow=True`` of Log.records and Log.to_arrow does.
+"""Reading a log while a broker appends to it: ``follow=True`` of Log.records and Log.to_arrow.
 
-The log is looked at every poll_interval; nothing of the system's file events is used, so it works on any storage.
-Under read_committed records come once their transaction is resolved: the end of the walk, or the first offset of the
-earliest open transaction, is the last stable offset, and only what is below it is read, each record once. Nothing on
-disk says the high watermark: a record may come before all replicas have it.
+The log is polled every poll_interval seconds. File events of the operating system are not used, so that it works on any
+storage. Under read_committed a record is returned when its transaction has ended: records below the last stable offset
+are read, each once. The last stable offset is the end of the log or the first offset of the earliest open transaction.
+The files do not contain the high watermark: a record may be returned before all replicas have it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Stop = Callable[[], object] | Event | Any
 class FollowOptions:
     """Polling interval and stop condition. Raise ValueError or TypeError if one of them is invalid.
 
-    poll_interval: seconds between two looks at a log in which nothing new is found. timeout: end after that many
-    seconds without a record; 0: at the first end of the log; None: never. stop: a callable that says True, or an Event
-    that is set, to end; called between chunks and looks.
+    poll_interval: Seconds between two polls if the first finds no new record.
+    timeout:       Stop after this number of seconds without a record; 0: at the end of the log; None: never.
+    stop:          A callable that returns True, or an Event that is set, to stop; checked between chunks and polls.
     """
 
     poll_interval: float = POLL_INTERVAL
@@ -152,7 +152,7 @@ class FollowingReader:
             try:
                 yield from self._reading.chunks()
             except FileNotFoundError as error:
-                text = f"deleted while it was followed, and its records from offset {self._position} on were not read"
+                text = f"deleted while it was followed, and the records from offset {self._position} on were not read"
                 raise FileNotFoundError(f"{error.filename or ranges[0].path}: {text}") from error
             finally:
                 self._counts, self._reading = self.counts, None

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log that grows while it is walked: whole batches as they appear, from segment to segment.
+"""A log that grows while it is read: complete batches as they appear, from segment to segment.
 
-A broker appends to the last segment only, and rolls to a new one named for the next offset. So in the last segment a
-cut batch, zeros (a preallocated file) or a last batch with a bad CRC mean "not yet"; in any other they are corruption.
-Meanwhile the broker deletes old segments (retention), replaces closed ones by smaller ones (compaction), and may
-truncate the last one when it follows another leader. A place is therefore remembered with the last batch before it; if
-that is not there any more, the place is looked for again by its offset.
+A broker appends to the last segment only, and rolls to a new one named for the next offset. In the last segment an
+incomplete batch, zeros (a preallocated file) or a last batch with a wrong CRC therefore mean "not yet"; in other
+segments they are corruption. Meanwhile the broker deletes old segments (retention), replaces closed ones by smaller
+ones (compaction), and may truncate the last one when it follows another leader. A position is therefore remembered
+together with the last batch before it; if that batch is gone, the position is looked up again by its offset.
 """
 
 from __future__ import annotations
@@ -174,10 +174,10 @@ class GrowingLog:
         except FileNotFoundError as error:
             if self._is_alone:
                 return []  # a place that lists nothing
-            text = f"{self._directory}: the partition's directory is gone while it was followed"
+            text = f"{self._directory}: the partition's directory was deleted while it was followed"
             raise FileNotFoundError(text) from error
 
-    def _is_settled(self, look: _Look) -> bool:
+    def _is_stable(self, look: _Look) -> bool:
         """Whether a second look shows the same: a listing while files are renamed may lack one."""
         return not look.is_swapping and self._look().paths == look.paths
 
@@ -188,7 +188,7 @@ class GrowingLog:
             return False
         segment = look.segments[following][0]
         base = segment.base_offset or 0
-        if base > self.next_offset and not self._is_settled(look):
+        if base > self.next_offset and not self._is_stable(look):
             return False
         self.next_offset = max(self.next_offset, base)
         self._move_to(segment, 0)
@@ -202,7 +202,7 @@ class GrowingLog:
 
     def _relocate(self, look: _Look) -> bool:
         """The segment is gone or is another one: find its place by offset. FileNotFoundError if that is gone, too."""
-        if not self._is_settled(look):
+        if not self._is_stable(look):
             return False
         reaching = [segment for segment, _ in look.segments if (segment.base_offset or 0) <= self.next_offset]
         if self._is_alone or not reaching:
@@ -357,8 +357,8 @@ class GrowingLog:
 def _places(scanner: TransactionScanner, file: SegmentFile, position: int, end: int) -> Iterator[int]:
     """Walk from `position`, telling the place after each window: to a step, or the last batch that is there in full.
 
-    A batch of which nothing is known is requested with as many bytes as a header of magic 2 has, where there are so
-    many: one of magic 0 or 1 may be shorter.
+    For a batch whose size is unknown the size of a header of magic 2 is requested, or the rest of the file: a batch of
+    magic 0 or 1 may be shorter.
     """
     windows = HeaderWindows(file, end)
     begin, needed = position, BATCH_OVERHEAD

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The indexes of a segment: ``.index``, ``.timeindex``, ``.txnindex``. Nothing in them is needed to read a log.
+"""The indexes of a segment: ``.index``, ``.timeindex``, ``.txnindex``. A log can be read without them.
 
-``.index`` (OffsetIndex): int32 relative offset, int32 position: the last offset of an append, or of a batch, and where
-it begins; one about every 4 KiB (index.interval.bytes). ``.timeindex`` (TimeIndex): int64 timestamp, int32 relative
-offset: the largest timestamp so far and the offset of the batch that holds it. Offsets are relative to the one in the
-file's name. While a broker has them open, both are preallocated (segment.index.bytes) and end in zeros.
-``.txnindex`` (TransactionIndex, AbortedTxn): int16 version, int64 producer id, first offset, last offset (of the ABORT
-marker), last stable offset. It is in the segment of the marker, and is not there where nothing was aborted, nor after
-cleaning.
+``.index`` (OffsetIndex): int32 relative offset, int32 position: the last offset of an append or a batch, and the
+position where it begins; one entry about every 4 KiB (index.interval.bytes). ``.timeindex`` (TimeIndex): int64
+timestamp, int32 relative offset: the largest timestamp so far, and the offset of its batch. Offsets are relative to the
+one in the file's name. While a broker has these files open, they are preallocated (segment.index.bytes) and end with
+zeros. ``.txnindex`` (TransactionIndex, AbortedTxn): int16 version, int64 producer id, first offset, last offset (of the
+ABORT marker), last stable offset. It belongs to the segment of the marker, and is missing if the segment has no aborted
+transaction, and after log cleaning.
 
-What is read here is what the files say. seek.py believes an entry only once the log bears it out, and check compares
-all of them.
+This module returns the contents of the files. seek.py verifies an entry with the log before it is used, and check
+compares all entries.
 """
 
 from __future__ import annotations
@@ -37,21 +37,24 @@ NAMED_OFFSET = re.compile(r"(\d{20})\.")
 
 
 class OffsetIndexEntry(NamedTuple):
-    """A batch begins at byte `position`; all before it are below `offset`."""
+    """An entry of ``.index``: a batch begins at byte `position`, and all batches before it are below `offset`."""
 
     offset: int
     position: int
 
 
 class TimeIndexEntry(NamedTuple):
-    """Up to `offset` no timestamp (ms) is above `timestamp`; the batch with that offset holds it."""
+    """An entry of ``.timeindex``: up to `offset` no timestamp (ms) is above `timestamp`, which the batch there has."""
 
     timestamp: int
     offset: int
 
 
 class TransactionIndexEntry(NamedTuple):
-    """An aborted transaction. last_offset: of its marker; last_stable_offset: what it was behind that marker."""
+    """An entry of ``.txnindex``: an aborted transaction.
+
+    last_offset: Offset of its marker. last_stable_offset: the last stable offset after the marker.
+    """
 
     version: int
     producer_id: int
@@ -65,10 +68,15 @@ Entry = TypeVar("Entry", OffsetIndexEntry, TimeIndexEntry, TransactionIndexEntry
 
 @dataclass(frozen=True, repr=False)
 class _Index(Sequence[Entry], Generic[Entry]):
-    """The entries of one index file: a sequence over its bytes, made into values as they are requested.
+    """The entries of one index file: a sequence that creates each value when it is requested.
 
-    path; base_offset: what offsets in it are relative to; data: the bytes of the entries; preallocated_entries: zeros
-    behind them; remaining_bytes: of a last entry that is cut. Equal where the contents are, whatever the path.
+    path:                 The file.
+    base_offset:          The offset that offsets in the file are relative to.
+    data:                 Bytes of the entries.
+    preallocated_entries: Number of zero entries after them.
+    remaining_bytes:      Number of bytes of an incomplete last entry.
+
+    Two indexes are equal if their contents are equal, whatever their paths are.
     """
 
     path: str | None = field(compare=False)
@@ -95,14 +103,14 @@ class _Index(Sequence[Entry], Generic[Entry]):
             return [self[at] for at in range(*index.indices(len(self)))]
         at = index + len(self) if index < 0 else index
         if not 0 <= at < len(self):
-            raise IndexError(f"entry {index} of {len(self)}")
+            raise IndexError(f"index {index} is out of range: there are {len(self)} entries")
         return self._entry(self.LAYOUT.unpack_from(self.data, at * self.LAYOUT.size))
 
     def __iter__(self) -> Iterator[Entry]:
         return map(self._entry, self.LAYOUT.iter_unpack(self.data))
 
     def to_numpy(self) -> NDArray[Any]:
-        """A structured array with the fields of an entry, offsets absolute, in the machine's byte order."""
+        """Return a structured numpy array of the entries, with absolute offsets and native byte order."""
         import numpy
 
         stored = numpy.frombuffer(self.data, dtype=[(name, kind) for name, kind, _ in self.FIELDS])
@@ -117,12 +125,12 @@ class _Index(Sequence[Entry], Generic[Entry]):
     def __repr__(self) -> str:
         ends = f", {self[0]} .. {self[-1]}" if len(self) else ""
         rest = f", {self.preallocated_entries} preallocated" if self.preallocated_entries else ""
-        cut = f", {self.remaining_bytes} bytes of a cut entry" if self.remaining_bytes else ""
+        cut = f", {self.remaining_bytes} bytes of an incomplete entry" if self.remaining_bytes else ""
         return f"<{type(self).__name__} of {len(self)} entries{ends}{rest}{cut}>"
 
 
 class OffsetIndex(_Index[OffsetIndexEntry]):
-    """An ``.index`` file: OffsetIndexEntry(offset, position)."""
+    """An ``.index`` file: a sequence of OffsetIndexEntry(offset, position)."""
 
     LAYOUT = OFFSET_ENTRY
     FIELDS = (("offset", ">i4", True), ("position", ">i4", False))
@@ -132,7 +140,7 @@ class OffsetIndex(_Index[OffsetIndexEntry]):
 
 
 class TimeIndex(_Index[TimeIndexEntry]):
-    """A ``.timeindex`` file: TimeIndexEntry(timestamp, offset)."""
+    """A ``.timeindex`` file: a sequence of TimeIndexEntry(timestamp, offset)."""
 
     LAYOUT = TIME_ENTRY
     FIELDS = (("timestamp", ">i8", False), ("offset", ">i4", True))
@@ -142,7 +150,7 @@ class TimeIndex(_Index[TimeIndexEntry]):
 
 
 class TransactionIndex(_Index[TransactionIndexEntry]):
-    """A ``.txnindex`` file: TransactionIndexEntry, in order of markers."""
+    """A ``.txnindex`` file: a sequence of TransactionIndexEntry, in order of the markers."""
 
     LAYOUT = TRANSACTION_ENTRY
     FIELDS = (
@@ -166,7 +174,7 @@ def named_offset(path: str | os.PathLike[str]) -> int | None:
 def read_offset_index(
     path: str | os.PathLike[str], base_offset: int | None = None, storage: Storage = LOCAL
 ) -> OffsetIndex:
-    """The entries of an ``.index`` file. base_offset: of the segment, else the one in the file's name, else 0."""
+    """Return the entries of an ``.index`` file. base_offset: of the segment; default: from the file's name, else 0."""
     data = read_whole(path, storage)
     return OffsetIndex(*_parts(path, base_offset, data, OFFSET_ENTRY, entries_in(data, OFFSET_ENTRY.size)))
 
@@ -174,7 +182,7 @@ def read_offset_index(
 def read_time_index(
     path: str | os.PathLike[str], base_offset: int | None = None, storage: Storage = LOCAL
 ) -> TimeIndex:
-    """The entries of a ``.timeindex`` file, as read_offset_index."""
+    """Return the entries of a ``.timeindex`` file. base_offset: as in read_offset_index."""
     data = read_whole(path, storage)
     count = entries_in(data, TIME_ENTRY.size)
     if len(data) == TIME_ENTRY.size:

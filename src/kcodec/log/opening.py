@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the path of a segment or a partition directory to its log.
+"""Opening a log by the path of a segment or a partition directory.
 
-Where a cleaner was at work when its broker died, not every file is a segment. The cleaner writes new segments as
+If a broker died while the log cleaner was running, not every file is a segment. The cleaner writes new segments as
 ``.cleaned``, renames them all to ``.swap``, from the highest base offset down, renames the segments they replace to
-``.deleted``, and takes the ``.swap`` off, from the lowest up. What a broker makes of such a directory when it starts
-(LogLoader) is what is read here; nothing is renamed or deleted:
+``.deleted``, and removes the suffix ``.swap``, from the lowest up. This module reads the segments that a broker has
+after it starts with such a directory (LogLoader); it renames and deletes nothing:
 
 - ``.cleaned`` and ``.deleted`` are ignored;
-- a ``.swap`` at or above the lowest ``.cleaned`` is ignored: not all files of its group had been renamed;
+- a ``.swap`` at or above the lowest ``.cleaned`` is ignored, as not all files of its group had been renamed;
 - any other ``.swap`` is a segment, and segments from the lowest of them to the end of the highest are ignored.
 """
 
@@ -50,10 +50,11 @@ def open_segment(
     limits: DecodeLimits = DEFAULT_LIMITS,
     verify_crc: bool | None = None,
 ) -> Log:
-    """One ``.log`` file by itself: a transaction whose marker is in another segment has no known outcome.
+    """Open one ``.log`` file alone. A transaction whose marker is in another segment has no known outcome.
 
-    It counts as active, so that a torn tail ends it, unless a later segment is next to it. A ``.checkpoint`` snapshot
-    of the cluster's metadata is read in the same way; it is written whole, so a torn tail is corruption.
+    The segment counts as active, so that a torn tail ends it, unless the directory has a later segment. A
+    ``.checkpoint`` snapshot of the cluster's metadata is read in the same way; it is written as a whole, so that a torn
+    tail is corruption.
     """
     check_crcs = checks_crcs(check_crcs, verify_crc)
     storage, file = storage_at(path, filesystem)
@@ -63,7 +64,7 @@ def open_segment(
     name, directory = storage.name(file), storage.parent(file)
     is_checkpoint = not is_object and name.endswith(CHECKPOINT_SUFFIX)
     if not is_object and not is_checkpoint and not name.endswith(".log"):
-        raise ValueError(f"{file}: not a segment: segments are named .log; its indexes and snapshots hold no records")
+        raise ValueError(f"{file}: the file is not a segment (.log); indexes and snapshots contain no records")
     named = SEGMENT_NAME.fullmatch(name)
     is_active = is_object or (not is_checkpoint and is_last_segment(file, storage))
     segment = Segment(file, int(named[1]) if named else None, is_active, storage)
@@ -87,10 +88,10 @@ def open_partition(
     limits: DecodeLimits = DEFAULT_LIMITS,
     verify_crc: bool | None = None,
 ) -> Log:
-    """A partition directory: its segments in order of offsets, the last one active.
+    """Open a partition directory: its segments in order of offsets, of which the last is active.
 
-    Where a cleaner was at work, the segments are those that a broker has once it has started: a ``.swap`` takes the
-    place of what it replaces, ``.cleaned`` and ``.deleted`` are ignored. Raise DecodeError if offsets overlap then.
+    If the log cleaner was interrupted, the segments are those that a broker has after it starts: a ``.swap`` replaces
+    other segments, ``.cleaned`` and ``.deleted`` are ignored. Raise DecodeError if the offsets of segments overlap.
     """
     storage, directory = storage_at(path, filesystem)
     if not storage.is_directory(directory):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work on several threads whose results come in order, and a stream of chunks made that way.
+"""Ordered results of several threads, and a stream of chunks that is produced that way.
 
-Decoding runs without the GIL but for the calls of gzip and zstd packages. Byte ranges are small, so that memory stays
-bounded by the number of threads. The threads live as long as the iterator: none has to survive a fork.
+Decoding runs without the GIL, except in the gzip and zstd packages. Byte ranges are small, so that memory is bounded by
+the number of threads. The threads end with the iterator.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One partition's log on disk: a segment, or all segments of a partition directory."""
+"""The log of one partition on disk: a segment, or all segments of a partition directory."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ if TYPE_CHECKING:
 
 
 class Log:
-    """A partition's log: one segment, or all in its directory. Made by ``kcodec.open``; keeps no file open; pickles.
+    """The log of a partition: one segment, or all segments of its directory.
 
-    path; topic and partition (None where it is not known); segments, in order of offsets; the options it was opened
-    with. Reading keeps a position as Java's consumer does: nothing below the log start, no offset twice. Transactions
-    are resolved by the end markers in all its segments, found by one walk over headers when first requested.
+    Created by ``kcodec.open``. It keeps no file open and can be pickled. path: the file or directory; topic and
+    partition: None if unknown; segments: in order of offsets; further attributes are the options of open().
+
+    Reading advances a position as Java's consumer does: records below the log start are left out, and no offset is
+    returned twice. The outcome of transactions is found by the end markers in all segments, with one walk over the
+    headers when it is first needed.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class Log:
         limits: DecodeLimits,
     ) -> None:
         if high_watermark is not None and high_watermark < 0:
-            raise ValueError(f"high_watermark must be an offset, not {high_watermark}")
+            raise ValueError(f"high_watermark must be an offset (0 or more), not {high_watermark}")
         self.path = path
         self.segments = tuple(segments)
         self.topic = topic
@@ -74,19 +77,19 @@ class Log:
 
     @property
     def storage(self) -> Storage:
-        """Where its files lie."""
+        """The storage of the files."""
         return self.segments[0].storage
 
     # ------------------------------------------------------------------------------------------------------- offsets
 
     @property
     def size_in_bytes(self) -> int:
-        """Bytes of all segments now."""
+        """Current size of all segments in bytes."""
         return sum(segment.size_in_bytes for segment in self.segments)
 
     @property
     def log_start_offset(self) -> int:
-        """Records below it do not count: from log-start-offset-checkpoint, else where the first segment begins."""
+        """First offset that is read: from log-start-offset-checkpoint, else of the first segment."""
         if self._log_start_offset is None:
             base, told = self.segments[0].base_offset, None
             if base is not None and self.topic is not None and self.partition is not None:
@@ -108,35 +111,34 @@ class Log:
 
     @property
     def log_end_offset(self) -> int:
-        """Behind the last batch that counts."""
+        """Offset after the last valid batch."""
         return self._log_end_offset(self._timeline())
 
     @property
     def high_watermark(self) -> int:
-        """As given to open(), else the log end, as nothing on disk says what followers had. Records from it on do not
-        count."""
+        """High watermark given to open(), else the log end offset. Later records are ignored."""
         given = self._given_high_watermark
         return self.log_end_offset if given is None else given
 
     @property
     def last_stable_offset(self) -> int:
-        """Where read_committed ends: the high watermark, or below it the first offset of an unresolved transaction."""
+        """Offset where read_committed ends: the high watermark, or the first offset of an open transaction below it."""
         limit = self.verdict().limit
         return self.high_watermark if limit is None else limit
 
     @property
     def tail(self) -> Tail | None:
-        """What a dying broker left behind the last batch of the active segment: (position, remaining_bytes, reason)."""
+        """Invalid data after the last batch of the active segment: (position, remaining_bytes, reason), or None."""
         return self._timeline().segments[-1].tail
 
     @property
     def transactions(self) -> list[Transaction]:
-        """Every transaction of which there is data or a marker, by the offset where it begins."""
+        """All transactions with data or a marker in the log, in order of their first offset."""
         return list(self._timeline().transactions)
 
     @property
     def holding_transaction(self) -> Transaction | None:
-        """The transaction that last_stable_offset waits for; None where it has reached the high watermark."""
+        """The transaction that blocks the last stable offset; None if that has reached the high watermark."""
         return self.settled()[1]
 
     def timeline(self) -> TimelinePicture:
@@ -152,7 +154,7 @@ class Log:
         return TimelinePicture(name, transactions, start, stable, end, holding)
 
     def settled(self, on_error: str = "raise") -> tuple[list[Transaction], Transaction | None]:
-        """transactions and holding_transaction, with "stop" or "skip" those that corruption does not hide."""
+        """Return transactions and holding_transaction; on_error "stop", "skip": what corruption does not hide."""
         timeline, given = self._timeline(on_error), self._given_high_watermark
         end = self._log_end_offset(timeline) if given is None else given
         limit = timeline.verdict(end, self.log_start_offset).limit
@@ -162,22 +164,25 @@ class Log:
 
     @property
     def producer_states(self) -> tuple[ProducerState, ...]:
-        """What a broker knows of each producer at the log's end, by producer id.
+        """Return the state of each producer at the end of the log, by producer id.
 
-        From the newest ``.snapshot`` whose producers the log bears out, and the batches behind it; without one from all
-        batches, where nothing is known of a producer whose batches were deleted.
+        It is computed from the newest ``.snapshot`` that agrees with the log, and the batches after it. Without such a
+        snapshot it is computed from all batches, and producers whose batches were deleted are missing.
         """
         from kcodec.log.producers import producer_states
 
         return producer_states(self.segments, self.log_end_offset, self._limits)
 
     def offset_for_timestamp(self, timestamp: int, *, use_index: bool = True, on_error: str = "raise") -> int | None:
-        """The offset of the first record whose timestamp in ms is at or above this one; None if there is none.
+        """Return the offset of the first record with a timestamp (ms) at or above `timestamp`; None without such a
+        record.
 
-        As ListOffsets responds (FileRecords.searchForTimestamp): in order of offsets, whatever the order of timestamps,
-        control records included, between log start and high watermark. use_index: look it up in each segment's time
-        index, which is believed where the log bears out the entries used; False: walk all headers, once a Log.
-        on_error: "skip" passes over what is corrupt, "stop" looks at what is before it; both walk all headers.
+        The result is that of ListOffsets (FileRecords.searchForTimestamp): in order of offsets, whatever the order of
+        timestamps, control records included, between log start and high watermark.
+
+        use_index: Look the timestamp up in each segment's time index, whose entries are verified. False: read all
+        headers.
+        on_error:  "skip" leaves out corrupt batches, "stop" searches the data before them; both read all headers.
         """
         start = self.log_start_offset
         use_index = use_index and on_error == "raise"
@@ -185,7 +190,7 @@ class Log:
             try:
                 return self._below_high_watermark(find_by_index(self.segments, timestamp, start, self._limits))
             except (IndexDisagreesError, DecodeError):
-                self._timeline()  # settles it, or says what is wrong
+                self._timeline()  # resolves transactions, or raises what is wrong
         timeline, skip = self._timeline(on_error), on_error != "raise"
         walked = find_by_walk(timeline, timestamp, start, self._limits, check_crcs=self._check_crcs, skip_corrupt=skip)
         return self._below_high_watermark(walked)
@@ -195,15 +200,17 @@ class Log:
         return offset if offset is None or given is None or offset < given else None
 
     def check(self, progress: Callable[[int, int], None] | None = None) -> list[Finding]:
-        """What is wrong with its files, and what an operator should do about each; empty for a log that is in order.
+        """Check the files of the log, and return findings with remedies; empty if nothing is wrong.
 
-        Every byte is read, at constant memory; for a whole directory what is next to the segments, too. progress: is
-        called with the bytes done and the bytes in all. ``findings`` gives the same as they are found.
+        Every byte is read, with constant memory; in a partition directory the other files are checked, too.
+        ``findings`` yields the same as they are found.
+
+        progress: Called with the number of bytes done and in total.
         """
         return list(self.findings(progress))
 
     def findings(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Finding]:
-        """The findings of ``check``, as they are found."""
+        """Yield the findings of ``check`` as they are found."""
         is_directory = self.path != self.segments[0].path
         from kcodec.log.check import LogCheck
 
@@ -213,7 +220,7 @@ class Log:
 
     @property
     def batches(self) -> Batches:
-        """The headers of all batches, walked as they are requested; each brings its records when asked."""
+        """Return the headers of all batches, read as they are requested; each can read its records."""
         return Batches(self.segments, self._limits)
 
     def records(
@@ -230,12 +237,13 @@ class Log:
         timeout: float | None = None,
         stop: Stop | None = None,
     ) -> Iterator[Record]:
-        """The records with offsets in [start_offset, end_offset), in order, at constant memory.
+        """Yield the records with offsets in [start_offset, end_offset), in order, with constant memory.
 
-        isolation_level, control_records, framing: as of ``kcodec.decode``. on_error: "raise"; "stop" ends at
-        corruption; "skip" leaves out what is corrupt and continues where a batch can be proved: behind the corrupt
-        batch, at the next position of ``.index``, or at the next segment (`losses` of the chunks of ``to_arrow`` names
-        each loss). follow, poll_interval, timeout, stop: as of ``to_arrow``.
+        isolation_level, control_records, framing: As in ``kcodec.decode``.
+        on_error: "raise"; "stop" ends at corruption; "skip" leaves corrupt data out and continues at the next batch
+                  that can be verified: after the corrupt batch, at the next position in ``.index``, or in the next
+                  segment. (`losses` of the chunks of ``to_arrow`` describes each loss.)
+        follow, poll_interval, timeout, stop: As in ``to_arrow``.
         """
         stream = self.to_arrow(
             isolation_level=isolation_level,
@@ -270,19 +278,26 @@ class Log:
         timeout: float | None = None,
         stop: Stop | None = None,
     ) -> RecordsStream:
-        """The same records as a stream of Arrow batches of at most max_rows rows or about 32 MB.
+        """Return the records as a stream of Arrow batches of at most max_rows rows and about 32 MB.
 
-        columns: names out of ``kcodec.COLUMNS``, topic and partition too. ValueError for an unknown column or option.
-        framing: as of ``kcodec.decode``; key_schema_id and value_schema_id come with the default columns.
-        Files are read as the stream is drawn; a DecodeError names file and position, and what came before it has come.
-        threads: ranges of about 2 MB side by side, after a walk over headers; records and their order are the same, the
-        batches may be smaller. It pays for compressed or large batches; tiny plain ones are quicker on one thread.
-        follow: go on with what a broker appends, over new segments, and never end by itself but at end_offset. Looks
-        again every poll_interval seconds; ends after `timeout` seconds without a record (0: at the log's end), and when
-        ``stop()`` says True or the Event `stop` is set. What is not there in full yet is waited for; read_committed
-        holds back what is not resolved yet; what replicas have is not known, as nothing on disk says it.
-        FileNotFoundError if what was not read is deleted meanwhile, DecodeError if the log is truncated. It takes one
-        thread, on_error="raise" and no high_watermark: ValueError.
+        The arguments are those of ``records``, and:
+
+        columns:       Names from ``kcodec.COLUMNS``, including topic and partition.
+        framing:       As in ``kcodec.decode``; key_schema_id and value_schema_id are then among the default columns.
+        threads:       Number of threads that read ranges of about 2 MB, after a walk over the headers. The records and
+                       their order do not depend on it; batches may be smaller. Several threads pay off for compressed
+                       or large batches; for small uncompressed batches one thread is faster.
+        follow:        Continue with records that a broker appends, across new segments. The stream ends only at
+                       end_offset, or by `timeout` or `stop`. Under read_committed, records of open transactions are
+                       held back. The files do not say which records the replicas have. It needs one thread,
+                       on_error="raise" and no high_watermark.
+        poll_interval: Seconds between two polls of the log.
+        timeout:       End after this number of seconds without a record; 0: at the end of the log; None: never.
+        stop:          A callable that returns True, or an Event that is set, to end the stream.
+
+        Files are read as the stream is consumed. Raise ValueError for an unknown column or option, DecodeError, with
+        file and position, after the records before the corruption, or if the log is truncated while it is followed, and
+        FileNotFoundError if data that was not read yet is deleted.
         """
         if isinstance(columns, str):
             raise TypeError(f"columns must be a sequence of names, not the string {columns!r}")
@@ -308,10 +323,12 @@ class Log:
         following = FollowOptions(poll_interval, timeout, stop)
         if follow:
             if threads > 1 or on_error != "raise" or self._given_high_watermark is not None:
-                raise ValueError("follow takes one thread, on_error='raise' and a log opened without high_watermark")
+                raise ValueError(
+                    "follow=True needs threads=1, on_error='raise' and a log opened without high_watermark"
+                )
             return RecordsStream(partial(self._follow, following), options)
         if (timeout, stop) != (None, None):
-            raise ValueError("timeout and stop are for follow=True")
+            raise ValueError("timeout and stop need follow=True")
         return RecordsStream(self._read if threads == 1 else partial(self._read_parallel, threads), options)
 
     def _read_parallel(self, threads: int, options: StreamOptions) -> Chunks:
@@ -359,9 +376,9 @@ class Log:
     # ---------------------------------------------------------------------------------------------------- transactions
 
     def verdict(self, isolation_level: str = "read_committed", on_error: str = "raise") -> Verdict:
-        """What a reader of any part of this log has to know of the rest: for ``read_split``, elsewhere.
+        """Return what ``read_split`` needs to know about the rest of this log, for example in another process.
 
-        on_error: "skip" resolves what can be resolved across corruption, "stop" what is before it.
+        on_error: "skip" finds the outcome of transactions across corruption where it is certain, "stop" before it.
         """
         start = self.log_start_offset
         if isolation_level == "read_uncommitted":
@@ -377,9 +394,9 @@ class Log:
         end_offset: int | None = None,
         on_error: str = "raise",
     ) -> list[Split]:
-        """Ranges of whole batches of at most max_bytes, those outside [start_offset, end_offset) left out.
+        """Return ranges of whole batches of at most max_bytes; those outside [start_offset, end_offset) are left out.
 
-        A batch that is larger is a range of its own. One walk over headers, the same that resolves transactions.
+        A larger batch is a range alone. The headers are read once, for this and for the outcome of transactions.
         """
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")

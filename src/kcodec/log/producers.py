@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker knows of each producer, from the batches of a log (ProducerStateManager, ProducerAppendInfo).
+"""The state of each producer, computed from the batches of a log (ProducerStateManager, ProducerAppendInfo).
 
 A data batch sets epoch, last sequence, last offset and timestamp, and begins a transaction if it is transactional and
-none is open. An end-transaction marker ends it; one of another epoch makes the batches of the epoch before forgotten.
-A control batch without records, as the cleaner leaves one, says nothing. An empty transactional batch begins no
-transaction, as in timeline.py. Producers do not expire here (producer.id.expiration.ms is a broker's memory limit).
+none is open. An end-transaction marker ends the transaction; a marker of another epoch removes the batches of the
+previous epoch. A control batch without records, as the log cleaner leaves it, changes nothing. An empty transactional
+batch begins no transaction, as in timeline.py. Producers do not expire here (producer.id.expiration.ms limits the
+memory of a broker).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filesystems behind an object: pyarrow.fs and fsspec. Object stores are read by ranges, never a whole object.
+"""Storage on filesystem objects of pyarrow.fs and fsspec. Files of object stores are read by ranges.
 
-A request to an object store costs as much time as some megabytes of transfer, and one connection gives a fraction of
-what several give. So a file is read in blocks of 1 MB, then 4 MB while they follow one another, gaps of less than a
-block are read over, and of a file that is read on and on up to three blocks are fetched ahead, side by side. Per open
-file that is at most four blocks of memory and a window.
+A request to an object store takes as long as the transfer of some megabytes, and one connection has a fraction of the
+bandwidth of several. A file is therefore read in blocks of 1 MB, then 4 MB while they are consecutive. Gaps smaller
+than a block are read too, and up to three blocks of a file that is read sequentially are fetched ahead in parallel. For
+each open file this takes at most four blocks of memory and one window.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class BlockFile(OpenFile):
             try:
                 block = memoryview(data).cast("B")
             except TypeError:
-                raise TypeError(f"bytes were expected, not {type(data).__name__}") from None
+                raise TypeError(f"expected bytes, got {type(data).__name__}") from None
             if len(block) > size:
                 raise ValueError(f"{len(block)} bytes came")
             return block

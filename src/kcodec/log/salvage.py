@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where reading continues behind corruption, under ``on_error="skip"``.
+"""Finding where reading continues after corruption, with ``on_error="skip"``.
 
-Bytes are never searched for something that looks like a batch: the value of a record may be a batch itself. A position
-behind corruption is believed only if
+Bytes are never searched for something that looks like a batch, as the value of a record can contain a batch. A position
+after corruption is used only if
 
-- the batch at the corrupt position has a right CRC, so that its length is right, too (its offsets contradict those
-  around it, or its records cannot be decoded);
-- or the length of the corrupt batch, and of those behind it, leads to a batch with a right CRC, from which batches lead
+- the batch at the corrupt position has a valid CRC, so that its length is valid, too (its offsets contradict those of
+  its neighbors, or its records cannot be decoded);
+- or the length of the corrupt batch, and of those after it, leads to a batch with a valid CRC, from which batches lead
   to the position below;
-- or ``.index`` names the position, and the batch there has a right CRC and the offsets that the index names.
+- or ``.index`` contains the position, and the batch there has a valid CRC and the offsets of the index.
 
 Otherwise the rest of the segment is lost, and reading continues with the next segment.
 """
@@ -47,8 +47,9 @@ CUT_ENTRIES = 16
 class Loss:
     """Bytes [position, end_position) of a segment that were skipped.
 
-    first_offset, next_offset: records in [first_offset, next_offset) may have been lost; next_offset is None where
-    nothing tells the offset behind the loss (at the end of the log, or of a file whose successor is not known).
+    first_offset, next_offset: Records in [first_offset, next_offset) may be lost. next_offset is None if the offset
+                               after the loss is unknown (at the end of the log, or of a file whose successor is
+                               unknown).
     """
 
     path: str

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where in a segment to begin reading, for an offset or a timestamp, in O(log n) reads where its indexes help.
+"""Finding the position of an offset or a timestamp in a segment, with O(log n) reads if its indexes are valid.
 
-An index only saves time. The entry of ``.index`` that a seek begins at is believed once the log bears it out: a batch
-with a right CRC begins at its position and agrees with its offset, and the headers from the entry before it lead there.
-If not, earlier entries are tried, then the segment's start; from there headers are walked to the batch that is wanted.
+An index only saves time. The entry of ``.index`` where a search begins is verified with the log: a batch with a valid
+CRC begins at its position and has its offset, and the headers after the previous entry lead to it. Otherwise earlier
+entries are tried, then the beginning of the segment; from there headers are read up to the requested batch.
 
-``.timeindex`` says something that no single place of the log can prove: that no timestamp before its offset is larger.
-Its entry is believed, as the broker itself believes it, once the batches of that entry and of the one before it hold
-exactly their timestamps, in order. Anything else, and a search that goes on too long, is left to a walk over all
-headers (IndexDisagreesError).
+No single position of the log can verify an entry of ``.timeindex``: it says that no earlier timestamp is larger. It is
+used, as by the broker itself, if the batches of this entry and of the previous one have exactly their timestamps, in
+order. In all other cases, and if the search takes too long, all headers are read (IndexDisagreesError).
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ class _Entries:
 
 
 def _indexed_start(segment: Segment, file: SegmentFile, offset: int, limits: DecodeLimits) -> SegmentPosition:
-    """The batch of the last proven index entry at or below `offset`; the start of the file if there is none."""
+    """Return the batch of the last verified index entry at or below `offset`; the start of the file without one."""
     base = segment.base_offset
     if base is None or offset <= base:
         return START

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One segment file: its headers, and where its data ends.
+"""One segment file: its headers, and the end of its data.
 
-A broker that dies leaves the active segment's last append torn: a batch cut by the end of the file, zeros to the end of
-a preallocated file, or a last whole batch whose pages did not all reach the disk (a bad CRC). These end the data and
-show as a Tail. Everything else, and everything of that kind in an earlier segment, is corruption and an error. Kafka
-itself cuts the log at the first batch it cannot read (LogSegment.recover) and loses what is behind; here a cut batch
-with a valid batch behind it is corruption, too.
+A broker that dies can leave the last append of the active segment torn: a batch that the end of the file cuts, zeros up
+to the end of a preallocated file, or a last batch whose pages were not all written (a wrong CRC). These end the data
+and are reported as a Tail. Everything else, and any of these in an earlier segment, is corruption and raises an error.
+Kafka itself truncates the log at the first unreadable batch (LogSegment.recover) and loses the batches after it; here
+an incomplete batch followed by a valid one is corruption, too.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ SEARCH_BATCHES = 4
 class Segment:
     """A ``.log`` file of a partition.
 
-    base_offset: from its name; None for a name that is not Kafka's. is_active: the last one, whose tail may be torn.
-    storage: where the path leads.
+    base_offset: From its name; None for another name.
+    is_active:   Whether it is the last segment, whose tail may be torn.
+    storage:     The storage of its path.
     """
 
     path: str
@@ -56,7 +57,7 @@ class Segment:
         return self.storage.size(self.path)
 
     def beside(self, suffix: str) -> str:
-        """The path of its ``.index``, ``.timeindex`` or ``.txnindex``; those of a ``.log.swap`` end in ``.swap``."""
+        """Return the path of an index by its suffix: ``.index``, ``.timeindex`` or ``.txnindex``, or with ``.swap``."""
         stem, _, rest = self.path.rpartition(".log")
         return (stem or self.path) + suffix + rest
 
@@ -79,7 +80,7 @@ def is_last_segment(path: str, storage: Storage = LOCAL) -> bool:
 
 
 class Tail(NamedTuple):
-    """What is left behind the last batch that counts: where it begins, how long it is, and what it is."""
+    """Data after the last valid batch: where it begins, its size, and the reason why it is invalid."""
 
     position: int
     remaining_bytes: int
@@ -120,7 +121,7 @@ class _Loader:
         with SegmentFile(self.path, self.storage, fresh=True, likely_end=self.position + self.size) as file:
             data = bytes(file.read(self.position, self.size))
         if not data.startswith(self.header):
-            reason = "another batch is here now: the file has changed since its headers were read"
+            reason = "the file changed after its headers were read: another batch is here now"
             raise DecodeError(reason, position=self.position, path=self.path)
         return data
 
@@ -200,7 +201,7 @@ def cut_error(file: SegmentFile, position: int, end: int) -> TruncatedError:
     """The error of a batch cut by the end of a segment that has no right to end so."""
     needed = _needed_at(file, position, end)
     return TruncatedError(
-        f"the batch is cut by the end of the segment: {needed} bytes are needed but {end - position} are there",
+        f"the batch is cut by the end of the segment: it has {needed} bytes, but {end - position} are available",
         needed=needed,
         available=end - position,
         position=position,
@@ -223,14 +224,14 @@ def judge_cut(file: SegmentFile, position: int, end: int, above: int, limits: De
     found = find_provable(rest[1:], above, limits, budget)
     if found != -1:
         what = (
-            f"a valid batch begins behind it at byte {position + 1 + found}"
+            f"a valid batch follows at byte {position + 1 + found}"
             if found >= 0
-            else f"{budget} bytes of checksums did not rule out a valid batch behind it"
+            else f"checksums of {budget} bytes did not rule out that a valid batch follows"
         )
-        reason = f"the batch is cut by the end of the file, but {what}: this is damage, not a torn append"
+        reason = f"the batch is cut by the end of the file, but {what}: the data is corrupt, not a torn append"
         raise DecodeError(reason, position=position, path=file.path)
     needed = _needed_at(file, position, end)
-    return Tail(position, remaining, f"the last batch is cut: {remaining} of {needed} bytes are there")
+    return Tail(position, remaining, f"the last batch is incomplete: {remaining} of {needed} bytes are available")
 
 
 def judge_corruption(
@@ -262,14 +263,14 @@ def judge_corruption(
     if computed == batch.crc:
         raise error
     if check_crcs and not isinstance(error, CorruptBatchError):
-        reason = f"crc {batch.crc:#010x} is stored but the bytes have {computed:#010x}"
+        reason = f"the stored CRC {batch.crc:#010x} does not match the CRC of the bytes, {computed:#010x}"
         place = {"position": position, "base_offset": stored_offset(batch), "path": file.path}
         error = CorruptBatchError(reason, stored_crc=batch.crc, computed_crc=computed, **place)
     behind = position + batch.size_in_bytes
     if not is_active or not _is_torn_behind(file, behind, end, above, limits):
         error.next_offset = _offset_behind(file, batch, end, limits)
         raise error
-    return Tail(position, end - position, f"the last batch has a bad crc: {error.reason}")
+    return Tail(position, end - position, f"the last batch has a wrong CRC: {error.reason}")
 
 
 def _is_torn_behind(file: SegmentFile, behind: int, end: int, above: int, limits: DecodeLimits) -> bool:

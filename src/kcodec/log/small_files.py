@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files next to a log that are read whole: indexes, snapshots, checkpoints. They have no records, and are small."""
+"""Small files of a partition that are read as a whole: indexes, snapshots and checkpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_whole(path: str | os.PathLike[str], storage: Storage = LOCAL, limit: st
         size = file.size()
         if size > most:
             raise LimitExceededError(
-                f"the file has {size} bytes, at most {most} are read",
+                f"the file has {size} bytes, expected at most {most}",
                 limit=limit,
                 value=most,
                 claimed=size,

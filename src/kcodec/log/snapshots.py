@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``.snapshot`` files: what a broker knew of each producer at the offset in the file's name.
+"""Producer snapshots (``.snapshot``): the state of each producer at the offset in the file's name.
 
-Layout (ProducerSnapshot.json, ProducerStateManager.writeSnapshot), big-endian: int16 version 1, uint32 CRC-32C of all
-that follows, int32 count, and per producer int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset
-delta, int64 timestamp, int32 coordinator epoch, int64 first offset of its open transaction or -1. All versions of Kafka
-since 0.11 write and read this one. Of the five batches a broker remembers only the last is in the file.
+Layout (ProducerSnapshot.json, ProducerStateManager.writeSnapshot), big-endian: int16 version 1, uint32 CRC-32C of the
+rest, int32 count, and for each producer int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset
+delta, int64 timestamp, int32 coordinator epoch, int64 first offset of its open transaction or -1. All releases of Kafka
+since 0.11 use this layout. A broker remembers five batches per producer; the file has only the last.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ SEQUENCE_RANGE = 1 << 31
 
 @dataclass(frozen=True)
 class ProducerState:
-    """What a broker knows of one producer, enough to distinguish a duplicate and a gap from the next batch.
+    """The state of one producer, by which a broker recognizes duplicates and gaps.
 
-    last_sequence, last_offset, offset_delta: of its last data batch; -1, -1, 0 if none is known, as after a marker that
-    raised the epoch. timestamp: of its last batch or marker, ms. coordinator_epoch: of its last marker, -1 before any.
-    current_transaction_first_offset: None while no transaction is open.
+    last_sequence, last_offset, offset_delta: Of its last data batch; -1, -1 and 0 if unknown, as after a marker that
+                       raised the epoch.
+    timestamp:         Of its last batch or marker, in ms.
+    coordinator_epoch: Of its last marker; -1 without one.
+    current_transaction_first_offset: First offset of the open transaction; None without one.
     """
 
     producer_id: int
@@ -48,7 +50,7 @@ class ProducerState:
 
     @property
     def first_sequence(self) -> int:
-        """Of its last data batch; -1 if none is known. Sequences wrap from 2^31 - 1 to 0."""
+        """First sequence number of its last data batch; -1 if unknown. 0 follows 2147483647."""
         if self.last_sequence < 0:
             return -1
         return (self.last_sequence - self.offset_delta) % SEQUENCE_RANGE
@@ -65,7 +67,7 @@ _STORED = attrgetter(*(field.name for field in fields(ProducerState)[:-1]))
 
 @dataclass(frozen=True)
 class ProducerSnapshot:
-    """A ``.snapshot`` file. offset: it holds what was known before this one (None for a name that is not Kafka's)."""
+    """A ``.snapshot`` file: producer states before `offset` (None if the file's name is not Kafka's)."""
 
     path: str
     offset: int | None
@@ -78,10 +80,10 @@ class ProducerSnapshot:
 
 
 def read_snapshot(path: str | os.PathLike[str], storage: Storage = LOCAL) -> ProducerSnapshot:
-    """The producers in a ``.snapshot`` file, its CRC and size verified.
+    """Return the producers in a ``.snapshot`` file, whose CRC and size are verified.
 
-    TruncatedError for a file that is too short, UnsupportedError for another version, CorruptBatchError for a bad CRC
-    or bytes behind the last producer.
+    Raise TruncatedError if the file is too short, UnsupportedError for another version, and CorruptBatchError for a
+    wrong CRC or extra bytes.
     """
     version, crc, states = snapshot_states(path, storage)
     name = os.fspath(path)
@@ -101,11 +103,11 @@ def snapshot_states(path: str | os.PathLike[str], storage: Storage = LOCAL) -> t
         raise UnsupportedError(f"byte 0: version {version} of a snapshot, expected {VERSION}", path=name)
     computed = crc32c(memoryview(data)[CRC_FROM:])
     if computed != crc:
-        reason = f"byte 2: crc {crc:#010x} is stored but the bytes have {computed:#010x}"
+        reason = f"byte 2: the stored CRC {crc:#010x} does not match the CRC of the bytes, {computed:#010x}"
         raise CorruptBatchError(reason, stored_crc=crc, computed_crc=computed, path=name)
     size = HEAD.size + count * ENTRY.size
     if count < 0 or len(data) > size:
-        reason = f"byte 6: {count} producers are {max(size, HEAD.size)} bytes but the file has {len(data)}"
+        reason = f"byte 6: {count} producers take {max(size, HEAD.size)} bytes, but the file has {len(data)}"
         raise CorruptBatchError(reason, stored_crc=crc, computed_crc=computed, path=name)
     if len(data) < size:
         raise _cut(name, size, len(data), f"a snapshot of {count} producers")
@@ -113,7 +115,7 @@ def snapshot_states(path: str | os.PathLike[str], storage: Storage = LOCAL) -> t
 
 
 def pack_snapshot(producers: Iterable[ProducerState]) -> bytes:
-    """The bytes of a ``.snapshot`` file, the producers in this order (a broker's own order is that of a hash map)."""
+    """Return the bytes of a ``.snapshot`` file, with the producers in this order (Kafka's order is arbitrary)."""
     stored = ((*_STORED(state), state.current_transaction_first_offset) for state in producers)
     entries = [ENTRY.pack(*values, -1 if first_offset is None else first_offset) for *values, first_offset in stored]
     body = struct.pack(">i", len(entries)) + b"".join(entries)
@@ -130,5 +132,5 @@ def _state(values: tuple[int, int, int, int, int, int, int, int]) -> ProducerSta
 
 
 def _cut(path: str, needed: int, available: int, what: str) -> TruncatedError:
-    reason = f"the file has {available} bytes but {what} takes {needed}"
+    reason = f"the file has {available} bytes, but {what} takes {needed}"
     return TruncatedError(reason, needed=needed, available=available, path=path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of segments at batch boundaries, each to be read somewhere else by itself."""
+"""Ranges of segments at batch boundaries, which can be read independently."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ FINE_BELOW = 8 * RANGE_BYTES
 
 @dataclass(frozen=True)
 class Split:
-    """Bytes [start_position, end_position) of a segment, both at batch boundaries. Pickles.
+    """Bytes [start_position, end_position) of a segment, both at batch boundaries. It can be pickled.
 
-    first_offset: the position of a consumer that has read all before; next_offset: behind its last batch. max_timestamp
-    of its batches in ms, -1 if there is none. is_active: of the active segment, whose torn tail is left out.
-    storage: where the path leads.
+    first_offset:  Position of a consumer that has read all data before.
+    next_offset:   Offset after its last batch.
+    max_timestamp: Largest timestamp of its batches in ms; -1 without batches.
+    is_active:     Whether it belongs to the active segment, whose torn tail is left out.
+    storage:       The storage of its path.
     """
 
     path: str
@@ -40,7 +42,7 @@ class Split:
 
     @property
     def size_in_bytes(self) -> int:
-        """Bytes of the range."""
+        """Number of bytes of the range."""
         return self.end_position - self.start_position
 
     @property
@@ -95,7 +97,7 @@ def cut_by_index(
     """Yield a segment in ranges of about max_bytes, each with its size, cut at positions that its index proves.
 
     For a segment that may be corrupt: no walk over headers is needed, and none could be trusted. Without an index the
-    segment is one range. below_offset: where the next segment begins; None if there is none.
+    segment is one range. below_offset: where the next segment begins; None after the last.
     """
     rising = not segment.is_active
     with segment.open() as file:
@@ -113,10 +115,10 @@ def cut_by_index(
 
 
 def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
-    """The records of one range, with the verdict on its partition: what a task on another machine calls.
+    """Yield the records of one range, given the verdict on its partition, for example in another process.
 
-    options: those of ``Log.to_arrow``, and check_crcs, limits, topic, partition, spark_layout (timestamps in
-    microseconds, NULL where there are no headers, every field nullable). Opens nothing but the split's own file.
+    options: Those of ``Log.to_arrow``, and check_crcs, limits, topic, partition, spark_layout (timestamps in
+    microseconds, NULL if a record has no headers, nullable columns). Only the file of the range is opened.
     """
     take_renamed(options, "verify_crc", "check_crcs")
     return Chunks([split.byte_range], verdict, StreamOptions(**options))

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where files lie: on this machine, behind a filesystem object (remote.py), or in one object of the caller's.
+"""Storage of files: local, on a filesystem object (remote.py), or in one object of the caller.
 
-A Storage lists directories and opens files; an OpenFile fills windows with ranges of bytes. Nothing here knows batches:
-windows.py puts a SegmentFile on top. What fails is an OSError that names the path; what is not there is a
-FileNotFoundError.
+A Storage lists directories and opens files; an OpenFile fills buffers with ranges of bytes. Nothing here depends on
+batches: windows.py adds a SegmentFile. Failures raise OSError with the path, and FileNotFoundError for missing files.
 """
 
 from __future__ import annotations
@@ -95,11 +94,11 @@ class Storage(ABC):
 
     @abstractmethod
     def list(self, directory: str) -> list[Entry]:
-        """What is in a directory, in no order. FileNotFoundError if there is none."""
+        """Return the entries of a directory, in no order. Raise FileNotFoundError if it does not exist."""
 
     @abstractmethod
     def open(self, path: str) -> OpenFile:
-        """The file at a path. FileNotFoundError if there is none."""
+        """Open the file at a path. Raise FileNotFoundError if it does not exist."""
 
     def within(self, path: str) -> str:
         """A path as the caller gives it, as this storage and errors name it."""
@@ -123,7 +122,7 @@ class Storage(ABC):
         if found is None or found.is_directory:
             raise FileNotFoundError(f"{path}: no such file")
         if found.size_in_bytes < 0:
-            raise OSError(f"{path}: the filesystem does not tell its size")
+            raise OSError(f"{path}: the filesystem does not report the size of the file")
         return found.size_in_bytes
 
     def is_file(self, path: str) -> bool:
@@ -146,7 +145,7 @@ OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY",
 
 
 def _seek_and_read(descriptor: int, window: memoryview, position: int) -> int:
-    """What pread does, where there is none: the place and the reading are two calls, so one thread at a time."""
+    """Do what pread does on a system without it: by two calls, so that only one thread may do it at a time."""
     with _seeking:
         os.lseek(descriptor, position, os.SEEK_SET)
         data = os.read(descriptor, len(window))
@@ -293,7 +292,7 @@ class FileObject(Storage):
     def open(self, path: str) -> OpenFile:
         """The object."""
         if path != self.path:
-            raise FileNotFoundError(f"{path}: only {self.path} is here")
+            raise FileNotFoundError(f"{path}: the storage contains only {self.path}")
         return _Borrowed(self)
 
     def size_now(self) -> int:
@@ -362,7 +361,7 @@ def _filler(file: Any) -> Callable[[memoryview, int], int]:
         return fill_at
     if not has_seek:
         raise TypeError(
-            f"{type(file).__name__} is no file: give a path, or an object with seek and read, or read_at and size"
+            f"{type(file).__name__} is not a file: pass a path, or an object with seek and read, or read_at and size"
         )
     return fill_into if callable(read_into) else fill
 
@@ -372,7 +371,7 @@ def copy_into(window: memoryview, data: Any) -> int:
     try:
         flat = memoryview(data).cast("B")
     except TypeError:
-        raise TypeError(f"bytes were expected, not {type(data).__name__}") from None
+        raise TypeError(f"expected bytes, got {type(data).__name__}") from None
     if len(flat) > len(window):
         raise TypeError(f"{len(window)} bytes were requested and {len(flat)} returned")
     window[: len(flat)] = flat

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which producer wrote which offsets, with what outcome: one walk over the headers of all segments of a partition.
+"""The transactions of a partition and their outcome, found by one walk over the headers of all its segments.
 
-A file has no list of aborted transactions; its end-transaction markers say more than that, as they give both ends of
-each transaction. So a reader filters by interval (producer_id, first_offset..marker_offset) and no state has to travel
-from one range of a file to the next. The limit is Kafka's last stable offset: the least of the high watermark, the
-first offset of any open transaction, and of any whose marker is at or past the high watermark.
+A file has no list of aborted transactions, but its end-transaction markers give both ends of each transaction. A reader
+therefore filters by intervals (producer_id, first_offset..marker_offset), and no state is passed from one range of a
+file to the next. The limit is Kafka's last stable offset: the least of the high watermark, the first offset of any open
+transaction, and of any whose marker is at or after the high watermark.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -41,11 +41,15 @@ RANGE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Transaction:
-    """One transaction of one producer in one partition.
+    """A transaction of a producer in one partition.
 
-    first_offset, last_offset: of its data; None where only its marker is there (an empty transaction, or one whose data
-    was deleted or compacted). marker_offset, marker_timestamp, coordinator_epoch: of its end marker, None while open.
-    producer_epoch: of the marker; of the last batch while open. state: "committed", "aborted", "open". Timestamps: ms.
+    first_offset, last_offset: Of its data; None if only its marker exists (an empty transaction, or one whose data was
+                               deleted or compacted).
+    marker_offset, marker_timestamp, coordinator_epoch: Of its end marker; None while it is open.
+    producer_epoch: Of the marker; of the last batch while the transaction is open.
+    state:          "committed", "aborted" or "open".
+
+    Timestamps are in ms.
     """
 
     producer_id: int
@@ -59,7 +63,7 @@ class Transaction:
     coordinator_epoch: int | None
 
     def age_ms(self, now: int) -> int:
-        """How long it has been open at `now` (ms), by the timestamp of its first batch; how long it was, once ended."""
+        """Return its age at `now` (ms) by the timestamp of its first batch; its duration once it has ended."""
         return (now if self.marker_timestamp is None else self.marker_timestamp) - self.first_timestamp
 
     def __repr__(self) -> str:
@@ -70,17 +74,24 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a reader of any part of a partition has to know of the rest. Pickles: it travels with a split.
+    """What a reader of one range of a partition needs to know about the rest. It can be pickled.
 
-    aborted_transactions: as intervals. limit: records from here on are not delivered; None: no limit. log_start_offset:
-    records below it are not delivered. unsettled: intervals (producer_id, first_offset, last_offset) that were open at
-    corruption which was skipped; they are among aborted_transactions, but their outcome is not known.
+    aborted_transactions: As intervals.
+    limit:                Records from this offset on are not returned; None: no limit.
+    log_start_offset:     Records below it are not returned.
+    unsettled:            Intervals (producer_id, first_offset, last_offset) of transactions that were open at skipped
+                          corruption. They are among aborted_transactions, but their outcome is unknown.
     """
 
     aborted_transactions: AbortedTransactions
     limit: int | None
     log_start_offset: int
     unsettled: tuple[tuple[int, int, int], ...] = ()
+
+    @classmethod
+    def of_aborted(cls, aborted: Iterable[AbortedTransaction], log_start_offset: int) -> Verdict:
+        """Return that of a reader who reads nothing at or behind the first offset of an open transaction."""
+        return cls(AbortedTransactions(list(aborted)), None, log_start_offset)
 
     def between(self, first_offset: int, next_offset: int) -> Verdict:
         """The part of it that concerns [first_offset, next_offset). Quick however many transactions there are."""
@@ -388,7 +399,7 @@ def _torn_last_batch(walk: _Walk, last: WalkedSegment, limits: DecodeLimits) -> 
         if computed == batch.crc:
             return None
         remaining = last.end - batch.position if last.tail is None else sum(last.tail[:2]) - batch.position
-    reason = f"the last batch has a bad crc: {batch.crc:#010x} is stored but the bytes have {computed:#010x}"
+    reason = f"the last batch has a wrong CRC: {batch.crc:#010x} is stored, the CRC of the bytes is {computed:#010x}"
     return Tail(batch.position, remaining, reason)
 
 

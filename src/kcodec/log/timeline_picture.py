@@ -62,7 +62,7 @@ class TimelinePicture:
     """The transactions of one partition as a picture; made by `Log.timeline`. Jupyter notebooks show it by itself.
 
     name: of the partition. transactions: of `Log.transactions`. holding_transaction: the one that the last stable
-    offset waits for, None if there is none.
+    offset waits for, or None.
     """
 
     name: str

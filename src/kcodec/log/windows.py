@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a segment file, wherever it is, by ranges into an own window.
+"""Reading of segment files by byte ranges into buffers.
 
-A file that shrinks while it is read is a TruncatedError, never a window with stale bytes behind the end.
+If a file shrinks while it is read, TruncatedError is raised; a buffer never contains stale bytes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SegmentFile:
             count = self._file.read_into(window[filled:], position + filled)
             if count == 0:
                 raise TruncatedError(
-                    f"the file ends at byte {position + filled}: it has shrunk while it was read",
+                    f"the file ends at byte {position + filled}: it became shorter while it was read",
                     needed=size,
                     available=filled,
                     position=position,

@@ -23,6 +23,8 @@ ARROW_BATCH_BYTES = 256 * 1024
 WINDOW_BYTES = 4 * 1024 * 1024
 COLUMNS = ("timestamp", "key", "value", "headers", "key_schema_id", "value_schema_id")
 ANY_PARTITION = -1
+#: The field of an EncodeError for a record that is larger than a batch may be.
+TOO_LARGE = "record"
 
 
 class TableBatch(NamedTuple):
@@ -55,7 +57,24 @@ def table_batches(
     rows = _partitions_of(table, partitions, ignore_keys, default_partition)
     most = min(max(settings.batch_size, ARROW_BATCH_BYTES), settings.max_request_size)
     made = _encode_windows(table, rows, settings, timestamp, framing, most)
-    return made if _makes_records(table, most) else list(made)
+    if _makes_records(table, most):
+        return made
+    try:
+        return list(made)
+    except EncodeError as error:
+        if error.field != TOO_LARGE:
+            raise
+    # A record takes more than a batch usually does: as with `send`, max_request_size is what limits it.
+    try:
+        return list(_encode_windows(table, rows, settings, timestamp, framing, settings.max_request_size))
+    except EncodeError as error:
+        if error.field != TOO_LARGE:
+            raise
+        reason = (
+            f"the record takes {error.value} bytes, above max_request_size {settings.max_request_size}; send smaller "
+            "records, or raise max_request_size and the max.message.bytes of the topic"
+        )
+        raise EncodeError(reason, field="max_request_size", value=error.value, row=error.row) from None
 
 
 def _makes_records(table: pyarrow.Table, most: int) -> bool:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be done to record batches besides decoding and encoding: validate, compact, rewrite header fields."""
+"""Operations on record batches other than decoding and encoding: validate, compact, rewrite header fields."""

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches without the records that are to go: what the log cleaner does (Kafka: MemoryRecords.filterTo).
+"""Removal of records from batches, as the log cleaner does it (Kafka: MemoryRecords.filterTo).
 
     newest = {record.key: record.offset for record in kcodec.decode(data).records()}
     cleaned = kcodec.filter_to(data, lambda batch, record: newest[record.key] == record.offset)
 
-A batch that keeps all its records goes through as it is, byte for byte. One that loses some is written anew with its
-own codec: base and last offset, sequence numbers, producer, leader epoch and flags stay, so that offsets and the
-producer's state stay true; base_timestamp and max_timestamp follow the records that are left. One that loses all is
+A batch that keeps all its records is copied byte for byte. A batch that loses some is rewritten with its own codec.
+Base and last offset, sequence numbers, producer, leader epoch and flags stay, so that offsets and the producer's state
+remain valid; base_timestamp and max_timestamp follow from the remaining records. A batch that loses all records is
 deleted, or kept as an empty header for its sequence numbers. When a tombstone (a null value), or the marker of an empty
-transaction, is met for the first time, the batch gets its delete horizon (KIP-534): the time from which on it may go,
-too. It is set once and kept. Batches of magic 0 and 1 are always written anew, as magic 2.
+transaction, is processed for the first time, the batch gets a delete horizon (KIP-534), the time from which it can be
+removed, too. It is set once and kept. Batches of magic 0 and 1 are always rewritten, as magic 2.
 
-Two things are done better than by Kafka's classes: a wrong CRC is an error, not given a right one; and a header name
-that is not UTF-8 keeps its bytes.
+Two rules are stricter than in Kafka's classes: a wrong CRC raises an error instead of being replaced by a valid one,
+and a header name that is not UTF-8 keeps its bytes.
 """
 
 from __future__ import annotations
@@ -55,17 +55,19 @@ def filter_to(
     delete_retention_ms: int = DEFAULT_DELETE_RETENTION_MS,
     limits: DecodeLimits = DEFAULT_LIMITS,
 ) -> bytes:
-    """The batches of `data` with the records for which ``retain(batch, record)`` is true.
+    """Return the batches of `data` with the records for which ``retain(batch, record)`` is true.
 
-    batch_retention: what to do with a batch as a whole, or a function of the batch that says so. DELETE: it goes,
-    unopened. DELETE_EMPTY: it goes once no record is left. RETAIN_EMPTY: it stays then as a header without records, for
-    its producer's last sequence number. The function may also answer a pair of that and whether the batch holds the
-    marker of a transaction without records, so that it gets a delete horizon.
-    now, delete_retention_ms: a new delete horizon is their sum, in ms; `now` is this machine's clock by default.
-    Control batches come to `retain` with their control records. A cut batch at the end of `data` is left out.
+    retain:          Also called for the control records of control batches.
+    batch_retention: What to do with a batch as a whole, or a function of the batch that returns it. DELETE removes the
+                     batch without reading it. DELETE_EMPTY removes it if no record is left. RETAIN_EMPTY then keeps it
+                     as a header without records, for its producer's last sequence number. The function may also return
+                     a pair of that and whether the batch is the marker of a transaction without records, which gets a
+                     delete horizon.
+    now, delete_retention_ms: A new delete horizon is their sum, in ms; `now` is this machine's clock by default.
 
-    Raises DecodeError for batches that are none, EncodeError where one that cannot be written has to be (offsets that
-    do not rise, timestamps below -1), ValueError and TypeError for wrong arguments, and what the functions raise.
+    An incomplete batch at the end of `data` is left out. Raise DecodeError for invalid batches, EncodeError if a batch
+    that must be rewritten cannot be (offsets that do not increase, timestamps below -1), ValueError or TypeError if an
+    argument is invalid, and exceptions of the functions.
     """
     if not callable(retain):
         raise TypeError(f"retain must be a function of batch and record, not {type(retain).__name__}")
@@ -149,7 +151,7 @@ def _rewritten(batch: RecordBatch, records: Sequence[Record], delete_horizon_ms:
 def _emptied(batch: RecordBatch) -> bytes:
     """DefaultRecordBatch.writeEmptyHeader: whatever the fields hold stays, but for base_timestamp."""
     if batch.magic != 2:
-        reason = f"a batch of magic {batch.magic} cannot be kept empty: it has no sequence to keep"
+        reason = f"a batch of magic {batch.magic} cannot be kept empty, as it has no sequence numbers"
         raise EncodeError(reason, field="batch_retention", value=BatchRetention.RETAIN_EMPTY)
     attributes = _LOG_APPEND_TIME if batch.timestamp_type == TimestampType.LOG_APPEND_TIME else 0
     attributes |= (_TRANSACTIONAL if batch.is_transactional else 0) | (_CONTROL if batch.is_control_batch else 0)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header table: what RecordBatches.to_numpy() and to_arrow() give, a row a batch.
+"""The header table: RecordBatches.to_numpy() and to_arrow(), one row per batch.
 
-Fields are Kafka's (DefaultRecordBatch), in this order: position and size_in_bytes, where the batch lies; the header as
-it is on disk; then what follows from it. Enumerations are their numbers: compression 0-4 (Compression; 5-7 are ids that
-are unknown), timestamp_type 0 or 1 (TimestampType). base_timestamp is the field as stored; delete_horizon_ms is that
-field where attribute bit 6 is set (KIP-534), else null in Arrow and -1 in numpy, which has no null: test bit 6 of
-`attributes` to tell such a -1 from one that is stored. Of magic 0 and 1 records_count is -1 (only opening tells), of
-magic 0 timestamp_type, too. An offset beyond int64 (a header of noise) is a DecodeError.
+The fields are Kafka's (DefaultRecordBatch), in this order: position and size_in_bytes of the batch; the header as it is
+on disk; and values that follow from it. Enumerations are numbers: compression 0-4 (Compression; 5-7 are unknown),
+timestamp_type 0 or 1 (TimestampType). base_timestamp is the stored field. delete_horizon_ms is that field if attribute
+bit 6 is set (KIP-534), else null in Arrow and -1 in numpy, which has no null; bit 6 of `attributes` distinguishes such
+a -1 from a stored one. In magic 0 and 1 records_count is -1, as only reading a batch counts its records; in magic 0
+timestamp_type is -1, too. An offset beyond 64 bits (a corrupt header) raises DecodeError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kcodec._fast import RecordBatch
 
-# name -> numpy's type; Arrow's follow from it. Times are milliseconds since 1970, as integers: -1 is none.
+# name -> numpy's type; Arrow's follow from it. Times are milliseconds since 1970, as integers; -1 means no time.
 FIELDS = {
     "position": "<i8",
     "size_in_bytes": "<i8",
@@ -69,9 +69,9 @@ def _row(batch: RecordBatch) -> tuple[Any, ...]:
 
 
 def to_numpy(batches: Iterable[RecordBatch]) -> NDArray[numpy.void]:
-    """A structured array with one element a batch; delete_horizon_ms is -1 where there is none.
+    """Return a structured array with one element per batch; a missing delete_horizon_ms is -1.
 
-    Raises DecodeError where the walk over the headers does.
+    Raise DecodeError if a header is invalid.
     """
     import numpy
 
@@ -81,9 +81,9 @@ def to_numpy(batches: Iterable[RecordBatch]) -> NDArray[numpy.void]:
 
 
 def to_arrow(batches: Iterable[RecordBatch]) -> pyarrow.Table:
-    """A pyarrow Table with one row a batch; delete_horizon_ms is null where there is none, the rest is never null.
+    """Return a pyarrow Table with one row per batch; a missing delete_horizon_ms is null, other columns have no nulls.
 
-    Raises ImportError without pyarrow, DecodeError where the walk over the headers does.
+    Raise ImportError without pyarrow, and DecodeError if a header is invalid.
     """
     try:
         import pyarrow

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Header fields of a batch changed where it lies, without touching its records (Kafka: DefaultRecordBatch).
+"""In-place changes of header fields of a batch, without its records (Kafka: DefaultRecordBatch).
 
     buffer = bytearray(batch)
     set_base_offset(buffer, 512)                 # what a leader assigns; outside the CRC
     set_partition_leader_epoch(buffer, 3)        # likewise
-    set_log_append_time(buffer, now_ms)          # the CRC is computed anew
+    set_log_append_time(buffer, now_ms)          # computes the CRC again
     set_producer_state(buffer, 9001, 3, 0)       # likewise
 
-`buffer` is anything writable and bytes-like that holds one or more whole batches of magic 2; `position` is the byte at
-which the batch meant begins. Each function writes all it has to or nothing. Raised are TypeError (not bytes-like, or
-read-only), EncodeError (a value that does not fit, named by field), TruncatedError (the buffer ends before the batch
-does), UnsupportedError (another magic, an unknown compression id) and DecodeError (a length that no batch has). A CRC
-that was wrong is wrong no more once it is computed anew: call ensure_valid() of the batch first where that matters.
+`buffer` is a writable bytes-like object with one or more whole batches of magic 2; `position` is the byte where the
+batch begins. Each function makes all its changes or none. Errors are TypeError (not bytes-like, or read-only),
+EncodeError (a value does not fit into its field), TruncatedError (the buffer ends before the batch),
+UnsupportedError (another magic, an unknown codec) and DecodeError (an invalid length). Computing the CRC again hides a
+CRC that was wrong before: call ensure_valid() of the batch first if that matters.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _batch_at(buffer: Buffer, position: int) -> memoryview:
     """The bytes of the batch at `position`, writable."""
     view = memoryview(buffer)
     if view.readonly:
-        raise TypeError(f"the buffer must be writable, and {type(buffer).__name__} is not: pass bytearray(data)")
+        raise TypeError(f"the buffer must be writable, which {type(buffer).__name__} is not: pass bytearray(data)")
     if not view.contiguous:
         raise TypeError("the buffer must be contiguous")
     view = view.cast("B")
@@ -66,13 +66,15 @@ def _batch_at(buffer: Buffer, position: int) -> memoryview:
     if available >= _HEADER_BYTES:
         length = struct.unpack_from(">i", view, position + _BATCH_LENGTH)[0]
         if view[position + _MAGIC] != 2:
-            raise UnsupportedError(f"magic {view[position + _MAGIC]} cannot be rewritten, only 2", position=position)
+            raise UnsupportedError(
+                f"magic {view[position + _MAGIC]} cannot be rewritten; expected 2", position=position
+            )
         if length < _LEAST_LENGTH:
-            reason = f"batch_length {length} is below {_LEAST_LENGTH}, the least a batch can have"
+            reason = f"batch_length {length} is below {_LEAST_LENGTH}, the minimum of a batch"
             raise DecodeError(reason, position=position)
     needed = _LOG_OVERHEAD + max(length, _LEAST_LENGTH)
     if available < needed:
-        reason = f"{needed} bytes are needed but {available} are there"
+        reason = f"{needed} bytes are needed, but {available} are available"
         raise TruncatedError(reason, needed=needed, available=available, position=position)
     return view[position : position + needed]
 
@@ -82,7 +84,7 @@ def _number(field: str, value: int, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{field} must be an int, not {type(value).__name__}")
     if not least <= value <= most:
-        raise EncodeError(f"{field} {value} is outside {least}..{most}", field=field, value=value)
+        raise EncodeError(f"{field} {value} is outside {least} to {most}", field=field, value=value)
     return value
 
 
@@ -91,7 +93,7 @@ def _attributes(batch: memoryview) -> int:
     attributes: int = struct.unpack_from(">h", batch, _ATTRIBUTES)[0]
     compression = attributes & _COMPRESSION
     if compression > _HIGHEST_COMPRESSION:
-        raise UnsupportedError(f"compression id {compression} is unknown, the highest is {_HIGHEST_COMPRESSION}")
+        raise UnsupportedError(f"compression id {compression} is unknown; expected 0 to {_HIGHEST_COMPRESSION}")
     return attributes & (_COMPRESSION | _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL | _DELETE_HORIZON)
 
 
@@ -101,10 +103,10 @@ def _put_attributes(batch: memoryview, attributes: int) -> None:
 
 
 def set_base_offset(buffer: Buffer, base_offset: int, *, position: int = 0) -> None:
-    """Give the batch its place in the partition; its last offset moves along. The CRC does not cover this field.
+    """Set the base offset; the last offset moves along. The CRC does not cover this field.
 
-    `base_offset` is at least 0, and the last record's offset must fit into int64. What a leader does to every batch it
-    appends (MutableRecordBatch.setLastOffset).
+    `base_offset` is at least 0, and the last offset must fit into 64 bits. A leader does this to every batch it appends
+    (MutableRecordBatch.setLastOffset).
     """
     batch = _batch_at(buffer, position)
     last_offset_delta: int = struct.unpack_from(">i", batch, _LAST_OFFSET_DELTA)[0]
@@ -113,7 +115,7 @@ def set_base_offset(buffer: Buffer, base_offset: int, *, position: int = 0) -> N
 
 
 def set_partition_leader_epoch(buffer: Buffer, partition_leader_epoch: int, *, position: int = 0) -> None:
-    """Stamp the epoch of the leader that appends the batch, -1 for none. The CRC does not cover this field."""
+    """Set the epoch of the leader that appends the batch, -1 for none. The CRC does not cover this field."""
     batch = _batch_at(buffer, position)
     _number("partition_leader_epoch", partition_leader_epoch, -1, _INT32_MAX)
     struct.pack_into(">i", batch, _PARTITION_LEADER_EPOCH, partition_leader_epoch)
@@ -126,10 +128,10 @@ def set_max_timestamp(
     *,
     position: int = 0,
 ) -> None:
-    """Write max_timestamp (ms, -1 for none) and the timestamp type; the CRC is computed anew.
+    """Set max_timestamp (ms, -1 for none) and the timestamp type, and compute the CRC again.
 
-    With LogAppendTime it is the timestamp of every record. A leader corrects a producer's fields this way. Where both
-    are so already nothing is written; where they are not, attribute bits without a meaning become 0
+    With LogAppendTime it is the timestamp of every record. A leader corrects a producer's fields this way. Nothing is
+    written if both already have these values; otherwise attribute bits without a meaning become 0
     (DefaultRecordBatch.setMaxTimestamp).
     """
     batch = _batch_at(buffer, position)
@@ -147,9 +149,9 @@ def set_max_timestamp(
 
 
 def set_log_append_time(buffer: Buffer, timestamp: int, *, position: int = 0) -> None:
-    """Make `timestamp` (ms) the timestamp of every record, as a leader does where message.timestamp.type=LogAppendTime.
+    """Set the timestamp (ms) of every record, as a leader does with message.timestamp.type=LogAppendTime.
 
-    Sets the type in the attributes and max_timestamp, and computes the CRC anew: the records stay as they are.
+    Set the type in the attributes and max_timestamp, and compute the CRC again; the records stay unchanged.
     """
     _number("timestamp", timestamp, 0, _INT64_MAX)
     set_max_timestamp(buffer, timestamp, TimestampType.LOG_APPEND_TIME, position=position)
@@ -164,11 +166,11 @@ def set_producer_state(
     *,
     position: int = 0,
 ) -> None:
-    """Write producer id, epoch, the first record's sequence number and the transactional bit; the CRC is computed anew.
+    """Set producer id, epoch, base sequence and the transactional bit, and compute the CRC again.
 
-    As Kafka's writer has it (MemoryRecordsBuilder.setProducerState): a transactional batch needs a producer id, a
-    producer id an epoch, and, unless it is a control batch, a sequence number. Without a producer all three are -1.
-    A batch that was sent keeps its numbers: changing them risks duplicates.
+    The rules are those of Kafka's writer (MemoryRecordsBuilder.setProducerState): a transactional batch needs a
+    producer id, a producer id needs an epoch and, unless it is a control batch, a base sequence. Without a producer all
+    three are -1. A batch that was sent must keep its numbers: changing them risks duplicates.
     """
     batch = _batch_at(buffer, position)
     _number("producer_id", producer_id, NO_PRODUCER_ID, _INT64_MAX)

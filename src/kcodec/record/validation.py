@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a leader checks before it appends a produced batch, with the error it answers.
+"""The checks of a leader before it appends a produced batch, with the error of its response.
 
     kcodec.validate(encoded, cleanup_policy="compact")     # None, or RecordValidationError with Kafka's code and name
 
-The order of the checks is Kafka's, as the first that fails decides the code: those of the request (KafkaApis,
+The order of the checks is Kafka's, as the first that fails determines the error code: those of the request (KafkaApis,
 ProduceRequest.validateRecords), of the bytes (UnifiedLog.analyzeAndValidateRecords), of the batch and its records
-(LogValidator), of the rewriting a leader may have to do (MemoryRecordsBuilder). Measured with the classes of Kafka
-4.3; where they are milder than one would think, so is this: a topic of CreateTime takes a batch that claims
-LogAppendTime, and offsets inside an uncompressed batch are not looked at.
+(LogValidator), and of the rewriting that a leader may have to do (MemoryRecordsBuilder). They are measured with the
+classes of Kafka 4.3. Some are more lenient than expected, and so is this module: a topic of CreateTime accepts a batch
+with LogAppendTime, and offsets in an uncompressed batch are not checked.
 
-Not checked is what depends on the log: sequence numbers and epochs against those before, an open transaction; and the
-size of a batch that the leader compresses anew.
+Not checked is what depends on the log: sequence numbers and epochs against those before, and an open transaction. The
+size of a batch that the leader compresses again is not checked either.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class _Rules:
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"{name} must be an int, not {type(value).__name__}")
             if not -(1 << 63) <= value < 1 << 63:
-                raise ValueError(f"{name} {value} is no 64-bit number")
+                raise ValueError(f"{name} must be a 64-bit number, not {value}")
         if api_version < _LEAST_API_VERSION:
-            raise ValueError(f"api_version must be at least {_LEAST_API_VERSION}, not {api_version}: no magic 2 below")
+            raise ValueError(f"api_version must be at least {_LEAST_API_VERSION} (magic 2), not {api_version}")
         self.api_version = api_version
         self.has_transactional_id = has_transactional_id
         self.max_message_bytes = numbers["max_message_bytes"]
@@ -130,14 +130,16 @@ def validate(
     has_transactional_id: bool = True,
     limits: DecodeLimits = DEFAULT_LIMITS,
 ) -> None:
-    """Raise the error with which a leader would answer a produce request for one partition; None if it would append.
+    """Raise the error that a leader would respond to a produce request for one partition; return None if it accepts.
 
-    batch: a RecordBatch, or the record set of the partition as bytes, which must hold exactly one. The settings are the
-    topic's, spelt as Kafka spells them, with Kafka's defaults; `now` is the leader's clock in ms, by default this
-    machine's. origin: "client", or "coordinator" for what brokers write themselves (markers, offset commits), of which
-    less is asked. api_version, has_transactional_id: of the produce request.
+    batch:        A RecordBatch, or the record set of the partition as bytes, which must contain exactly one.
+    now:          The leader's clock in ms, by default this machine's.
+    origin:       "client", or "coordinator" for what brokers write themselves (markers, offset commits), which has
+                  fewer checks.
+    api_version, has_transactional_id: Of the produce request.
 
-    Raises RecordValidationError; LimitExceededError above `limits`; ValueError and TypeError for wrong settings.
+    The other arguments are settings of the topic, with Kafka's spelling and defaults. Raise RecordValidationError;
+    LimitExceededError above `limits`; ValueError or TypeError for invalid settings.
     """
     if now is None:
         import time
@@ -182,16 +184,16 @@ def _only_batch(data: RecordBatch | Buffer, rules: _Rules, limits: DecodeLimits)
     if first is None and not rules.is_client:
         return None
     if first is None:
-        raise _refused(ErrorCode.INVALID_RECORD, "there is no whole record batch", None)
+        raise _refused(ErrorCode.INVALID_RECORD, "the record set has no complete batch", None)
     if rules.is_client:
         if first.is_transactional and not rules.has_transactional_id:
-            reason = "the batch is transactional, but the request names no transactional id"
+            reason = "the batch is transactional, but the request has no transactional id"
             raise _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason, first)
         _check_magic(first)
         _check_zstd(first, rules)
     second = next(walk, None)
     if second is not None:
-        reason = f"a second batch follows at byte {second.position}: a request holds one for a partition"
+        reason = f"a second batch follows at byte {second.position}: a request has one batch per partition"
         raise _refused(ErrorCode.INVALID_RECORD, reason, first)
     _check_magic(first)
     return first
@@ -211,7 +213,7 @@ def _walk(data: Buffer, limits: DecodeLimits) -> Iterator[RecordBatch]:
 
 def _check_magic(batch: RecordBatch) -> None:
     if batch.magic != 2:
-        raise _refused(ErrorCode.INVALID_RECORD, f"magic {batch.magic} cannot be produced, only 2", batch)
+        raise _refused(ErrorCode.INVALID_RECORD, f"magic {batch.magic} cannot be produced; expected 2", batch)
 
 
 def _check_zstd(batch: RecordBatch, rules: _Rules) -> None:
@@ -219,7 +221,7 @@ def _check_zstd(batch: RecordBatch, rules: _Rules) -> None:
         return
     _check_compression(batch)
     if batch.compression == Compression.ZSTD:
-        reason = f"zstd needs Produce {_LEAST_ZSTD_API_VERSION}, not {rules.api_version}"
+        reason = f"zstd needs Produce version {_LEAST_ZSTD_API_VERSION}, not {rules.api_version}"
         raise _refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, reason, batch)
 
 
@@ -237,7 +239,7 @@ def _check_bytes(batch: RecordBatch, rules: _Rules) -> None:
         reason = f"base_offset {batch.base_offset} must be 0: the leader assigns offsets (set_base_offset)"
         raise _refused(ErrorCode.INVALID_RECORD, reason, batch)
     if batch.size_in_bytes > rules.max_message_bytes:
-        reason = f"the batch has {batch.size_in_bytes} bytes, max.message.bytes is {rules.max_message_bytes}"
+        reason = f"the batch has {batch.size_in_bytes} bytes, but max.message.bytes is {rules.max_message_bytes}"
         raise _refused(ErrorCode.MESSAGE_TOO_LARGE, reason, batch)
     try:
         batch.ensure_valid()
@@ -257,7 +259,7 @@ def _check_batch(batch: RecordBatch) -> None:
     elif batch.records_count is None or batch.records_count <= 0:
         reason = f"records_count {batch.records_count} is not positive"
     elif batch.records_count != batch.last_offset_delta + 1:
-        reason = f"records_count {batch.records_count} disagrees with last_offset_delta {batch.last_offset_delta}"
+        reason = f"records_count {batch.records_count} does not match last_offset_delta {batch.last_offset_delta}"
     elif batch.is_control_batch:
         reason = "clients cannot write control batches"
     elif batch.producer_id > NO_PRODUCER_ID and batch.base_sequence < 0:
@@ -267,7 +269,7 @@ def _check_batch(batch: RecordBatch) -> None:
 
 
 def _check_records(batch: RecordBatch, rules: _Rules) -> bool:
-    """LogValidator.validateRecord, of all records; whether the leader writes the batch anew."""
+    """Check all records (LogValidator.validateRecord). Return whether the leader rewrites the batch."""
     if batch.compression == Compression.LZ4 and batch.records_count:
         _check_lz4(batch)
     found = validate_batch_records(
@@ -285,7 +287,7 @@ def _check_records(batch: RecordBatch, rules: _Rules) -> bool:
     if wrong_time:
         raise _refused(ErrorCode.INVALID_TIMESTAMP, _wrong_time(rules, indexes, wrong_time), batch, indexes)
     if without_key:
-        reason = f"{without_key} records have no key, which a compacted topic needs: {_listed(indexes)}"
+        reason = f"{without_key} records have no key, which a compacted topic requires: {_listed(indexes)}"
         raise _refused(ErrorCode.INVALID_RECORD, reason, batch, indexes)
     is_rewritten = _is_rewritten(batch, rules, is_sequential and batch.base_offset == 0)
     if is_rewritten and has_negative_time:
@@ -307,13 +309,13 @@ def _check_lz4(batch: RecordBatch) -> None:
     """Java's reader knows independent blocks only."""
     head = batch.data[_HEADER_BYTES : _HEADER_BYTES + 5]
     if len(head) == 5 and bytes(head[:4]) == _LZ4_MAGIC and not head[4] & _LZ4_INDEPENDENT_BLOCKS:
-        reason = "the lz4 frame has linked blocks, which Kafka does not read: compress with independent ones"
+        reason = "the lz4 frame has linked blocks, which Kafka cannot read: compress with independent blocks"
         raise _refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason, batch)
 
 
 def _wrong_time(rules: _Rules, indexes: tuple[int, ...], count: int) -> str:
     if not rules.is_create_time:
-        return "timestamp_type LogAppendTime is the leader's to set"
+        return "timestamp_type must be CreateTime: only the leader sets LogAppendTime"
     least, most = rules.now - rules.before_max_ms, rules.now + rules.after_max_ms
     return f"{count} timestamps are outside {least}..{most}, around the leader's clock: records {_listed(indexes)}"
 
@@ -323,10 +325,10 @@ def _listed(indexes: tuple[int, ...]) -> str:
 
 
 def _is_rewritten(batch: RecordBatch, rules: _Rules, is_sequential: bool) -> bool:
-    """Whether the leader writes the batch anew, as the topic compresses otherwise.
+    """Return whether the leader rewrites the batch, as the topic uses another codec.
 
-    Offsets that are not 0, 1, 2 ... in a compressed batch would be another reason, but Kafka has not kept keys and
-    values by the time it sees them, and answers with an error.
+    Offsets other than 0, 1, 2 ... in a compressed batch would be another reason, but Kafka has not kept keys and values
+    at that point, and responds with an error.
     """
     source = batch.compression
     target = source if rules.target is None else Compression.NONE if rules.target == "uncompressed" else rules.target
@@ -345,10 +347,10 @@ def _is_rewritten(batch: RecordBatch, rules: _Rules, is_sequential: bool) -> boo
 def _check_append(batch: RecordBatch, rules: _Rules, is_rewritten: bool) -> None:
     """What stands between the checks and the log: the leader's own writer, the segment, the least of producer state."""
     if is_rewritten and not _is_producer_writable(batch):
-        reason = "the leader would write the batch anew, which its producer fields do not allow"
+        reason = "the leader would have to rewrite the batch, which its producer fields do not allow"
         raise _refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason, batch)
     if not is_rewritten and batch.size_in_bytes > rules.segment_bytes:
-        reason = f"the batch has {batch.size_in_bytes} bytes, segment.bytes is {rules.segment_bytes}"
+        reason = f"the batch has {batch.size_in_bytes} bytes, but segment.bytes is {rules.segment_bytes}"
         raise _refused(ErrorCode.RECORD_LIST_TOO_LARGE, reason, batch)
     if batch.producer_id > NO_PRODUCER_ID and batch.producer_epoch < NO_PRODUCER_EPOCH:
         raise _refused(ErrorCode.INVALID_PRODUCER_EPOCH, f"producer_epoch {batch.producer_epoch} is below -1", batch)

@@ -129,7 +129,7 @@ def _of_bytes(
 ) -> Iterator[pa.RecordBatch]:
     """One record set in Spark's layout."""
     decoded = kcodec.decode(data, columns=convert.core_columns(columns), **options)
-    convert.log_counts("a record set", decoded.counts, decoded.error)
+    convert.log_counts("a record set", decoded.counts, memoryview(data).nbytes, decoded.error)
     return convert.batches_of_record_set(decoded, columns, topic, partition)
 
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,21 @@ if TYPE_CHECKING:
 
     from kcodec.spark.topics import TopicSource
 
+#: The Arrow types of Spark's flat types.
+ARROW_TYPES = {
+    "tinyint": "int8",
+    "smallint": "int16",
+    "int": "int32",
+    "bigint": "int64",
+    "float": "float",
+    "double": "double",
+    "boolean": "bool",
+    "string": "string",
+    "binary": "binary",
+    "date": "date32[day]",
+    "timestamp": "timestamp[us]",
+    "timestamp_ntz": "timestamp[us]",
+}
 Function = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
@@ -45,7 +61,8 @@ def map_batches(
                ``{"kafka.bootstrap.servers": ..., "subscribePattern": "orders.*", "startingOffsets": ...}``.
     function:  As for ``mapInArrow``: takes an iterator of ``pyarrow.RecordBatch`` and yields such. It is called once
                for each task; a task that Spark repeats calls it again.
-    schema:    Of what the function yields.
+    schema:    Of what the function yields. Its batches must have these columns, in any order, with the Arrow types that
+               Spark has for them.
     streaming: Return a streaming DataFrame, for ``writeStream`` with any sink, trigger and checkpoint, and for
                foreachBatch. The options are then those of streams: startingOffsets is "latest" by default, and
                maxOffsetsPerTrigger and its relatives limit a micro-batch. Needs Spark 4.0 or newer. The progress of the
@@ -75,10 +92,11 @@ def map_batches(
     if streaming:
         return _mapped_stream(spark, topics, function, schema)
     ranges = topics.plan()
+    types = types_of(spark, schema)
 
     def run(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mine = [ranges[number] for batch in tasks for number in batch.column(0).to_pylist()]
-        yield from function(topics.read(mine))
+        yield from in_schema(results_of(function, topics.read(mine)), types)
 
     return spark.range(0, len(ranges), 1, max(len(ranges), 1)).mapInArrow(for_workers(run), schema)
 
@@ -87,9 +105,66 @@ def _mapped_stream(spark: SparkSession, topics: TopicSource, function: Function,
     from kcodec.spark.range_stream import range_of, range_stream
     from kcodec.spark.workers import for_workers
 
+    types = types_of(spark, schema)
+
     def run(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mine = [range_of(text) for batch in tasks for text in batch.column(0).to_pylist()]
         if mine:
-            yield from function(topics.read(mine))
+            yield from in_schema(results_of(function, topics.read(mine)), types)
 
     return range_stream(spark, topics).mapInArrow(for_workers(run), schema)
+
+
+def results_of(function: Function, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what a user's function yields. Raise TypeError where that is not Arrow batches; used in tasks."""
+    import pyarrow as pa
+
+    name = getattr(function, "__name__", type(function).__name__)
+    found = function(batches)
+    if not isinstance(found, Iterable):
+        raise TypeError(
+            f"{name}() returned {type(found).__name__}: expected an iterator of pyarrow.RecordBatch; "
+            "a function that contains `yield` returns one"
+        )
+    for batch in found:
+        if not isinstance(batch, pa.RecordBatch):
+            remedy = "; yield the batches of table.to_batches()" if isinstance(batch, pa.Table) else ""
+            raise TypeError(f"{name}() yielded {type(batch).__name__}: expected pyarrow.RecordBatch{remedy}")
+        yield batch
+
+
+def types_of(spark: SparkSession, schema: StructType | str) -> dict[str, str]:
+    """Return the type of each column of a schema, as Spark's DDL has it. Raise what Spark raises for an invalid one."""
+    if isinstance(schema, str):
+        schema = spark.range(0).mapInArrow(lambda batches: batches, schema).schema
+    return {column.name: column.dataType.simpleString() for column in schema.fields}
+
+
+def in_schema(batches: Iterable[pa.RecordBatch], types: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """Yield batches with their columns in the order of a schema; used in tasks.
+
+    Spark takes columns by their position and does not check types: it would exchange columns silently, or fail with an
+    error of a Java class. Raise ValueError for other columns, and TypeError for a column of another type. What only
+    some versions of Spark accept is left to it: large and view types, timestamps without a zone, types not in
+    ARROW_TYPES.
+    """
+    for batch in batches:
+        names = batch.schema.names
+        if sorted(names) != sorted(types):
+            raise ValueError(
+                f"the function yielded the columns {', '.join(names) or 'none'}: the schema of map_batches has "
+                f"{', '.join(types) or 'none'}"
+            )
+        for column in batch.schema:
+            expected = ARROW_TYPES.get(types[column.name])
+            if expected is not None and _plain(column.type) != expected:
+                raise TypeError(
+                    f"the function yielded column {column.name!r} as {column.type}: the schema of map_batches has "
+                    f"{types[column.name]}, which is {expected} in Arrow; cast the column, or change the schema"
+                )
+        yield batch if names == list(types) else batch.select(list(types))
+
+
+def _plain(data_type: pa.DataType) -> str:
+    """The name of a type, without what the versions of Spark treat differently."""
+    return re.sub(", tz=[^]]*", "", str(data_type).removeprefix("large_").removesuffix("_view"))

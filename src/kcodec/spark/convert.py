@@ -7,6 +7,7 @@ Streams of files come in Spark's layout already and only change their columns' n
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -140,8 +141,10 @@ def tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     return zip(*columns, strict=True)
 
 
-def log_counts(place: str, counts: Counts, error: DecodeError | None = None, losses: Iterable[Loss] = ()) -> None:
-    """Log a warning for each loss, and where reading ended at corruption or data is undecided; the counts as info."""
+def log_counts(
+    place: str, counts: Counts, size: int, error: DecodeError | None = None, losses: Iterable[Loss] = ()
+) -> None:
+    """Log a warning for each loss, and where reading ended at corruption or transactions are open; then `log_task`."""
     for loss in losses:
         logger.warning("%s", loss)
     if counts.skipped_batches:
@@ -150,4 +153,21 @@ def log_counts(place: str, counts: Counts, error: DecodeError | None = None, los
         logger.warning("%s: nothing behind the corruption was read: %s", place, error)
     if counts.undecided:
         logger.warning("%s: %d records of open transactions were left out", place, counts.undecided)
-    logger.info("%s: %r", place, counts)
+    log_task(place, counts, size)
+
+
+def log_task(place: str, counts: Counts, size: int, lost: int = 0) -> None:
+    """Log what a task has read in one line of ``name=value``; docs/spark.md lists the names."""
+    fields = {
+        "ranges": place,
+        "records": counts.records,
+        "bytes": size,
+        "aborted": counts.aborted,
+        "control": counts.control,
+        "skipped_batches": counts.skipped_batches,
+        "lost_offsets": lost,
+    }
+    lost += counts.skipped_batches
+    level = logging.WARNING if lost else logging.INFO
+    text = " ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
+    logger.log(level, "task %s", text, extra={"kcodec": fields})

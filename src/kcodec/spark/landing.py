@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from kcodec.spark.batch_functions import Function, results_of
 from kcodec.spark.columns import columns_named, suggestion
 from kcodec.spark.landing_folder import (
     COUNTS,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["LandedFile", "Landing", "LandingError", "land", "landings"]
 logger = logging.getLogger("kcodec.spark")
 FOLDERS = ("topic", "partition")
-Function = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
 def land(
@@ -205,7 +205,7 @@ class _Task:
 
         with ParquetFiles(self.filesystem, self.folder, self.settings, without=self.by) as files:
             batches = self.topics.read([each], count)
-            files.write(batches if self.function is None else self.function(batches))
+            files.write(batches if self.function is None else results_of(self.function, batches))
         schema = "" if files.schema is None or not files.written else describe(files.schema)
         return {"files": [asdict(file) for file in files.written], "schema": schema, **counts}
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from kcodec.spark.topic_source import _TopicStreamReader
+from kcodec.spark.stream_readers import _StreamReader
 from kcodec.spark.trigger_limits import TriggerLimits
 
 
@@ -28,12 +28,12 @@ def read_limit(limits: TriggerLimits) -> ReadLimit:
     return ReadAllAvailable() if limits.min_offsets is None else ReadMinRows(limits.min_offsets)
 
 
-class TopicStreamReader(_TopicStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics in a streaming query."""
+class LimitedStreamReader(_StreamReader, SupportsTriggerAvailableNow):
+    """The reader of a streaming query."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return a read limit if an option sets one."""
-        return read_limit(self._source.limits)
+        return read_limit(self._query.limits)
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next micro-batch."""

@@ -118,12 +118,8 @@ class ParquetFiles:
         self._abandon()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write batches. Raise TypeError for what is not an Arrow batch, and ValueError for one of another schema."""
-        import pyarrow as pa
-
+        """Write batches. Raise ValueError for one of another schema than the first."""
         for given in batches:
-            if not isinstance(given, pa.RecordBatch):
-                raise TypeError(f"the function yielded {type(given).__name__}: expected pyarrow.RecordBatch")
             without = self._without.intersection(given.schema.names)
             batch = given.drop_columns(list(without)) if without else given
             if self.schema is None:

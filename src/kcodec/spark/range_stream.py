@@ -58,9 +58,9 @@ def range_stream(spark: SparkSession, source: TopicSource) -> DataFrame:
 
 def _range_reader(source: TopicSource) -> DataSourceStreamReader:
     """The stream reader of format("kcodec") for the version of Spark that runs, but for what tasks yield."""
-    from kcodec.spark.topic_source import stream_reader
+    from kcodec.spark.stream_readers import TopicQuery, stream_reader
 
-    base: Any = type(stream_reader(source))
+    base: Any = type(stream_reader(TopicQuery(source)))
 
     class RangeReader(base):  # type: ignore[misc]
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -69,7 +69,7 @@ def _range_reader(source: TopicSource) -> DataSourceStreamReader:
             rows = [range_text(each) for each in partition.value or ()]
             yield pa.record_batch([pa.array(rows, pa.string())], names=[COLUMN])
 
-    reader: DataSourceStreamReader = RangeReader(source)
+    reader: DataSourceStreamReader = RangeReader(TopicQuery(source))
     return reader
 
 

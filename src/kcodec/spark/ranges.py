@@ -83,7 +83,7 @@ def plan_tasks(options: SourceOptions, reading: RangeOptions, pruning: Pruning) 
         if pruning.admits(log.topic, log.partition):
             start, end = _narrowed(log, pruning, start, end, options.on_error)
             ranges += _in_segments(_cut(log, reading, start, end, split_bytes), each)
-    return list(_packed(ranges, packed_bytes))
+    return list(packed(ranges, packed_bytes))
 
 
 def plan_paths(
@@ -123,7 +123,7 @@ def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[
         chunks = logs.Chunks([each.byte_range], each.verdict, options)
         yield from renamed.batches(chunks)
         place = f"{each.byte_range.path} from byte {each.byte_range.start} on"
-        convert.log_counts(place, chunks.counts, chunks.error, chunks.losses)
+        convert.log_counts(place, chunks.counts, each.size_in_bytes, chunks.error, chunks.losses)
 
 
 def read_alone(path: str, reading: RangeOptions, topic: str | None, partition: int | None) -> Iterator[pa.RecordBatch]:
@@ -305,8 +305,8 @@ def _in_segments(ranges: Iterable[FileRange], found: FoundPartition) -> Iterator
     return (each for each in ranges if found.wants(Path(each.byte_range.path).name))
 
 
-def _packed(ranges: Iterable[FileRange], most_bytes: int) -> Iterator[Task]:
-    """Neighbours together up to `most_bytes`: each task costs some ten milliseconds."""
+def packed(ranges: Iterable[FileRange], most_bytes: int) -> Iterator[Task]:
+    """Put neighbors together up to `most_bytes`: each task costs some ten milliseconds."""
     task: list[FileRange] = []
     size = 0
     for each in ranges:

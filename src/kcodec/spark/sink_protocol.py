@@ -194,9 +194,10 @@ def _contradiction(batch: Batch, progress: SinkProgress | None, application: str
     """Describe what was found, what was expected, and what to do."""
     if progress is None:
         return (
-            f"expected the progress after batch {batch.number - 1} in Kafka, found none. Either the application has "
-            f"another name than before, or the committed offset of group {application!r} was deleted or has expired "
-            "(offsets.retention.minutes without a commit, 7 days by default). If it has expired, find out in the topic "
+            f"expected the progress after batch {batch.number - 1} in Kafka, found none. Either the application or the "
+            "topic has another name than before, or the topic was created again, or the committed offset of group "
+            f"{application!r} was deleted or has expired (offsets.retention.minutes without a commit, 7 days by "
+            "default). If it has expired, find out in the topic "
             f"whether {batch} is there. If it is not, {ADOPT}; "
             'progress="topic" keeps the progress in a compacted topic, where it does not expire'
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import pickle
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from kcodec.producer.options import take_options
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option
 from kcodec.spark.columns import suggestion
 from kcodec.spark.sink_columns import SinkColumns
-from kcodec.spark.sink_protocol import VERSIONS, Batch, SinkResult
+from kcodec.spark.sink_protocol import VERSIONS, Batch, ExactlyOnceError, SinkResult
 from kcodec.spark.sink_tasks import TaskReport, TaskWriter, receipts_of, routed, sink_frame, tasks_for
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
 from kcodec.spark.workers import for_workers
@@ -41,7 +42,12 @@ CANCELLED = (
     "stopped SparkContext",
     "java.lang.InterruptedException",
 )
+#: What Spark looks for in the text of an error to know that a query was stopped and has not failed. It does so by a
+#: regular expression that overflows the stack of its thread on the text of a Py4JJavaError, which has a Java trace.
+STOPPED = "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: java.lang.InterruptedException"
 QUERY_ID = "sql.streaming.queryId"
+#: Seconds without a batch after which it is checked whether the query has ended.
+LOOK_SECONDS = 60.0
 
 
 def sink_of(
@@ -59,11 +65,14 @@ def sink_of(
                 "kcodec.client.TransactionWriter"
             )
         writing |= found
-    take_options({name: value for name, value in writing.items() if not name.startswith(SECURITY)})
-    if partitions_per_task is not None and (isinstance(partitions_per_task, bool) or partitions_per_task < 1):
-        raise ValueError(f"partitions_per_task must be at least 1, got {partitions_per_task!r}")
+    if partitions_per_task is not None and (type(partitions_per_task) is not int or partitions_per_task < 1):
+        raise ValueError(f"partitions_per_task must be an int of at least 1, or None, got {partitions_per_task!r}")
     client = {name: value for name, value in writing.items() if name in CLIENT_OPTIONS}
-    transactions = SinkTransactions(SinkSettings(client=client, **settings), is_cancelled)
+    checked_settings = SinkSettings(client=client, **settings)
+    checked = {name: value for name, value in writing.items() if not name.startswith(SECURITY)}
+    timeout = checked_settings.transaction_timeout_ms
+    take_options({**checked, "transactional_id": checked_settings.application, "transaction_timeout_ms": timeout})
+    transactions = SinkTransactions(checked_settings, is_cancelled)
     return BatchSink(transactions, partitioner, partitions_per_task, writing)
 
 
@@ -136,11 +145,16 @@ class BatchSink:
 
 
 class QueryCallback:
-    """The function of `foreachBatch`. session: of the query, which can tell its offset log."""
+    """The function of `foreachBatch`. session: of the query, which can tell its offset log.
+
+    Spark does not say when a query has ended, and keeps this object until the driver ends. So the connections are
+    closed once the query is not active any more.
+    """
 
     def __init__(self, sink: BatchSink, session: SparkSession) -> None:
         self._sink = sink
         self._session = session
+        self._look_after: threading.Timer | None = None
 
     def __call__(self, df: DataFrame, number: int) -> None:
         """Write a micro-batch."""
@@ -150,21 +164,49 @@ class QueryCallback:
                 f"the local property {QUERY_ID} is not set in the thread of the query: PySpark must run in pinned "
                 "thread mode (PYSPARK_PIN_THREAD=true, the default)"
             )
-        self._sink.write(df, Batch(query, number, _digest(self._session, query, number)))
+        if self._look_after is not None:
+            self._look_after.cancel()
+        try:
+            self._sink.write(df, Batch(query, number, _digest(self._session, query, number)))
+        except Exception as error:
+            if not is_cancelled(error):
+                raise
+            application = self._sink.transactions.settings.application
+            reason = f"application {application!r}, batch {number} is aborted, as the query was stopped ({STOPPED})"
+            raise ExactlyOnceError(reason, application=application, batch=number) from None
+        finally:
+            self._look_later(query)
+
+    def _look_later(self, query: str) -> None:
+        self._look_after = threading.Timer(LOOK_SECONDS, self._close_if_ended, [query])
+        self._look_after.daemon = True
+        self._look_after.start()
+
+    def _close_if_ended(self, query: str) -> None:
+        from py4j.protocol import Py4JError
+
+        try:
+            is_active = any(one.id == query for one in self._session.streams.active)
+        except (Py4JError, AttributeError, OSError):
+            is_active = False  # the session has ended
+        if is_active:
+            self._look_later(query)
+        else:
+            self._sink.transactions.close()
 
 
 def frame_of(df: Any) -> DataFrame:
     """Return the DataFrame, of a DataStreamWriter the one that it writes. Raise TypeError or ValueError for others."""
-    frame = getattr(df, "_df", df)
-    if not hasattr(frame, "isStreaming"):
-        raise TypeError(f"df must be a DataFrame or a DataStreamWriter, got {type(df).__name__}")
-    if ".connect." in type(frame).__module__:
+    if ".connect." in type(df).__module__:
         raise ValueError(
             "exactly_once needs a classic Spark session: through Spark Connect a query's id and the free slots are not "
             "known; run the job on the driver (spark-submit)"
         )
-    found: DataFrame = frame
-    return found
+    # A DataFrame has its columns as attributes, so its class is asked.
+    frame: DataFrame = df._df if hasattr(type(df), "foreachBatch") else df
+    if not hasattr(type(frame), "isStreaming"):
+        raise TypeError(f"df must be a DataFrame or a DataStreamWriter, got {type(df).__name__}")
+    return frame
 
 
 def _digest(session: SparkSession, query: str, number: int) -> str:

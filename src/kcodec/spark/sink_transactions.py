@@ -42,7 +42,7 @@ log = logging.getLogger("kcodec.spark")
 #: Number of consecutive transaction timeouts after which a batch is not written again: it would time out forever.
 MOST_TIMEOUTS = 2
 #: Seconds to abort what a failed batch left open. The coordinator does it after the transaction timeout otherwise.
-ABORT_SECONDS = 5.0
+ABORT_SECONDS = 3.0
 #: Pause before a batch is written again, in seconds; it doubles, up to the second value.
 PAUSES = (0.1, 2.0)
 #: Of the topic that has the progress of one application: a record for each batch, of which only the last is needed.
@@ -96,24 +96,11 @@ class SinkSettings:
 
 
 class SinkTransactions:
-    """The transactions of one sink; keeps its connections between batches. A batch at a time; threads wait.
-
-    It can be pickled: connections are left out, and opened again with the next batch.
-    """
+    """The transactions of one sink; keeps its connections between batches. A batch at a time; threads wait."""
 
     def __init__(self, settings: SinkSettings, is_cancelled: Callable[[BaseException], bool] = lambda error: False):
         self.settings = settings
         self._is_cancelled = is_cancelled
-        self._reset()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"settings": self.settings, "_is_cancelled": self._is_cancelled}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
-
-    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._transactions: SharedTransactions | None = None
         self._admin: Admin | None = None

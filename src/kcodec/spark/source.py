@@ -16,10 +16,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from kcodec.spark import ranges
 from kcodec.spark.columns import SparkColumn, columns_of_schema, default_columns, struct_type
+from kcodec.spark.file_stream import FileStreamOptions
 from kcodec.spark.filters import Pruning, pruning_of
 from kcodec.spark.options import SourceOptions, is_table, options_of_table, parse_options
 from kcodec.spark.planner import STRATEGIES
-from kcodec.spark.topic_source import TopicPushdownReader, TopicReader, failed_reader, stream_reader
+from kcodec.spark.stream_readers import FileQuery, TopicQuery, failed_reader, stream_reader
+from kcodec.spark.topic_source import TopicPushdownReader, TopicReader
 from kcodec.spark.topics import SERVERS, TopicSource
 
 if TYPE_CHECKING:
@@ -49,8 +51,7 @@ class KcodecDataSource(DataSource):
         if reads_topics(self._given()):
             schema = struct_type(_columns_of_topics(self._given()))
         else:
-            options = parse_options(self.options)
-            schema = struct_type(default_columns(options.include_headers, options.include_batch_meta))
+            schema = struct_type(_columns_of_files(self._given()))
         if is_table(self.options):
             schema.fields[0].metadata[TABLE_OPTIONS] = json.dumps(options_of_table(self.options))
         return schema
@@ -84,9 +85,10 @@ class KcodecDataSource(DataSource):
             given = self._table_options(schema) | self._given()
             if reads_topics(given):
                 _, given = take_pushdown(given)  # Spark offers no filters to streams
-                return stream_reader(TopicSource.of(given, is_stream=True, columns=columns_of_schema(schema)))
-            raise NotImplementedError(NO_STREAM_READ)
-        except (ValueError, NotImplementedError) as error:
+                source = TopicSource.of(given, is_stream=True, columns=columns_of_schema(schema))
+                return stream_reader(TopicQuery(source))
+            return stream_reader(FileQuery(FileStreamOptions.of(given, columns_of_schema(schema))))
+        except ValueError as error:
             return failed_reader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -100,9 +102,6 @@ class KcodecDataSource(DataSource):
         from kcodec.spark import writers
 
         return writers.stream_writer(self.options, schema)
-
-
-NO_STREAM_READ = 'format("kcodec") has no streaming read of files: use spark.read.format("kcodec") for these'
 
 
 def reads_topics(given: Mapping[str, str]) -> bool:
@@ -147,6 +146,18 @@ def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
         return TopicSource.of(given, is_stream=True).columns
     except ValueError:
         return TopicSource.of(given).columns
+
+
+def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
+    """The columns of a query over files; nothing says yet whether it is a stream."""
+    try:
+        options = parse_options(given)
+    except ValueError as error:
+        try:
+            options = FileStreamOptions.of(given, ()).files
+        except ValueError:
+            raise error from None
+    return default_columns(options.include_headers, options.include_batch_meta)
 
 
 class KcodecReader(DataSourceReader):

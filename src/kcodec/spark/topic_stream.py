@@ -21,6 +21,7 @@ from kcodec.errors import AdminError, BrokerError, KcodecError
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.spark import planner
+from kcodec.spark.client_options import with_credentials
 from kcodec.spark.planner import StreamOffsets
 from kcodec.spark.stream_state import KnownLogs, StreamState
 from kcodec.spark.topics import TopicSource, find_topics, list_offsets, offsets_at
@@ -81,6 +82,10 @@ class TopicStream(StreamState):
         tasks = self._source.cut([replace(each, topic_id=ids.get(each.topic)) for each in found])
         self._log_batch(len(tasks), found, last)
         return tasks
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[list[OffsetRange]]:
+        """Return what each task of a micro-batch reads, for `TopicSource.read`: one of the ranges."""
+        return [[each] for each in self.ranges(start, end)]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Commit the offsets for `kafka.group.id`, if it is given, for tools that show lag. An error is only logged."""
@@ -189,7 +194,7 @@ class TopicStream(StreamState):
 
         backlog = [OffsetRange(*each, start[each], end[each]) for each in sorted(end) if end[each] > start[each]]
         reading = {
-            **self._source.reading,
+            **with_credentials(self._source.reading),
             "columns": ["topic", "partition", "offset", "key", "value", "headers"],
             "max_partition_fetch_bytes": SAMPLE_BYTES,
             "fetch_ahead_max_bytes": SAMPLE_BYTES,

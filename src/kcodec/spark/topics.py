@@ -23,7 +23,7 @@ from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.spark import planner
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, with_credentials
 from kcodec.spark.columns import SparkColumn, default_columns, suggestion
-from kcodec.spark.convert import Renamed
+from kcodec.spark.convert import Renamed, log_task
 from kcodec.spark.filters import Pruning
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, NO_LIMITS, TriggerLimits
 
@@ -203,23 +203,6 @@ class TopicSource:
         log_task(", ".join(map(str, ranges)), records.counts, records.bytes_fetched, lost)
         if on_end is not None:
             on_end(lost, records.counts.skipped_batches)
-
-
-def log_task(place: str, counts: kcodec.Counts, size: int, lost: int) -> None:
-    """Log what a task has read in one line of ``name=value``; docs/spark.md lists the names."""
-    fields = {
-        "ranges": place,
-        "records": counts.records,
-        "bytes": size,
-        "aborted": counts.aborted,
-        "control": counts.control,
-        "skipped_batches": counts.skipped_batches,
-        "lost_offsets": lost,
-    }
-    lost += counts.skipped_batches
-    level = logging.WARNING if lost else logging.INFO
-    text = " ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
-    logger.log(level, "task %s", text, extra={"kcodec": fields})
 
 
 def _read_options(name: str, value: Any) -> dict[str, Any]:

@@ -67,7 +67,7 @@ NO_STREAM_WRITE = (
 
 
 @dataclass(frozen=True)
-class SinkOptions:
+class WriteOptions:
     """The options of a write, checked.
 
     topic:    Topic of all rows; None: the column `topic` has it.
@@ -78,7 +78,7 @@ class SinkOptions:
     producer: Mapping[str, Any] = field(repr=False)
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> SinkOptions:
+    def of(cls, options: Mapping[str, Any]) -> WriteOptions:
         """Sort the options; raise ValueError for one that is unknown or invalid, without the value of a secret."""
         topic, delivery = None, "at_least_once"
         producer: dict[str, Any] = {}
@@ -96,12 +96,12 @@ class SinkOptions:
             raise ValueError(f"option 'delivery' is {delivery!r}: expected at_least_once")
         if "bootstrap_servers" not in producer:
             raise ValueError("option 'kafka.bootstrap.servers' is missing")
-        _check_values(producer)
         if str(producer.get("acks", "all")) not in ("all", "-1"):
             raise ValueError(
                 f"option 'kafka.acks' is {producer['acks']!r}: expected all, as rows that not all in-sync replicas "
                 "have can be lost"
             )
+        _check_values(producer)
         return cls(topic, producer)
 
 
@@ -131,7 +131,7 @@ def _check_values(producer: Mapping[str, Any]) -> None:
 
 def batch_writer(options: Mapping[str, Any], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
     """Return what ``df.write`` uses. Raise ValueError for options and schemas that are not those of a sink."""
-    sink = SinkOptions.of(options)
+    sink = WriteOptions.of(options)
     if overwrite:
         raise ValueError(NO_OVERWRITE)
     columns = SinkColumns.of(schema, sink.topic)
@@ -146,7 +146,7 @@ def stream_writer(options: Mapping[str, Any], schema: StructType) -> KcodecStrea
 
     Spark calls it for each micro-batch and again for its commit.
     """
-    sink = SinkOptions.of(options)
+    sink = WriteOptions.of(options)
     if StreamArrowWriter is object:
         raise NotImplementedError(NO_STREAM_WRITE)
     return KcodecStreamWriter(sink, SinkColumns.of(schema, sink.topic))
@@ -162,7 +162,7 @@ class WrittenRows(WriterCommitMessage):
 class KcodecWriter(DataSourceArrowWriter):
     """The writer of a batch query. Pickles."""
 
-    def __init__(self, sink: SinkOptions, columns: SinkColumns) -> None:
+    def __init__(self, sink: WriteOptions, columns: SinkColumns) -> None:
         self._sink = sink
         self._columns = columns
 
@@ -182,7 +182,7 @@ class KcodecWriter(DataSourceArrowWriter):
 class KcodecStreamWriter(StreamArrowWriter):  # type: ignore[misc]
     """The same for the micro-batches of a streaming query."""
 
-    def __init__(self, sink: SinkOptions, columns: SinkColumns) -> None:
+    def __init__(self, sink: WriteOptions, columns: SinkColumns) -> None:
         self._sink = sink
         self._columns = columns
 

@@ -275,7 +275,7 @@ cdef class _ArrowRows:
         if array.length < 0 or array.offset < 0 or array.length > INT64_MAX - array.offset:
             raise ValueError(f"the Arrow array is invalid: it has {array.length} rows from row {array.offset} on")
         if array.n_children != source.schema.n_children:
-            raise ValueError(f"the Arrow array has {array.n_children} columns, its schema has {source.schema.n_children}")
+            raise ValueError(f"the Arrow array has {array.n_children} columns, the schema {source.schema.n_children}")
         if array.null_count != 0 and array.n_buffers > 0 and array.buffers[0] != NULL:  # -1: not counted
             for at in range(array.offset, array.offset + array.length):
                 if input_is_null(<const uint8_t *>array.buffers[0], at):

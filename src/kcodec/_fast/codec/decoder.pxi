@@ -45,8 +45,8 @@ cdef class Decoder:
         self.visibility.limit = INT64_MAX
         if _is_committed(isolation_level):
             if aborted_transactions is None:
-                raise ValueError("isolation_level='read_committed' of a Decoder needs aborted_transactions: it does not read "
-                                 "ahead")
+                raise ValueError("isolation_level='read_committed' of a Decoder needs aborted_transactions: "
+                                 "it does not read ahead")
             self.aborted = _as_aborted(aborted_transactions)
             if self.aborted.index.open_ended_count:
                 raise ValueError("aborted_transactions of a Decoder need their last_offset: it does not read ahead")

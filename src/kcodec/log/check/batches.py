@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One segment, every byte of it: batches whose CRC and records have been looked at, and what is wrong between them."""
+"""The check of one segment: every CRC and record, and the offsets between batches."""
 
 from __future__ import annotations
 
@@ -134,19 +134,21 @@ class SegmentWalk:
             return finding("bad-record", path, at + error.reason, position=position, offset=offset)
         if _offsets_rise(decoded, [batch]):
             return None
-        text = f"the records' offsets do not rise within {batch.base_offset}..{batch.last_offset}"
+        text = f"the offsets of records do not increase within {batch.base_offset}..{batch.last_offset}"
         return finding("record-offsets", path, text, position=position, offset=offset)
 
     def _order(self, batch: RecordBatch, position: int) -> Iterator[Finding]:
         path, base = self.segment.path, batch.base_offset
         if base <= self.above:
-            text = f"it begins with offset {base}, but the one before ends with {self.above}"
+            text = f"the batch begins with offset {base}, but the previous one ends with {self.above}"
             yield finding("offset-order", path, text, position=position, offset=base)
         if base < self._lowest:
-            text = f"it begins with offset {base}, below the {self._lowest} of the segment's name"
+            text = f"the batch begins with offset {base}, below {self._lowest} in the segment's name"
             yield finding("overlapping-segments", path, text, position=position, offset=base)
         if batch.last_offset > self._highest:
-            text = f"it ends with offset {batch.last_offset}, but the next segment begins with {self._highest + 1}"
+            text = (
+                f"the batch ends with offset {batch.last_offset}, but the next segment begins with {self._highest + 1}"
+            )
             yield finding("overlapping-segments", path, text, position=position, offset=base)
 
     # ------------------------------------------------------------------------------------------------------- corruption
@@ -180,7 +182,7 @@ class SegmentWalk:
             text = corruption.reason
             if behind is None:
                 self.is_whole = False
-                text += f"; the {end - position} bytes from here on were not looked at"
+                text += f"; the {end - position} bytes from here on were not checked"
             code = "unsupported" if isinstance(corruption, UnsupportedError) else "bad-batch"
             yield finding(code, self.segment.path, text, position=position)
             return behind

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check can find, and what an operator should do about it: one table."""
+"""The table of findings of a check, with severities and remedies."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MOST_ALIKE = 10
 
 _RECOPY = "take the segment from another replica: stop this broker, delete the partition's directory, start it again"
 _REBUILD = "delete the file while the broker is stopped: the broker writes a new one at its next start"
-_NEXT_ROLL = "delete the file while the broker is stopped: producers are known again from the log, or the next snapshot"
+_NEXT_ROLL = "delete the file while the broker is stopped: the log, or the next snapshot, has the state of producers"
 
 # code -> (severity, what it means, what to do); {topic}, {partition} and {offset} are those of the finding.
 CODES: dict[str, tuple[str, str, str]] = {
-    "bad-crc": (ERROR, "a batch's bytes are not those that were written; the package crc32c says so, too", _RECOPY),
+    "bad-crc": (ERROR, "the CRC of a batch does not match its bytes; the package crc32c confirms it", _RECOPY),
     "crc-disagreement": (
         ERROR,
         "kcodec and the package crc32c compute different checksums of a batch",
@@ -32,62 +32,62 @@ CODES: dict[str, tuple[str, str, str]] = {
     "bad-record": (ERROR, "the checksum of a batch is right but its records cannot be read", _RECOPY),
     "record-offsets": (
         WARNING,
-        "offsets of records within a batch do not rise, or lie outside of it; consumers pass some of them over",
-        "nothing to repair: see which producer wrote it",
+        "offsets of records within a batch do not increase, or are outside of the batch; consumers skip some records",
+        "no repair is possible: find the producer that wrote it",
     ),
     "unsupported": (
         WARNING,
         "a message format or compression that kcodec does not read",
         "read it with the Kafka version that wrote it",
     ),
-    "offset-order": (ERROR, "base offsets do not rise from batch to batch", _RECOPY),
+    "offset-order": (ERROR, "base offsets do not increase from batch to batch", _RECOPY),
     "overlapping-segments": (
         ERROR,
-        "a batch lies outside the offsets that its segment's name and the next one's give it",
-        "an interrupted cleaning or copy: keep the segments of one of the two, with the broker stopped",
+        "a batch is outside the offsets given by the names of its segment and the next one",
+        "log cleaning or a copy was interrupted: stop the broker, and keep the segments of one of the two",
     ),
     "torn-tail": (
         WARNING,
-        "the last append was cut short as a broker died; nothing that was acknowledged by all replicas is in it",
-        "start the broker: it cuts the tail off",
+        "the last append is incomplete, as the broker died; it has no data that all replicas acknowledged",
+        "start the broker: it truncates the tail",
     ),
     "offset-gap": (
         WARNING,
-        "offsets are missing though nothing else shows that the log was compacted",
+        "offsets are missing, without other signs of compaction",
         "compare with another replica: batches may have been lost",
     ),
     "sequence-gap": (
         WARNING,
-        "a producer's sequence numbers do not follow on, and no compaction explains it",
-        "compare with another replica: a batch may have been lost, or the producer had been forgotten in between",
+        "a producer's sequence numbers have a gap that compaction does not explain",
+        "compare with another replica: a batch may have been lost, or the producer's state had expired",
     ),
     "producer-epoch": (
         WARNING,
-        "a batch of an older epoch comes behind one of a newer: a fenced producer wrote",
-        "compare with another replica and look for a second producer with this transactional id",
+        "a batch of an older epoch follows one of a newer epoch: a fenced producer wrote it",
+        "compare with another replica, and look for a second producer with this transactional id",
     ),
     "mixed-transaction": (
         ERROR,
-        "a batch outside transactions by a producer whose transaction is open",
+        "a producer with an open transaction wrote a batch outside of it",
         "compare with another replica: a broker refuses such a batch",
     ),
     "open-transaction": (
         NOTICE,
         "a transaction has no end marker yet: read_committed consumers stop before it",
-        "wait for its end, or see kafka-transactions.sh find-hanging",
+        "wait for its end, or run kafka-transactions.sh find-hanging",
     ),
     "hanging-transaction": (
         WARNING,
-        "a transaction is open for longer than any coordinator leaves one: read_committed consumers are stuck",
+        "a transaction is open longer than coordinators allow: read_committed consumers wait for it",
         "end it: kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {topic} --partition {partition} "
         "--start-offset {offset}",
     ),
-    "index-entry": (ERROR, "an entry of an index is not borne out by the log", _REBUILD),
-    "index-order": (ERROR, "entries of an index do not rise", _REBUILD),
+    "index-entry": (ERROR, "an entry of an index contradicts the log", _REBUILD),
+    "index-order": (ERROR, "entries of an index do not increase", _REBUILD),
     "index-size": (WARNING, "an index ends within an entry", _REBUILD),
-    "index-not-trimmed": (WARNING, "the index of a segment that is not the last one still ends in zeros", _REBUILD),
+    "index-not-trimmed": (WARNING, "the index of a segment that is not the last one still ends with zeros", _REBUILD),
     "index-incomplete": (ERROR, "the time index of a full segment lacks its largest timestamp", _REBUILD),
-    "index-missing": (WARNING, "a segment has no index while others have", "start the broker: it writes a new one"),
+    "index-missing": (WARNING, "a segment has no index, but others do", "start the broker: it writes a new one"),
     "index-unreadable": (ERROR, "an index cannot be read", _REBUILD),
     "transaction-index-entry": (
         ERROR,
@@ -96,29 +96,29 @@ CODES: dict[str, tuple[str, str, str]] = {
     ),
     "transaction-index-incomplete": (
         ERROR,
-        "an aborted transaction is not in the .txnindex: read_committed consumers may be given its records",
+        "an aborted transaction is not in the .txnindex: read_committed consumers may receive its records",
         _REBUILD,
     ),
     "snapshot-unreadable": (ERROR, "a .snapshot cannot be read", _NEXT_ROLL),
-    "snapshot-disagrees": (ERROR, "a .snapshot says of a producer what the log does not", _NEXT_ROLL),
+    "snapshot-disagrees": (ERROR, "a .snapshot contradicts the log about a producer", _NEXT_ROLL),
     "snapshot-beyond-log": (
         WARNING,
-        "a .snapshot is of an offset behind the log's end: the log has been cut since",
+        "the offset of a .snapshot is after the end of the log: the log was truncated later",
         _NEXT_ROLL,
     ),
     "leader-epoch": (
         ERROR,
-        "leader-epoch-checkpoint and the batches disagree about who was leader: replicas may truncate wrongly",
+        "leader-epoch-checkpoint contradicts the leader epochs of batches: replicas may truncate wrongly",
         "take the partition from another replica: stop this broker, delete its directory, start it again",
     ),
     "checkpoint-unreadable": (
         ERROR,
         "a checkpoint or metadata file cannot be read",
-        "delete it while the broker is stopped; partition.metadata and meta.properties are to be restored, not deleted",
+        "delete it while the broker is stopped; restore partition.metadata and meta.properties instead",
     ),
     "leftover": (
         NOTICE,
-        "a file of an unfinished cleaning (.cleaned, .swap), or on its way out (.deleted)",
+        "a file of an interrupted log cleaning (.cleaned, .swap), or one to be deleted (.deleted)",
         "start the broker: it finishes or removes it",
     ),
 }
@@ -126,11 +126,14 @@ CODES: dict[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a check found.
+    """A finding of a check.
 
-    code, severity ("error": data, or what Kafka relies on, is wrong; "warning": odd, but nothing is lost for sure;
-    "notice": worth knowing) and remedy are those of CODES. path: of the file; position: byte in it; offset: in the log,
-    None where they do not apply. text: what was found, what was expected.
+    code, severity, remedy: As in CODES. Severity "error": data, or a file that Kafka relies on, is wrong. "warning":
+                            unusual, but no data is lost for certain. "notice": information.
+    path:     The file.
+    position: Byte in the file; None if it does not apply.
+    offset:   Offset in the log; None if it does not apply.
+    text:     What was found, and what was expected.
     """
 
     code: str
@@ -151,7 +154,7 @@ class Finding:
 def finding(
     code: str, path: str | os.PathLike[str], text: str, *, position: int | None = None, offset: int | None = None
 ) -> Finding:
-    """A Finding with severity and remedy out of CODES; topic and partition are those of the path's directory."""
+    """Return a Finding with severity and remedy from CODES; the directory's name gives topic and partition."""
     severity, _meaning, remedy = CODES[code]
     if "{" in remedy:
         topic, _, partition = PurePath(path).parent.name.rpartition("-")
@@ -165,9 +168,9 @@ def unreadable(code: str, path: str | os.PathLike[str], error: Exception) -> Fin
 
 
 class Flood:
-    """Findings of one kind in one file, of which only the first MOST_ALIKE are described: the others are counted.
+    """Findings of one kind in one file. The first MOST_ALIKE are described, the others are counted.
 
-    To describe one costs more than to find it, and a hostile file can hold millions.
+    To describe a finding costs more than to find it, and a hostile file can cause millions.
     """
 
     def __init__(self, code: str, path: str | os.PathLike[str]) -> None:
@@ -194,7 +197,7 @@ class _More(Finding):
 
 
 def without_floods(found: Iterable[Finding]) -> Iterator[Finding]:
-    """The same; where more than MOST_ALIKE of a kind are in a file, how many more there are."""
+    """Yield the findings; beyond MOST_ALIKE of a kind in one file, yield their number instead."""
     seen: Counter[tuple[str, str]] = Counter()
     for one in found:
         seen[one.code, one.path] += one.count if isinstance(one, _More) else 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The indexes of one segment compared with its batches, as they pass; each entry is looked at once."""
+"""The check of the indexes of one segment against its batches."""
 
 from __future__ import annotations
 
@@ -111,15 +111,15 @@ class SegmentIndexes:
     def _wrong_offset(self, entry: OffsetIndexEntry, batch: RecordBatch, position: int) -> Finding:
         assert self.offsets is not None
         if entry.position < position:
-            text = f"offset {entry.offset} is said to begin at byte {entry.position}, where no batch begins"
+            text = f"the entry of offset {entry.offset} names byte {entry.position}, where no batch begins"
         else:
-            text = f"byte {position} is said to hold offset {entry.offset}, but it begins with {batch.base_offset}"
+            text = f"the entry of byte {position} names offset {entry.offset}, but its batch has {batch.base_offset}"
         return finding("index-entry", self.offsets.path or "", text, offset=entry.offset)
 
     def _wrong_time(self, entry: TimeIndexEntry, batch: RecordBatch) -> Finding:
         assert self.times is not None
         if entry.offset < batch.base_offset:
-            text = f"timestamp {entry.timestamp} is said to be that of offset {entry.offset}, which no batch holds"
+            text = f"the entry of timestamp {entry.timestamp} names offset {entry.offset}, which no batch has"
         else:
             text = f"timestamp {entry.timestamp} is said to be the largest up to offset {entry.offset}, but that is "
             text += f"{self._max_timestamp}, and the batch's own {batch.max_timestamp}"
@@ -154,9 +154,7 @@ class SegmentIndexes:
         if not is_cleaned and not self._is_alone:
             for one in aborted:
                 if (one.producer_id, one.marker_offset) not in entries:
-                    text = (
-                        f"producer {one.producer_id} aborted {one.first_offset}..{one.marker_offset}: no entry says so"
-                    )
+                    text = f"producer {one.producer_id} aborted {one.first_offset}..{one.marker_offset}: no entry"
                     yield finding("transaction-index-incomplete", path, text, offset=one.marker_offset)
         flood = Flood("transaction-index-entry", path)
         for number, values in enumerate(index.LAYOUT.iter_unpack(index.data)):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is everything in a partition's directory what Kafka would have written: a walk over all bytes, at constant memory.
+"""The check of a partition: every byte of its directory, with constant memory.
 
-``log.check()`` and ``check_file(path)`` give Findings. Every batch has its CRC computed and its records read, and
-producers, transactions, indexes, snapshots and leader epochs are compared with the batches as they pass. What the
-cleaner does (gaps, empty batches, markers without data, a missing .txnindex) and what a running or killed broker leaves
-(indexes that end in zeros, an open transaction) is no corruption.
+``log.check()`` and ``check_file(path)`` return Findings. The CRC of every batch is computed, and its records are read.
+Producers, transactions, indexes, snapshots and leader epochs are compared with the batches. The results of log cleaning
+(gaps, empty batches, markers without data, a missing .txnindex) and of a running or killed broker (indexes that end
+with zeros, an open transaction) are no corruption.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from kcodec.log.snapshots import snapshot_states
 
 Progress = Callable[[int, int], None]
 LEFTOVERS = (".cleaned", ".swap", ".deleted")
-BESIDE = re.compile(r"\d{20}\.(index|timeindex|txnindex|snapshot)")
+COMPANION = re.compile(r"\d{20}\.(index|timeindex|txnindex|snapshot)")
 
 
 class LogCheck:
     """A check of the segments of one partition, in order.
 
-    is_directory: these are all of a directory, so that what is next to them is looked at, too.
+    is_directory: The segments are all of a directory, so that the other files of the directory are checked, too.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class LogCheck:
             return []
 
     def findings(self) -> Iterator[Finding]:
-        """All of them, as they are found."""
+        """Yield the findings in the order of the check."""
         return without_floods(self.each())
 
     def each(self) -> Iterator[Finding]:
         """The same, where many of a kind in one file are not yet replaced by their number."""
         if self._is_directory:
-            yield from self._beside()
-        is_alone = not any(BESIDE.fullmatch(name) for name in self._names)
+            yield from self._other_files()
+        is_alone = not any(COMPANION.fullmatch(name) for name in self._names)
         above, is_whole = LOWEST_OFFSET, True
         for number, segment in enumerate(self._segments):
             following = self._segments[number + 1].base_offset if number + 1 < len(self._segments) else None
@@ -96,17 +96,17 @@ class LogCheck:
         end = max(end, self._segments[-1].base_offset or 0)
         yield from self._pass_snapshots(end)
         for offset, path in self._snapshots if is_whole else ():
-            text = f"it is of offset {offset} but the log ends at {end}"
+            text = f"the offset of the snapshot is {offset}, but the log ends at {end}"
             yield finding("snapshot-beyond-log", path, text, offset=offset)
         last = self._segments[-1]
         is_last = last.is_active and last.base_offset is not None  # else a marker may lie in a later segment
         yield from self._producers.end(is_last=is_last)
 
-    def _beside(self) -> Iterator[Finding]:
+    def _other_files(self) -> Iterator[Finding]:
         """The files of the directory that are no segments."""
         for name in self._names:
             if name.endswith(LEFTOVERS):
-                yield finding("leftover", self._storage.join(self._directory, name), "it is no part of the log")
+                yield finding("leftover", self._storage.join(self._directory, name), "the file is not part of the log")
         self._snapshots = snapshot_paths(self._segments)
         yield from self._read_epochs()
         path = self._storage.join(self._directory, checkpoints.PARTITION_METADATA)
@@ -207,9 +207,9 @@ class LogCheck:
 def check_file(
     path: str | os.PathLike[str], *, limits: DecodeLimits = DEFAULT_LIMITS, progress: Progress | None = None
 ) -> list[Finding]:
-    """What is wrong with one file of a log directory by itself: ``.log``, an index, a snapshot, a checkpoint.
+    """Check one file of a log directory: ``.log``, an index, a snapshot, or a checkpoint. Return its findings.
 
-    An index is also compared with the segment next to it. ValueError for a file of another kind, FileNotFoundError.
+    An index is also compared with its segment. Raise ValueError for a file of another kind, and FileNotFoundError.
     """
     return list(file_findings(path, limits=limits, progress=progress))
 
@@ -230,7 +230,7 @@ def _file_findings(file: Path, limits: DecodeLimits, progress: Progress | None) 
     if file.suffix in INDEXES:
         return _index_findings(file, limits, progress)
     if file.suffix in LEFTOVERS:
-        return iter([finding("leftover", file, "it is no part of the log")])
+        return iter([finding("leftover", file, "the file is not part of the log")])
     if file.suffix != ".snapshot" and file.name not in TEXT_FILES:
         raise ValueError(f"{file}: no file of a log: {', '.join(['.log', *INDEXES, '.snapshot', *TEXT_FILES])}")
     return _text_findings(file)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences, epochs and transactions as a broker would have let them in, and what snapshots say of them.
+"""The check of sequences, epochs and transactions against the rules of a broker, and of producer snapshots.
 
-The rules are those of ProducerAppendInfo. Where offsets are missing, so are batches: a producer's sequence may go on
-anywhere behind a gap. Gaps are the cleaner's work where anything else shows it (records or whole batches taken out of a
-batch, delete horizons); else they are findings themselves, reported at the end, when all signs have been seen.
+The rules are those of ProducerAppendInfo. If offsets are missing, batches are missing too, so that a producer's
+sequence can continue anywhere after a gap. A gap is explained by the log cleaner if there are other signs of it
+(batches without some of their records, delete horizons). Otherwise it is a finding, reported at the end.
 """
 
 from __future__ import annotations

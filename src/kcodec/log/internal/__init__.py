@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records that Kafka writes for itself, and what the coordinators know by them.
+"""The records of Kafka's internal topics, and the coordinators' state that follows from them.
 
-records.py says which message a record holds, transactions.py and offsets.py replay the coordinators' topics, topics.py
-the metadata log.
+records.py finds the message of a record, transactions.py and offsets.py replay the coordinators' topics, topics.py the
+metadata log.
 """

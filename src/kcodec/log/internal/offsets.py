@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the group coordinator has noted down: committed offsets and members of each group, from ``__consumer_offsets``.
+"""Committed offsets and members of each consumer group, from ``__consumer_offsets``.
 
 The rule is that of Kafka's OffsetMetadataManager. A commit inside a transaction is pending until the producer's end
-marker: COMMIT applies it unless a commit further behind in the log has been applied to the same partition, ABORT drops
-it. A tombstone removes what was committed, and what is pending, for its partition.
+marker: COMMIT applies it, unless a later commit in the log was applied to the same partition; ABORT drops it. A
+tombstone removes the committed and the pending offset of its partition.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ MEMBER_RECORDS = {"ConsumerGroupMemberMetadata", "ShareGroupMemberMetadata", "St
 
 @dataclass(frozen=True)
 class CommittedOffset(OffsetAndMetadata):
-    """A committed offset as the log has it.
+    """A committed offset as recorded in ``__consumer_offsets``.
 
-    commit_timestamp, expire_timestamp: ms; the latter None unless the commit had one of its own (version 1).
-    topic_id: Kafka's text, None where the record has none. record_offset: where the record is.
+    commit_timestamp, expire_timestamp: Milliseconds; expire_timestamp is None unless the commit set it (version 1).
+    topic_id:      As Kafka writes it; None if the record has none.
+    record_offset: Offset of the record.
     """
 
     commit_timestamp: int = -1
@@ -58,7 +59,7 @@ class CommittedOffset(OffsetAndMetadata):
 
 @dataclass(frozen=True)
 class PendingOffset:
-    """A commit inside an open transaction: until that ends, OffsetFetch responds with UNSTABLE_OFFSET_COMMIT."""
+    """A commit inside an open transaction; until that ends, OffsetFetch responds with UNSTABLE_OFFSET_COMMIT."""
 
     producer_id: int
     topic_partition: TopicPartition
@@ -67,11 +68,14 @@ class PendingOffset:
 
 @dataclass(frozen=True)
 class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
-    """The committed offsets of a group by partition, in order; and what else the records say of it.
+    """The committed offsets of a group by partition, in order, and its other state.
 
-    pending: commits of open transactions. type: "classic", "consumer", "share" or "streams"; None for a group of which
-    only commits are known. generation: of a classic group, the epoch of the others. members: their ids, in order. A
-    group is there from the first record of it on, even if all its commits were aborted, until a tombstone removes it.
+    pending:    Commits of open transactions.
+    type:       "classic", "consumer", "share" or "streams"; None if only commits are known.
+    generation: Generation of a classic group, epoch of the other types.
+    members:    Member ids, in order.
+
+    A group exists from its first record on, even if all its commits were aborted, until a tombstone removes it.
     """
 
     group_id: str
@@ -187,10 +191,10 @@ class _Replay:
 
 
 def group_offsets(logs: Log | Iterable[Log], on_error: str = "raise") -> dict[str, GroupOffsets]:
-    """By group, what partitions of ``__consumer_offsets`` say at their end: what OffsetFetch would return.
+    """Return the committed offsets of each group in partitions of ``__consumer_offsets``, as OffsetFetch would.
 
-    A record that cannot be read is passed over (``internal_record`` says what is wrong with it); corruption is a
-    DecodeError, unless on_error is "stop" or "skip". ValueError for a partition of another topic.
+    Records that cannot be read are skipped (``internal_record`` describes them). Raise DecodeError for corruption,
+    unless on_error is "stop" or "skip". Raise ValueError for a partition of another topic.
     """
     found: dict[str, GroupOffsets] = {}
     for log in logs_of(logs, CONSUMER_OFFSETS_TOPIC):

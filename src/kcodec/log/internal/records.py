@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records that Kafka writes for itself, made readable: control records of any topic, and all of the internal topics.
+"""Decoding of control records of all topics, and of the records of internal topics.
 
-`kcodec.protocol.messages` declares the messages in them; here is which message a record holds, by the type and version
-in its key and value. Types and versions that are unknown may come from a newer release: such a record is reported as
-unknown, and reading goes on.
+`kcodec.protocol.messages` declares the messages. This module finds the message of a record by the type and version in
+its key and value. Unknown types and versions may come from a newer release: such a record is reported as unknown, and
+reading continues.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ class RecordKind(NamedTuple):
 
 @dataclass(frozen=True)
 class InternalRecord:
-    """A record that Kafka writes for itself.
+    """A control record, or a record of an internal topic.
 
-    type: Kafka's name of the record type, "unknown (42)" for an unknown one. version: of the value; None without one.
-    key, value: messages of `kcodec.protocol.messages`; None where there is none (a null value is a tombstone) or it
-    cannot be read, and then error says why.
+    type:       Kafka's name of the record type; "unknown (42)" for an unknown one.
+    version:    Version of the value; None without a value.
+    key, value: Messages of `kcodec.protocol.messages`; None if missing (a null value is a tombstone) or unreadable.
+    error:      Why the record cannot be read; None if it can.
     """
 
     type: str
@@ -92,7 +93,7 @@ def decode_message(
     """
     if not kind.versions.hold(version):
         known = kind.versions
-        raise DecodeError(f"{kind.__name__} version {version} is not known, only {known.first} to {known.last}")
+        raise DecodeError(f"{kind.__name__} version {version} is unknown; expected {known.first} to {known.last}")
     return kind.decode(data, version, position) if is_whole else kind.decode_prefix(data, version, position)[0]
 
 
@@ -144,7 +145,7 @@ _VERSION = struct.Struct(">h")
 
 
 def decode_control_record(key: bytes | None, value: bytes | None) -> InternalRecord:
-    """Return what a control record says. Never raise: `InternalRecord.error` says what cannot be read."""
+    """Decode a control record. Never raise: `InternalRecord.error` describes what cannot be read."""
     if key is None or len(key) < _KEY.size:
         held = "no key" if key is None else f"a key of {len(key)} bytes"
         return InternalRecord("unknown", error=f"{held}: version and type of a control record take {_KEY.size}")
@@ -155,12 +156,12 @@ def decode_control_record(key: bytes | None, value: bytes | None) -> InternalRec
         return InternalRecord(f"unknown ({number})", error=f"{what} is not known")
     name, kind = found.name, found.value
     if value is None or len(value) < _VERSION.size:
-        return InternalRecord(name, error="a value too short for its version")
+        return InternalRecord(name, error="the value is too short for a version")
     (version,) = _VERSION.unpack_from(value)
     try:
         if kind is EndTxnMarker:
             if version < 0:
-                raise DecodeError(f"version {version} of an end-transaction marker")
+                raise DecodeError(f"version {version} of an end-transaction marker is unknown")
             # Behind its version, and a newer one begins like version 0 (EndTransactionMarker).
             return InternalRecord(name, version, value=decode_message(kind, 0, value, _VERSION.size))
         return InternalRecord(name, version, value=decode_message(kind, version, value))
@@ -224,7 +225,7 @@ def decode_coordinator_record(
         if value is None:
             return InternalRecord(found.name, key=message_key)
         if len(value) < _PREFIX.size:
-            raise DecodeError(f"a value of {len(value)} bytes, too short for its version")
+            raise DecodeError(f"a value of {len(value)} bytes is too short for a version")
         (version,) = _PREFIX.unpack_from(value)
         return InternalRecord(
             found.name, version, message_key, decode_message(found.value, version, value, _PREFIX.size)
@@ -255,17 +256,17 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             if value >> 32:
-                raise DecodeError(f"a varint above 32 bits: {value}")
+                raise DecodeError(f"the varint {value} exceeds 32 bits")
             return value, position + index + 1
     if len(data) - position >= _VARINT_BYTES:
-        raise DecodeError(f"a varint of more than {_VARINT_BYTES} bytes")
-    raise DecodeError("1 bytes are needed but 0 remain")
+        raise DecodeError(f"a varint has more than {_VARINT_BYTES} bytes")
+    raise DecodeError("the data ends within a varint")
 
 
 def decode_metadata_record(value: bytes | None) -> InternalRecord:
     """Return what a record of the metadata log says. Never raise: `InternalRecord.error` says what cannot be read."""
     if value is None:
-        return InternalRecord("unknown", error="a metadata record without a value")
+        return InternalRecord("unknown", error="a metadata record has no value")
     try:
         frame_version, position = _varint(value, 0)
         number, position = _varint(value, position)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topics of a cluster and their ids, from ``__cluster_metadata-0``: its newest snapshot and the log behind it."""
+"""The topics of a cluster and their ids, from the newest snapshot and the log of ``__cluster_metadata-0``."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class _ClusterTopics:
 
 
 def cluster_topics(log: Log) -> dict[str, str]:
-    """Topic ids, in Kafka's text, by topic, as of the end of the metadata log that is here.
+    """Return the topic ids, as Kafka writes them, by topic, at the end of the metadata log.
 
-    log: the partition ``__cluster_metadata-0``; ValueError for another. DecodeError for corruption.
+    log: The partition ``__cluster_metadata-0``; ValueError for another one. Raise DecodeError for corruption.
     """
     if (log.topic, log.partition) != CLUSTER_METADATA:
         raise ValueError(f"{log.path} is not {CLUSTER_METADATA[0]}-{CLUSTER_METADATA[1]}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of each transactional id, from ``__transaction_state``, and the transactions of a partition next to it.
+"""The state of each transactional id, from ``__transaction_state``, and the transactions of a partition.
 
-Which one is hanging is decided as ``kafka-transactions.sh find-hanging`` decides it: the coordinator will write markers
-to the partitions in its record of the producer id, and to no other. (That tool also waits for the longest timeout that
-a broker allows; here the age shows it.)
+A transaction is hanging by the rule of ``kafka-transactions.sh find-hanging``: the coordinator writes markers only to
+the partitions in its record of the producer id. That tool also waits for the longest transaction timeout that brokers
+allow; here `age_ms` gives the age.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from kcodec.protocol.messages.records import TransactionLogKey, TransactionLogVa
 
 @dataclass(frozen=True)
 class TransactionState:
-    """The last state of a transactional id.
+    """The last recorded state of a transactional id.
 
-    state: as Kafka's tools print it ("Ongoing"). topic_partitions: those the transaction writes to, in order; none once
-    it is complete. Timestamps and timeout: ms, -1 for none. previous_producer_id, next_producer_id and
-    next_producer_epoch: -1 where the coordinator noted none. client_transaction_version: 2 where the epoch rises with
-    each transaction. version: of the record; offset: where it is.
+    state:            As Kafka's tools print it ("Ongoing").
+    topic_partitions: The partitions of the transaction, in order; empty once it is complete.
+    previous_producer_id, next_producer_id, next_producer_epoch: -1 if the coordinator recorded none.
+    client_transaction_version: 2 if the epoch increases with each transaction.
+    version, offset:  Version and offset of the record.
+
+    Timestamps and the timeout are in ms, -1 for none.
     """
 
     transactional_id: str
@@ -77,10 +80,10 @@ class TransactionState:
 
 
 def transaction_states(logs: Log | Iterable[Log], on_error: str = "raise") -> dict[str, TransactionState]:
-    """By transactional id, the last state that partitions of ``__transaction_state`` hold. Tombstones remove.
+    """Return the last state of each transactional id in partitions of ``__transaction_state``. Tombstones remove it.
 
-    A record that cannot be read is passed over (``internal_record`` says what is wrong with it); corruption is a
-    DecodeError, unless on_error is "stop" or "skip". ValueError for a partition of another topic.
+    Records that cannot be read are skipped (``internal_record`` describes them). Raise DecodeError for corruption,
+    unless on_error is "stop" or "skip". Raise ValueError for a partition of another topic.
     """
     states: dict[str, TransactionState] = {}
     kinds = COORDINATOR_RECORDS[TRANSACTION_STATE_TOPIC]
@@ -109,7 +112,7 @@ def logs_of(logs: Log | Iterable[Log], topic: str) -> list[Log]:
     for log in found:
         if log.topic != topic:
             named = log.path if log.topic is None else f"{log.topic}-{log.partition}"
-            raise ValueError(f"{named} is no partition of {topic}")
+            raise ValueError(f"{named} is not a partition of {topic}")
     return found
 
 
@@ -120,9 +123,10 @@ STATES = ("open", "committed", "aborted")
 class PartitionTransaction:
     """A transaction in one partition.
 
-    transactional_id, coordinator_state: what the coordinator last noted of its producer id; None where that is not
-    known. holds_last_stable_offset: read_committed readers wait for this one. is_hanging: open, and the coordinator is
-    not going to end it; None for an open one of which the coordinator's record is not known.
+    transactional_id, coordinator_state: What the coordinator last recorded for its producer id; None if it is unknown.
+    holds_last_stable_offset: Whether read_committed readers wait for this transaction.
+    is_hanging: Whether it is open and the coordinator will not end it; None for an open transaction whose coordinator
+                record is unknown.
     """
 
     topic: str | None
@@ -143,9 +147,10 @@ class PartitionTransaction:
 
     @property
     def abort_command(self) -> str | None:
-        """Kafka's own command that ends it in this partition; None for one that has ended. Put a broker's address in.
+        """Kafka's command that aborts the transaction in this partition; None if it has ended. Replace HOST:PORT.
 
-        For one that is hanging: the producer of another may still commit, and its other partitions.
+        Use it for hanging transactions only: the producer of another transaction may still commit, in other partitions
+        too.
         """
         if self.transaction.state != "open" or self.topic is None:
             return None
@@ -165,15 +170,17 @@ def partition_transactions(
     states: Collection[str] | None = ("open",),
     on_error: str = "raise",
 ) -> list[PartitionTransaction]:
-    """The transactions of a log that are in one of these states, in order of offsets; states None: all.
+    """Return the transactions of a log in these states, in order of offsets; None: all states.
 
-    noted: what the coordinators noted (``transaction_states``). on_error: "stop" or "skip" to see what corruption does
-    not hide. ValueError for a state that there is not.
+    noted:    The coordinators' records (``transaction_states``).
+    on_error: "stop" or "skip" returns the transactions that corruption does not hide.
+
+    Raise ValueError for an unknown state.
     """
     wanted = STATES if states is None else names_of(states, "states")
     unknown = sorted(set(wanted) - set(STATES))
     if unknown:
-        raise ValueError(f"states must be of {', '.join(STATES)}, not {unknown}")
+        raise ValueError(f"states must be among {', '.join(STATES)}, not {unknown}")
     by_producer = _by_producer(noted)
     transactions, holding = log.settled(on_error)
     return [

@@ -111,7 +111,7 @@ def test_good_records_come_first_then_the_error_until_a_seek(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_damaged_batches_are_skipped_and_counted(name: str) -> None:
+def test_corrupt_batches_are_skipped_and_counted(name: str) -> None:
     world = damaged(CASES[name][0], on_error="skip")
     assert world.drain() == [b"0", b"1", b"5", b"6"]
     assert world.fetcher.buffer.skipped_batches == 1
@@ -138,7 +138,7 @@ def test_arrow_batches_come_before_the_error_too(name: str) -> None:
         pytest.param(b"".join(build_message(MessageSpec(value=b"%d" % n), n) for n in (2, 3, 4)), id="magic 1"),
     ],
 )
-def test_what_java_reads_is_no_damage(middle: bytes) -> None:
+def test_what_java_reads_is_no_corruption(middle: bytes) -> None:
     assert damaged(middle).drain() == [b"0", b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
@@ -147,7 +147,7 @@ def test_a_bad_checksum_is_not_looked_for_where_the_user_says_so() -> None:
     assert len(world.drain()) == 7
 
 
-def test_other_partitions_go_on_once_the_damaged_one_is_paused() -> None:
+def test_other_partitions_go_on_once_the_corrupt_one_is_paused() -> None:
     world = FetchScript()
     world.log(partitions=2)
     world.logs()[0].add(CASES["a bad checksum"][0], 3)
@@ -168,7 +168,7 @@ def test_the_last_batch_of_an_answer_tells_its_end_itself_unless_it_lies_beyond_
         assert ("a guess" in str(failure)) is (expected == 3)
 
 
-def test_a_damaged_batch_alone_is_left_one_offset_at_a_time() -> None:
+def test_a_corrupt_batch_alone_is_left_one_offset_at_a_time() -> None:
     """Neither its header nor anything behind it tells more: the text says that it is a guess."""
     world = FetchScript(on_error="skip", limits=LIMITS)
     log = world.log()
@@ -230,7 +230,7 @@ def test_an_answer_that_lies_before_the_position_is_an_error_not_a_busy_loop() -
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whoever_follows_next_offset_reads_every_batch_that_is_whole(seed: int) -> None:
+def test_following_next_offset_reads_every_whole_batch(seed: int) -> None:
     """Damage as disks make it: bytes of one batch that are others. Not of its base offset, which no checksum covers."""
     rng = random.Random(seed)
     world = FetchScript(limits=LIMITS, on_error=rng.choice(["raise", "skip"]))

@@ -71,7 +71,7 @@ def reading(kafka: ApacheKafka, topic: str, **options: Any) -> Consumer:
     return consumer
 
 
-def test_a_damaged_batch_is_told_and_left_behind(apache_kafka: ApacheKafka, topic: str) -> None:
+def test_a_corrupt_batch_is_told_and_left_behind(apache_kafka: ApacheKafka, topic: str) -> None:
     bad = damage(apache_kafka, topic, 2, 70, b"\xff")
     expected = [b"%d" % number for number in range(BATCHES * EACH) if not bad.base_offset <= number <= bad.last_offset]
     with reading(apache_kafka, topic) as consumer:

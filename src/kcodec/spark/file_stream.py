@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streaming query over the files of a log while brokers append to them, as its driver sees it.
+
+Headers are walked as they appear (`kcodec.log.growth`): a batch counts once it is there in full, so that the tail that
+a broker is writing waits. Under read_committed a partition can be read up to the first offset of its earliest open
+transaction, as nothing on disk says more. What is on disk may not have reached all replicas yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kcodec import AbortedTransaction, RecordBatch
+from kcodec import log as logs
+from kcodec.errors import DecodeError
+from kcodec.log.chunks import ByteRange
+from kcodec.log.growth import GrowingLog, Walked
+from kcodec.log.seek import START, position_of_offset
+from kcodec.log.segment import walk_headers
+from kcodec.offsets import OffsetRange, TopicPartition
+from kcodec.spark import planner
+from kcodec.spark.columns import SparkColumn
+from kcodec.spark.options import SourceOptions, parse_options
+from kcodec.spark.paths import FoundPartition, find_partitions
+from kcodec.spark.planner import StreamOffsets
+from kcodec.spark.ranges import FileRange, RangeOptions, Task, packed
+from kcodec.spark.stream_state import KnownLogs, StreamState
+from kcodec.spark.trigger_limits import LIMIT_OPTIONS, TriggerLimits
+
+#: Directories are listed for new partitions after this time.
+LISTING_SECONDS = 1.0
+ABORT = 0
+STARTING_OPTIONS = (
+    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "minPartitions", "maxRecordsPerPartition"),
+    "failOnDataLoss",
+)
+PLANNING = {name.lower(): name for name in (*STARTING_OPTIONS, *LIMIT_OPTIONS)}
+
+
+@dataclass(frozen=True)
+class FileStreamOptions:
+    """The options of a streaming query over files. planning: those of Spark's source, in its spelling. Pickles."""
+
+    files: SourceOptions
+    planning: Mapping[str, str]
+    reading: RangeOptions
+    limits: TriggerLimits
+    fails_on_data_loss: bool
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], columns: tuple[SparkColumn, ...]) -> FileStreamOptions:
+        """Sort the options; raise ValueError for one that is unknown or invalid."""
+        planning = {PLANNING[name.lower()]: value for name, value in given.items() if name.lower() in PLANNING}
+        files = parse_options({name: value for name, value in given.items() if name.lower() not in PLANNING})
+        if files.on_error == "skip":
+            raise ValueError(
+                "option 'mode' is 'permissive': a stream over files stops at corruption; what is behind it can be "
+                'read with spark.read.format("kcodec") and mode=permissive'
+            )
+        text = planning.get("failOnDataLoss", "true").lower()
+        if text not in ("true", "false"):
+            raise ValueError(f"option 'failOnDataLoss' is {text!r}: expected true or false")
+        reading = RangeOptions(
+            columns, isolation_level=files.isolation_level, check_crcs=files.check_crcs, limits=files.limits
+        )
+        options = cls(files, planning, reading, TriggerLimits.of(planning), text == "true")
+        options.starting()
+        planner.parse_offset_limit(planning, "ending", is_stream=True)
+        options.cut([])
+        return options
+
+    def starting(self) -> planner.OffsetLimit:
+        """Return where the query starts."""
+        return planner.parse_offset_limit(self.planning, "starting", is_stream=True)
+
+    def cut(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return the ranges of tasks (minPartitions, maxRecordsPerPartition)."""
+        planning = self.planning
+        return planner.cut_ranges(
+            ranges,
+            planner.parse_positive(planning, "minPartitions"),
+            planner.parse_positive(planning, "maxRecordsPerPartition"),
+        )
+
+
+class ChangedLogError(Exception):
+    """What was walked is not there any more: segments were deleted, or the log was truncated. Internal."""
+
+
+class GrowingPartition:
+    """The walk of one partition directory: what can be read, where its bytes are, and its aborted transactions."""
+
+    def __init__(self, log: logs.Log, options: FileStreamOptions, start: int | None) -> None:
+        self.log = log
+        self.start_offset = log.log_start_offset
+        self.topic_id = _topic_id(log.path)
+        self._options = options
+        self._pieces: list[Walked] = []
+        self._identities: dict[str, int | None] = {}
+        self._aborted: list[AbortedTransaction] = []
+        self._is_committed = options.reading.isolation_level == "read_committed"
+        first, place = log.segments[0], START
+        if not self._is_committed and start is not None:  # no transaction to look for below the start
+            first = [first, *(each for each in log.segments[1:] if (each.base_offset or 0) <= start)][-1]
+            place = position_of_offset(first, start, options.files.limits)
+        self._growing = GrowingLog(log.path, first, options.files.limits, is_alone=False)
+        self._growing.begin_at(place.position, place.first_offset)
+
+    def look(self) -> int:
+        """Walk what was appended; return up to where records can be read.
+
+        Raise DecodeError for corruption, ChangedLogError for truncation and if segments were deleted before their walk.
+        """
+        growing, is_more = self._growing, True
+        while is_more:
+            try:
+                is_more = growing.step()
+            except (FileNotFoundError, DecodeError) as error:
+                raise ChangedLogError from error
+            for piece in growing.walked:
+                self._identities.setdefault(piece.segment.path, _identity(piece.segment.path))
+            self._pieces += growing.walked
+            growing.walked.clear()
+            for producer_id, _epoch, first, _last, marker, control_type, *_rest in growing.scanner.finished:
+                if self._is_committed and control_type == ABORT and 0 <= first < marker:
+                    self._aborted.append(AbortedTransaction(producer_id, first, marker))
+            growing.scanner.finished.clear()
+        if growing.corruption is not None:
+            raise growing.corruption
+        return self.end
+
+    @property
+    def end(self) -> int:
+        """Up to where records can be read."""
+        opened = self._growing.scanner.open if self._is_committed else []
+        return min((entry[2] for entry in opened), default=self._growing.next_offset)
+
+    @property
+    def log_end(self) -> int:
+        """Behind the last batch."""
+        return self._growing.next_offset
+
+    def bytes_per_offset(self, start: int, end: int) -> float:
+        """The mean size of an offset of the pieces that hold a range."""
+        pieces = [piece for piece in self._pieces if piece.next_offset > start and piece.first_offset < end]
+        offsets = sum(piece.next_offset - piece.first_offset for piece in pieces)
+        return sum(piece.end - piece.start for piece in pieces) / max(offsets, 1)
+
+    def forget(self, below: int) -> None:
+        """Drop what is known of offsets that are not read again."""
+        self._pieces = [piece for piece in self._pieces if piece.next_offset > below]
+        paths = {piece.segment.path for piece in self._pieces}
+        self._identities = {path: known for path, known in self._identities.items() if path in paths}
+        self._aborted = [one for one in self._aborted if one.last_offset is None or one.last_offset >= below]
+
+    def is_stale(self) -> bool:
+        """Whether a segment whose bytes are known was deleted, or replaced by a compacted one."""
+        return any(_identity(path) != known for path, known in self._identities.items())
+
+    def file_ranges(self, wanted: OffsetRange) -> Iterator[FileRange]:
+        """The bytes of whole batches that hold a range of offsets."""
+        self._cut(wanted.start, lambda batch: batch.next_offset > wanted.start)
+        self._cut(wanted.end, lambda batch: batch.base_offset >= wanted.end)
+        verdict = logs.Verdict.of_aborted(self._aborted, self.start_offset)
+        for piece in self._pieces:
+            if piece.next_offset > wanted.start and piece.first_offset < wanted.end:
+                segment, first = piece.segment, piece.first_offset
+                yield FileRange(
+                    ByteRange(segment.path, piece.start, piece.end, first, False, segment.storage),
+                    piece.end - piece.start,
+                    verdict.between(first, piece.next_offset),
+                    self.log.topic,
+                    self.log.partition,
+                    wanted.start,
+                    wanted.end,
+                )
+
+    def _cut(self, offset: int, is_behind: Callable[[RecordBatch], bool]) -> None:
+        """Cut the piece that holds an offset in two, before the first batch that is behind the place."""
+        for number, piece in enumerate(self._pieces):
+            if not piece.first_offset < offset < piece.next_offset:
+                continue
+            position, first = piece.start, piece.first_offset
+            with piece.segment.open() as file:
+                for batch in walk_headers(file, piece.start, piece.end, self._options.files.limits):
+                    if is_behind(batch):
+                        break
+                    position, first = batch.position + batch.size_in_bytes, max(first, batch.next_offset)
+            if piece.start < position < piece.end:
+                before = replace(piece, end=position, next_offset=first)
+                self._pieces[number : number + 1] = [before, replace(piece, start=position, first_offset=first)]
+            return
+
+
+class FileStream(StreamState):
+    """The position and the plans of one streaming query over partition directories.
+
+    The methods are those of `TopicStream`; `tasks` in place of `ranges`. They raise DecodeError for corruption.
+    """
+
+    def __init__(self, options: FileStreamOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(options.limits, fails_on_data_loss=options.fails_on_data_loss, clock=clock)
+        self._options = options
+        self._partitions: dict[TopicPartition, GrowingPartition] = {}
+        self._listed_at: float | None = None
+
+    def initial_offset(self) -> dict[str, Any]:
+        """Return where a query without a checkpoint starts (startingOffsets and the like)."""
+        self._listed_at = None
+        known, latest = self._look(None)
+        limit = self._options.starting()
+        times: dict[TopicPartition, int] = {}
+        for partition in known.partitions if limit.kind == "timestamps" else ():
+            timestamp = limit.timestamp if limit.each is None else limit.each.get(partition)
+            found = None
+            if timestamp is not None:
+                found = self._partitions[partition].log.offset_for_timestamp(timestamp, use_index=False)
+            if found is not None:
+                times[partition] = found
+        latest |= self._frozen or {}
+        offsets = planner.resolve_offsets(limit, known.partitions, known.earliest, latest, times, is_start=True)
+        return self._started(offsets, known.ids)
+
+    def prepare_for_available_now(self) -> None:
+        """Remember the ends of the logs: with Trigger.AvailableNow the query reads up to them."""
+        _, self._frozen = self._look(None)
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
+        """Return what each task of the micro-batch between two positions reads."""
+        self._look(StreamOffsets.from_dict(start))
+        found, last = self._offset_ranges(start, end)
+        for partition, offset in StreamOffsets.from_dict(start).offsets.items():
+            if partition in self._partitions:
+                self._partitions[partition].forget(offset)
+        tasks: list[Task] = []
+        for each in self._options.cut(self._readable(found)):
+            file_ranges = self._partitions[each.topic_partition].file_ranges(each)
+            tasks += packed(file_ranges, self._options.files.split_bytes)
+        self._log_batch(len(tasks), found, last)
+        return tasks
+
+    def _readable(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """What of the ranges is on disk."""
+        for each in ranges:
+            partition = self._partitions.get(each.topic_partition)
+            if partition is not None and (partition.is_stale() or partition.end < each.end):
+                self._reopen(each.topic_partition, each.start)
+        earliest = {partition: found.start_offset for partition, found in self._partitions.items()}
+        ends = {partition: found.end for partition, found in self._partitions.items()}
+        kept, losses = planner.find_losses(ranges, earliest, ends)
+        self._raise_if_lost(losses)
+        self._log(losses)
+        return kept
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Do nothing: files have no consumer groups."""
+
+    def close(self) -> None:
+        """Forget the walks. Idempotent."""
+        self._partitions.clear()
+
+    # ------------------------------------------------------------------------------------------------- what there is
+
+    def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
+        now = self._clock()
+        offsets = {} if position is None else position.offsets
+        if self._listed_at is None or now - self._listed_at >= LISTING_SECONDS:
+            self._list(offsets)
+            self._listed_at = now
+        ends: dict[TopicPartition, int] = {}
+        for partition in list(self._partitions):
+            ends[partition] = self._end(partition, offsets.get(partition))
+        earliest = {partition: found.start_offset for partition, found in self._partitions.items()}
+        ids = {each.topic: found.topic_id for each, found in self._partitions.items() if found.topic_id is not None}
+        topics = {partition.topic for partition in self._partitions}
+        missing = {partition.topic for partition in offsets} - topics
+        return KnownLogs(sorted(self._partitions), ids, earliest, missing, now), ends
+
+    def _list(self, offsets: planner.PartitionOffsets) -> None:
+        """Find partition directories that are new, gone, or those of a topic that was created again."""
+        found: dict[TopicPartition, logs.Log] = {}
+        for each in self._found():
+            if each.segments is not None or not Path(each.path).is_dir():
+                raise ValueError(f"{each.path}: a stream reads partition directories, and not single .log files")
+            log = self._open(each.path)
+            if log.topic is None or log.partition is None:
+                raise ValueError(
+                    f"{each.path}: the directory is not named like orders-0; the options topic and partition say what "
+                    "it holds"
+                )
+            partition = TopicPartition(log.topic, log.partition)
+            if partition in found:
+                raise ValueError(f"{each.path} and {found[partition].path} are both directories of {partition}")
+            found[partition] = log
+        for partition, log in found.items():
+            known = self._partitions.get(partition)
+            if known is None or known.log.path != log.path or known.topic_id != _topic_id(log.path):
+                self._partitions[partition] = GrowingPartition(log, self._options, offsets.get(partition))
+            else:
+                known.start_offset = log.log_start_offset
+        self._partitions = {partition: self._partitions[partition] for partition in found}
+
+    def _found(self) -> list[FoundPartition]:
+        try:
+            return find_partitions(self._options.files.paths)
+        except FileNotFoundError:
+            if self._listed_at is None:
+                raise
+            return []  # they were there: what is lost is reported by partition
+
+    def _open(self, path: str) -> logs.Log:
+        files = self._options.files
+        return logs.open_partition(
+            path, topic=files.topic, partition=files.partition, check_crcs=files.check_crcs, limits=files.limits
+        )
+
+    def _reopen(self, partition: TopicPartition, start: int | None) -> GrowingPartition:
+        """Walk a partition again whose segments were deleted, compacted or truncated."""
+        opened = GrowingPartition(self._open(self._partitions[partition].log.path), self._options, start)
+        self._partitions[partition] = opened
+        opened.look()
+        return opened
+
+    def _end(self, partition: TopicPartition, start: int | None) -> int:
+        """Up to where a partition can be read; not below the position where the log reaches it."""
+        found = self._partitions[partition]
+        try:
+            end = found.look()
+        except ChangedLogError:
+            found = self._reopen(partition, start)
+            end = found.end
+        return end if start is None or start > found.log_end else max(start, end)
+
+    def _is_wanted(self, partition: TopicPartition) -> bool:
+        return True
+
+    def _starts_of_new(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        self._look(None)
+        known = {partition: self._partitions[partition] for partition in partitions if partition in self._partitions}
+        return {**dict.fromkeys(partitions, 0), **{each: found.start_offset for each, found in known.items()}}
+
+    def _bytes_per_offset(
+        self, start: planner.PartitionOffsets, end: planner.PartitionOffsets
+    ) -> Mapping[TopicPartition, float]:
+        return {
+            partition: self._partitions[partition].bytes_per_offset(start[partition], end[partition])
+            for partition in end
+            if partition in self._partitions and end[partition] > start[partition]
+        }
+
+
+def _identity(path: str) -> int | None:
+    """What changes when another file takes the name."""
+    try:
+        return Path(path).stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _topic_id(path: str) -> str | None:
+    place = Path(path, "partition.metadata")
+    return logs.read_partition_metadata(str(place)).topic_id if place.is_file() else None

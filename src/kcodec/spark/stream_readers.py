@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The readers of ``spark.readStream.format("kcodec")``: what Spark calls on the driver and in tasks.
+
+Spark makes several readers for one query and pickles them for its tasks: the driver's state, with its connections, is
+made when a method needs it, and is no part of the pickle. `kcodec.spark.limited_readers` is for Spark 4.2 and later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from kcodec.offsets import OffsetRange
+from kcodec.spark.file_stream import FileStream, FileStreamOptions
+from kcodec.spark.ranges import Task, read_ranges
+from kcodec.spark.topic_stream import TopicStream
+from kcodec.spark.topics import TopicSource
+from kcodec.spark.trigger_limits import TriggerLimits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("kcodec.spark")
+
+
+class StreamDriver(Protocol):
+    """The driver's state of a query."""
+
+    def initial_offset(self) -> dict[str, Any]:
+        """Return where a query without a checkpoint starts."""
+        ...
+
+    def latest_offset(self, start: Mapping[str, Any] | None, *, is_limited: bool = True) -> dict[str, Any]:
+        """Return the end of the next micro-batch."""
+        ...
+
+    def prepare_for_available_now(self) -> None:
+        """Remember the ends of the logs."""
+        ...
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[Any]:
+        """Return what each task of a micro-batch reads."""
+        ...
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Note that a micro-batch is complete."""
+        ...
+
+    def report(self) -> dict[str, Any] | None:
+        """Return the ends of the logs."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and files."""
+        ...
+
+
+class StreamQuery(Protocol):
+    """What a query reads. Pickles."""
+
+    @property
+    def limits(self) -> TriggerLimits:
+        """The limits of a micro-batch."""
+        ...
+
+    def driver(self) -> StreamDriver:
+        """Return the state of the query, which begins with this call."""
+        ...
+
+    def read(self, task: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        ...
+
+
+@dataclass(frozen=True)
+class TopicQuery:
+    """A query over topics."""
+
+    source: TopicSource
+
+    @property
+    def limits(self) -> TriggerLimits:
+        """The limits of a micro-batch."""
+        return self.source.limits
+
+    def driver(self) -> TopicStream:
+        """Return the state of the query."""
+        return TopicStream(self.source)
+
+    def read(self, task: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        return self.source.read(task)
+
+
+@dataclass(frozen=True)
+class FileQuery:
+    """A query over growing partition directories."""
+
+    options: FileStreamOptions
+
+    @property
+    def limits(self) -> TriggerLimits:
+        """The limits of a micro-batch."""
+        return self.options.limits
+
+    def driver(self) -> FileStream:
+        """Return the state of the query."""
+        return FileStream(self.options)
+
+    def read(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task. A segment that was deleted since it was planned is lost."""
+        for each in task:
+            try:
+                yield from read_ranges([each], self.options.reading)
+            except FileNotFoundError as error:
+                if self.options.fails_on_data_loss:
+                    raise
+                offsets = f"offsets {each.start_offset} to {each.end_offset} of {each.topic}-{each.partition}"
+                logger.warning("%s were not all read: %s was deleted", offsets, error.filename)
+
+
+class _StreamReader(DataSourceStreamReader):
+    """What is the same in all versions of Spark."""
+
+    def __init__(self, query: StreamQuery) -> None:
+        self._query = query
+        self._state: StreamDriver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_query": self._query, "_state": None}
+
+    def _driver(self) -> StreamDriver:
+        if self._state is None:
+            self._state = self._query.driver()
+        return self._state
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where a query without a checkpoint starts."""
+        return self._driver().initial_offset()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        """Return one InputPartition for each task of a micro-batch."""
+        return [InputPartition(task) for task in self._driver().tasks(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        return self._query.read(partition.value)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Note that a micro-batch is complete."""
+        self._driver().commit(end)
+
+    def stop(self) -> None:
+        """Let go of connections and files of the driver."""
+        if self._state is not None:
+            self._state.close()
+
+
+class _OldStreamReader(_StreamReader):
+    """For Spark 4.0 and 4.1, which pass neither the start of a micro-batch nor a read limit."""
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+        """Return the end of the next micro-batch."""
+        return self._driver().latest_offset(None)
+
+
+def stream_reader(query: StreamQuery) -> DataSourceStreamReader:
+    """Return the reader of a streaming query for the version of Spark that runs."""
+    try:
+        from kcodec.spark.limited_readers import LimitedStreamReader
+    except ImportError:
+        return _OldStreamReader(query)
+    return LimitedStreamReader(query)
+
+
+def failed_reader(error: Exception) -> DataSourceStreamReader:
+    """Return a reader that raises an error when a query starts.
+
+    If streamReader raised it, PySpark would report an UnboundLocalError in its place, as it calls stop() of a reader
+    that was not made.
+    """
+    return _FailedStreamReader(error)
+
+
+class _FailedStreamReader(DataSourceStreamReader):
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        raise self._error
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+        raise self._error
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
