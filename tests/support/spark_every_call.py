@@ -203,12 +203,29 @@ def read_topic(at: Setting) -> None:
 
 
 def stream_topic(at: Setting) -> None:
-    """readStream.format("kcodec") over a topic, to files and through foreachBatch."""
+    """readStream.format("kcodec") over a topic, to files."""
     frame = from_brokers(at.spark.readStream, at).option("startingOffsets", "earliest").load()
     target = at.path("streamed")
     query = frame.writeStream.format("parquet").option("path", target)
     run(query.option("checkpointLocation", at.path("checkpoint")))
     same(records_of(at.spark.read.parquet(target)), at.written, "stream")
+
+
+def stream_map_batches(at: Setting) -> None:
+    """A topic through a Python function, as a stream."""
+    frame = kcodec.spark.map_batches(
+        at.spark,
+        at.topic,
+        partition_key_value,
+        "partition int, key binary, value binary",
+        streaming=True,
+        bootstrap_servers=at.servers,
+        startingOffsets="earliest",
+    )
+    target = at.path("mapped")
+    query = frame.writeStream.format("parquet").option("path", target)
+    run(query.option("checkpointLocation", at.path("checkpoint")))
+    same(records_of(at.spark.read.parquet(target)), at.written, "map_batches, a stream")
 
 
 def land(at: Setting) -> None:
@@ -282,6 +299,7 @@ CALLS: dict[str, Callable[[Setting], None]] = {
         decode_in_arrow,
         decode_partition,
         map_batches,
+        stream_map_batches,
         land,
         read_topic,
         stream_topic,
