@@ -39,7 +39,7 @@ PARTS = ("records", "spark", "kafka")
 PARTS_HELP = "records (Python and Arrow), spark, kafka (copies under kills); default: records spark"
 PARTITIONS = ("txn-mixed-0", "txn-mixed-1", "txn-open-0")
 ISOLATION = "read_committed"
-# Parts of the first partition that show several producers, codecs and both fates.
+# Parts of the first partition that show several producers, codecs and both outcomes.
 SHOWN_BATCHES, SHOWN_ROWS = slice(11, 22), slice(6, 10)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # offset, timestamp in milliseconds, key, value, headers
@@ -78,20 +78,20 @@ def show_headers(log: Any, name: str) -> None:
 
 
 def show_transactions(logs: dict[str, Any]) -> None:
-    """Who wrote which offsets, with what fate."""
+    """Who wrote which offsets, with what outcome."""
     title("transactions", "log.transactions")
     mixed, opened = logs[PARTITIONS[0]].transactions, logs[PARTITIONS[-1]].transactions
     chosen = [(PARTITIONS[0], each) for each in mixed[:5]]
     chosen += [(PARTITIONS[-1], each) for each in opened if each.state == "open"][:2]
-    rows: list[Sequence[object]] = [("partition", "producer/epoch", "first", "last", "marker", "fate")]
+    rows: list[Sequence[object]] = [("partition", "producer/epoch", "first", "last", "marker", "outcome")]
     for name, each in chosen:
         marker = "-" if each.marker_offset is None else each.marker_offset
         producer = f"{each.producer_id}/{each.producer_epoch}"
         rows.append((name, producer, each.first_offset, each.last_offset, marker, each.state))
     table(rows, "<<>>><")
     for name, log in logs.items():
-        fates = Counter(str(each.state) for each in log.transactions)
-        told = ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
+        outcomes = Counter(str(each.state) for each in log.transactions)
+        told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
         print(f"  {name}: {told}; last stable offset {log.last_stable_offset} of {log.log_end_offset}")
 
 

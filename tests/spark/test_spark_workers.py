@@ -61,7 +61,7 @@ def errors(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("call", ["decode_in_arrow", "map_batches"])
+@pytest.mark.parametrize("call", ["decode_in_arrow", "map_batches", "exactly_once"])
 def test_a_worker_without_kcodec_names_its_python(
     call: str, errors: dict[str, str], python_without_kcodec: Path
 ) -> None:

@@ -45,6 +45,14 @@ def main() -> None:
         "map_batches": lambda: kcodec.spark.map_batches(
             spark, topic, unchanged, kcodec.spark.schema(), bootstrap_servers=servers
         ).collect(),
+        "exactly_once": lambda: kcodec.spark.exactly_once(
+            spark.createDataFrame([("1",)], "value string"),
+            topic=topic,
+            application="without-kcodec",
+            bootstrap_servers=servers,
+            version=1,
+            attempts=1,
+        ),
     }
     errors = {}
     try:
