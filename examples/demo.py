@@ -5,8 +5,9 @@
 
 The bytes are captures of Apache Kafka 4.3.1 (tests/golden): transactions of several clients and codecs, interleaved,
 committed, aborted and still open. `kafka` adds a copy from topic to topic on a real broker by processes that are killed
-(examples/exactly_once.py); it takes the jars of `make jars`, and says so where they are missing. Ends with 1 if any row
-of any reader differs from what the consumer delivered, or the copy lost or doubled a record.
+(examples/exactly_once.py), then a copy by Spark whose workers are killed (examples/spark_under_kills.py); it takes the
+jars of `make jars`, and says so where they are missing. Ends with 1 if any row of any reader differs from what the
+consumer delivered, or a copy lost or duplicated a record.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ sys.path[:0] = [str(ROOT / "tests" / "support")]
 import exactly_once  # noqa: E402
 import golden_data  # noqa: E402
 import pyarrow as pa  # noqa: E402
+import spark_under_kills  # noqa: E402
 
 import kcodec  # noqa: E402
 
 PARTS = ("records", "spark", "kafka")
-PARTS_HELP = "records (Python and Arrow), spark, kafka (a copy under kills); default: records spark"
+PARTS_HELP = "records (Python and Arrow), spark, kafka (copies under kills); default: records spark"
 PARTITIONS = ("txn-mixed-0", "txn-mixed-1", "txn-open-0")
 ISOLATION = "read_committed"
 # Parts of the first partition that show several producers, codecs and both outcomes.
@@ -76,7 +78,7 @@ def show_headers(log: Any, name: str) -> None:
 
 
 def show_transactions(logs: dict[str, Any]) -> None:
-    """Return the transactions: which producer wrote which offsets, with what outcome."""
+    """Print which producer wrote which offsets, with what outcome."""
     title("transactions", "log.transactions")
     mixed, opened = logs[PARTITIONS[0]].transactions, logs[PARTITIONS[-1]].transactions
     chosen = [(PARTITIONS[0], each) for each in mixed[:5]]
@@ -240,7 +242,17 @@ def show_exactly_once() -> bool:
         print(f"  not shown: {missing}")
         return True
     with exactly_once.own_kafka() as servers:
-        return exactly_once.show(servers)
+        return exactly_once.show(servers) and show_spark_exactly_once(servers)
+
+
+def show_spark_exactly_once(servers: str) -> bool:
+    """Kafka to Spark to Kafka, its workers killed; whether each record was copied once."""
+    title(
+        "exactly once, by spark",
+        'exactly_once(spark.readStream.format("kcodec")..., topic=...)   its Python workers killed (SIGKILL)',
+    )
+    with tempfile.TemporaryDirectory(prefix="kcodec-demo-") as scratch, quiet_stderr(Path(scratch) / "java.log"):
+        return spark_under_kills.show(servers)
 
 
 def show_records(logs: dict[str, Any], truths: dict[str, list[dict[str, Any]]]) -> bool:

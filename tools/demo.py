@@ -4,7 +4,7 @@
 Usage: python tools/demo.py [--quick] [--kafka]
 
     --quick  leaves Spark and Java out
-    --kafka  adds a copy on a real Apache Kafka whose processes are killed
+    --kafka  adds copies on a real Apache Kafka whose processes are killed, without Spark and by Spark
 
 It runs on the machine's own Python. The extension is compiled while pip downloads, and Spark is downloaded while
 records are shown. Each step is printed with the time since the start; the last line has the megabytes downloaded.
@@ -85,7 +85,7 @@ def main() -> None:
     """Run the steps; exit with 1 at the first that fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="without Spark and Java")
-    parser.add_argument("--kafka", action="store_true", help="with a copy on a real Kafka under kills; takes Java")
+    parser.add_argument("--kafka", action="store_true", help="with copies on a real Kafka under kills; needs Java")
     options = parser.parse_args()
     CACHE.mkdir(exist_ok=True)
     pip_log = CACHE / "pip-demo.log"

@@ -29,6 +29,8 @@ OTHER_SPARKS = {
     "spark-4.0": ["pyspark==4.0.*"],
     "spark-4.1": ["pyspark==4.1.*"],
     "spark-4.2": ["pyspark==4.2.*"],
+    # What pyspark[connect] adds to what dev.txt has. The generated code of Spark 4.0 does not run on protobuf 7.
+    "spark-connect": ["grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "protobuf<7"],
 }
 
 #: Written after dev.txt, with its versions.

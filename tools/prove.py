@@ -49,7 +49,7 @@ def prove_long(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_spark(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Spark's tests on this Spark, then on the older ones."""
+    """Every call for Spark on 3.5 to 4.3, on local-cluster and through Connect; Spark's tests on the older ones."""
     program = ROOT / "tests" / "prove" / "prove_spark_versions.py"
     if not program.exists():
         return NOT_RUN, "tests/prove/prove_spark_versions.py is not there"

@@ -3,12 +3,10 @@
 
 On the first use of any Python data source Spark imports every top-level module named ``pyspark_*`` and takes its
 ``DefaultSource``. An error there would take all other data sources down with it, so nothing is imported until Spark
-asks, and where kcodec cannot be loaded the module simply has no ``DefaultSource``; the reason is logged.
+asks. Where kcodec cannot be loaded, the data source is one that raises the reason as soon as it is used.
 """
 
 from __future__ import annotations
-
-import logging
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +21,26 @@ def __getattr__(name: str) -> type:
     try:
         from kcodec.spark.source import KcodecDataSource
     except ImportError as error:
-        logging.getLogger(__name__).warning('format("kcodec") cannot be loaded: %s', error)
-        raise AttributeError(f"DefaultSource cannot be loaded: {error}") from error
+        return _unavailable(error)
     return KcodecDataSource
+
+
+def _unavailable(error: ImportError) -> type:
+    """Return a data source that raises this error when it is used; AttributeError before Spark 4.0, which has none."""
+    import sys
+
+    reason = f'format("kcodec") cannot be loaded by {sys.executable}, the Python of Spark: {error}'
+    try:
+        from pyspark.sql.datasource import DataSource
+    except ImportError:
+        raise AttributeError(reason) from error
+
+    class UnavailableSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "kcodec"
+
+        def __init__(self, options: dict[str, str]) -> None:
+            raise RuntimeError(reason)
+
+    return UnavailableSource

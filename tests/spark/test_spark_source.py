@@ -384,13 +384,22 @@ def test_undecided_records_are_left_out_and_logged(caplog: pytest.LogCaptureFixt
 
 
 def test_the_module_spark_looks_for_imports_nothing_and_never_raises() -> None:
+    """Where kcodec cannot be loaded, the source says why when it is used; without it, Spark names no reason."""
     script = """if True:
         import sys
         import pyspark_kcodec
         assert not {"kcodec", "pyspark", "pyarrow"} & set(sys.modules), sorted(sys.modules)
         sys.modules["kcodec.spark.source"] = None
+        assert pyspark_kcodec.DefaultSource.name() == "kcodec"
+        try:
+            pyspark_kcodec.DefaultSource({})
+        except RuntimeError as error:
+            assert f"cannot be loaded by {sys.executable}, the Python of Spark: " in str(error), error
+        else:
+            raise AssertionError("a source that cannot be loaded was created")
+        sys.modules["pyspark.sql.datasource"] = None
         assert not hasattr(pyspark_kcodec, "DefaultSource")
-        del sys.modules["kcodec.spark.source"]
+        del sys.modules["pyspark.sql.datasource"], sys.modules["kcodec.spark.source"]
         assert pyspark_kcodec.DefaultSource.name() == "kcodec"
         assert not hasattr(pyspark_kcodec, "Other")
     """

@@ -14,6 +14,7 @@ import kcodec
 from kcodec.arguments import take_renamed
 from kcodec.spark import convert, ranges
 from kcodec.spark.columns import SparkColumn, columns_named, ddl, default_columns, suggestion
+from kcodec.spark.workers import for_workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +57,7 @@ def decode_in_arrow(
         _check(decode_options, BOTH_OPTIONS, "files")
         reading = ranges.RangeOptions(columns, **decode_options)
         read = _reader_of_files(df, paths, reading, topic, partition)
-        return df.select(paths).mapInArrow(read, ddl(columns))
+        return df.select(paths).mapInArrow(for_workers(read), ddl(columns))
     _check(decode_options, BYTES_OPTIONS, "record sets")
 
     def decode_cells(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -65,7 +66,7 @@ def decode_in_arrow(
                 if cell.is_valid:
                     yield from _of_bytes(cell.as_buffer(), columns, topic, partition, decode_options)
 
-    return df.select("value" if column is None else column).mapInArrow(decode_cells, ddl(columns))
+    return df.select("value" if column is None else column).mapInArrow(for_workers(decode_cells), ddl(columns))
 
 
 def decode_partition(

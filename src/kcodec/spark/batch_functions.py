@@ -81,6 +81,7 @@ def map_batches(
     brokers respond; a stream raises the latter when it runs.
     """
     from kcodec.spark.topics import TopicSource  # which imports the clients
+    from kcodec.spark.workers import for_workers
 
     if not callable(function):
         raise TypeError(f"function is {type(function).__name__}: expected a function of an iterator of batches")
@@ -97,11 +98,12 @@ def map_batches(
         mine = [ranges[number] for batch in tasks for number in batch.column(0).to_pylist()]
         yield from in_schema(results_of(function, topics.read(mine)), types)
 
-    return spark.range(0, len(ranges), 1, max(len(ranges), 1)).mapInArrow(run, schema)
+    return spark.range(0, len(ranges), 1, max(len(ranges), 1)).mapInArrow(for_workers(run), schema)
 
 
 def _mapped_stream(spark: SparkSession, topics: TopicSource, function: Function, schema: StructType | str) -> DataFrame:
     from kcodec.spark.range_stream import range_of, range_stream
+    from kcodec.spark.workers import for_workers
 
     types = types_of(spark, schema)
 
@@ -110,7 +112,7 @@ def _mapped_stream(spark: SparkSession, topics: TopicSource, function: Function,
         if mine:
             yield from in_schema(results_of(function, topics.read(mine)), types)
 
-    return range_stream(spark, topics).mapInArrow(run, schema)
+    return range_stream(spark, topics).mapInArrow(for_workers(run), schema)
 
 
 def results_of(function: Function, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

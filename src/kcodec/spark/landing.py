@@ -29,6 +29,7 @@ from kcodec.spark.landing_folder import (
 )
 from kcodec.spark.parquet_files import MAX_FILE_BYTES, ROW_GROUP_BYTES, ParquetFiles, ParquetSettings, describe
 from kcodec.spark.planner import StreamOffsets
+from kcodec.spark.workers import for_workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,7 +224,7 @@ def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
     def run(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from task.results(tasks)
 
-    rows = spark.range(0, count, 1, count).mapInArrow(run, task.SCHEMA).collect()
+    rows = spark.range(0, count, 1, count).mapInArrow(for_workers(run), task.SCHEMA).collect()
     results = {row.task: json.loads(row.result) for row in rows}
     if len(rows) != count or len(results) != count:
         raise LandingError(f"{count} tasks returned {len(rows)} results; expected one of each")

@@ -18,6 +18,7 @@ from kcodec.spark.sink_columns import SinkColumns
 from kcodec.spark.sink_protocol import VERSIONS, Batch, ExactlyOnceError, SinkResult
 from kcodec.spark.sink_tasks import RowPacker, TaskReport, TaskWriter, receipts_of, routed, sink_frame, tasks_for
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
+from kcodec.spark.workers import for_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,9 +137,12 @@ class BatchSink:
             tasks = tasks_for(df, partitions, self._partitions_per_task)
             by_key = isinstance(self._partitioner, str) and self._partitioner == "key"
             packer = RowPacker(self._topic, partitions, by_key)
-            cells = sink_frame(df, columns, self._partitioner, partitions).mapInArrow(packer, RowPacker.SCHEMA)
+            cells = sink_frame(df, columns, self._partitioner, partitions).mapInArrow(
+                for_workers(packer), RowPacker.SCHEMA
+            )
             writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
-            rows = routed(cells, tasks).mapInArrow(writer, TaskWriter.SCHEMA, barrier=True).collect()
+            write = for_workers(writer)
+            rows = routed(cells, tasks).mapInArrow(write, TaskWriter.SCHEMA, barrier=True).collect()
             reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
             return receipts_of(reports, self._topic, partitions, tasks)
 

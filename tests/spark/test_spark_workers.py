@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers whose Python lacks kcodec or has another version: each error names the remedy, or docs/spark.md has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import kcodec
+from kcodec.client import Producer
+from kcodec.spark.workers import for_workers
+from kcodec.testing.kafka import ApacheKafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def python_without_kcodec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with every package of this one but kcodec, which is installed by a link that only this one follows."""
+    folder = tmp_path_factory.mktemp("python")
+    venv.create(folder, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "packages.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def errors(
+    java_home: Path, apache_kafka: ApacheKafka, python_without_kcodec: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """What calls raise where the workers have no kcodec."""
+    topic = apache_kafka.create_topic()
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+        producer.send(topic, b"value")
+    folder = tmp_path_factory.mktemp("spark")
+    program = ROOT / "tests" / "support" / "spark_without_kcodec.py"
+    command = [sys.executable, program, python_without_kcodec, apache_kafka.bootstrap_servers, topic, folder]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ran = subprocess.run(
+        [str(part) for part in command],
+        env=environment | {"JAVA_HOME": str(java_home), "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    found: dict[str, str] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("call", ["decode_in_arrow", "map_batches", "exactly_once"])
+def test_a_worker_without_kcodec_names_its_python(
+    call: str, errors: dict[str, str], python_without_kcodec: Path
+) -> None:
+    text = errors[call]
+    assert f"kcodec cannot be imported by {python_without_kcodec}, the Python of Spark's workers" in text
+    assert f"The driver runs {sys.executable}" in text
+    assert "set PYSPARK_PYTHON to a Python that has it before the session starts" in text
+
+
+@pytest.mark.spark
+def test_the_docs_have_the_error_of_a_missing_source(errors: dict[str, str]) -> None:
+    """It is Spark's own, and Spark does not call anything of kcodec's before it."""
+    (text,) = re.findall(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: kcodec\.", errors["load"])
+    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    assert text in page
+    assert "PYSPARK_PYTHON" in page.partition("```python")[2].partition("```")[0]
+
+
+def lengths(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.record_batch([[batch.num_rows]], names=["rows"])
+
+
+def test_a_worker_with_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = for_workers(lengths)
+    batch = pa.record_batch([[1, 2]], names=["value"])
+    assert [each.to_pylist() for each in shipped(iter([batch]))] == [[{"rows": 2}]]
+    driver_version = kcodec.__version__
+    monkeypatch.setattr(kcodec, "__version__", "0.0.1")
+    with pytest.raises(RuntimeError, match=f"kcodec 0.0.1 of .* is not kcodec {re.escape(driver_version)} of "):
+        shipped(iter([batch]))
+
+
+def test_what_is_sent_is_unpickled_without_kcodec() -> None:
+    from pyspark import cloudpickle
+
+    pickled = cloudpickle.dumps(for_workers(lengths))  # type: ignore[no-untyped-call]
+    program = (
+        "import sys, pickle; sys.modules['kcodec'] = None; function = pickle.loads(bytes.fromhex(sys.stdin.read()))\n"
+        "try: function(iter(()))\n"
+        "except ModuleNotFoundError as error: print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], input=pickled.hex(), capture_output=True, text=True)
+    assert "kcodec cannot be imported by" in ran.stdout, ran.stderr
