@@ -44,7 +44,8 @@ ERROR = -1
 
 def free_slots(df: DataFrame, wanted: int) -> int:
     """Return the number of tasks that the cluster runs at once; wait while there are fewer than wanted."""
-    context: Any = df.sparkSession.sparkContext._jsc.sc()
+    java_context: Any = df.sparkSession.sparkContext._jsc
+    context = java_context.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
     deadline = time.monotonic() + SLOTS_SECONDS
     while True:
