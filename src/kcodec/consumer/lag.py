@@ -100,13 +100,13 @@ def lag(
     """
     context = CallContext(cluster, timeout, int, DeliveryTimeoutError)
     deadline = context.deadline(timeout)
-    producer_ids = list(assignment.partitions if partitions is None else partitions)
-    states = {item: assignment.state(item) for item in producer_ids}
+    requested = list(assignment.partitions if partitions is None else partitions)
+    states = {item: assignment.state(item) for item in requested}
     committed: dict[TopicPartition, OffsetAndMetadata | None] = {}
-    if group_id is not None and producer_ids:
-        handler = offset_fetch_handler(cluster, group_id, producer_ids, require_stable=False)
-        committed = value_of((yield from request_items(context, producer_ids, handler, deadline)), group_id)
-    outcome = yield from partition_lags(context, dict.fromkeys(producer_ids), committed, deadline)
+    if group_id is not None and requested:
+        handler = offset_fetch_handler(cluster, group_id, requested, require_stable=False)
+        committed = value_of((yield from request_items(context, requested, handler, deadline)), group_id)
+    outcome = yield from partition_lags(context, dict.fromkeys(requested), committed, deadline)
     found = outcome.first_value()
     # Positions are taken last: records that came in between are not told as lag.
     return {item: replace(one, position=states[item].position) for item, one in found.items()}
