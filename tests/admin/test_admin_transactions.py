@@ -202,7 +202,8 @@ def test_list_and_describe(cluster: Cluster) -> None:
     partition = cluster.partition()
     name, producer = cluster.raw.open([partition], timeout_ms=45_000)
     rows = [json.loads(line) for line in cluster.run("txn", "list", "--state", "Ongoing", "-J").out.splitlines()]
-    assert {"transactional_id": name, "state": "Ongoing", "producer_id": producer.producer_id, "coordinator": 1} in rows
+    expected = {"state": "Ongoing", "producer_id": producer.producer_id, "coordinator": 1, "sink": None}
+    assert {"transactional_id": name, **expected} in rows
     assert name in cluster.run("txn", "list").out
     assert name not in cluster.run("txn", "list", "--state", "Empty").out
     ran = cluster.run("txn", "describe", name, "nobody")

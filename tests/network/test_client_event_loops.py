@@ -62,7 +62,7 @@ def test_a_loop_that_is_open_but_not_the_first_is_refused() -> None:
         await made.send("orders", b"x")
 
     first.run_until_complete(begin())
-    with pytest.raises(RuntimeError, match="which is another one"):
+    with pytest.raises(RuntimeError, match="which is not the current one"):
         second.run_until_complete(made.send("orders", b"y"))
     with pytest.raises(Exception, match="1 record not delivered"):
         first.run_until_complete(made.close(0.05))

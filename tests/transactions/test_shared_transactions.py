@@ -374,9 +374,9 @@ NOWHERE: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1"}
 
 @pytest.mark.parametrize("name", ["", None, 5])
 def test_what_is_no_transactional_id_is_refused(name: Any) -> None:
-    with pytest.raises(ValueError, match="transactional_id must be a string that is not empty"):
+    with pytest.raises(ValueError, match="transactional_id must be a non-empty string"):
         begin_transaction(name, **NOWHERE)
-    with pytest.raises(ValueError, match="transactional_id must be a string that is not empty"):
+    with pytest.raises(ValueError, match="transactional_id must be a non-empty string"):
         SharedTransactions(name, "group", **NOWHERE)
 
 

@@ -75,7 +75,7 @@ def test_a_second_writer_of_a_partition_is_refused(world: World, state: tuple[in
     world.pass_time(0.1)
     error = source.refuses()
     assert isinstance(error, AbortableTransactionError)
-    assert "another writer has written to orders-0" in str(error)
+    assert "another writer has already written to orders-0" in str(error)
     assert (error.remedy, error.resource) == ("abort", FIRST)
     assert not source.may_send(FIRST)
 

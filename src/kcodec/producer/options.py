@@ -69,7 +69,7 @@ class ProducerConfig(OptionSet):
         if self.acks not in _ACKS:
             raise ValueError(f'acks must be 0, 1 or "all", not {self.acks!r}')
         if self.transactional_id is not None and not (isinstance(self.transactional_id, str) and self.transactional_id):
-            raise ValueError(f"transactional_id must be a string that is not empty, got {self.transactional_id!r}")
+            raise ValueError(f"transactional_id must be a non-empty string, got {self.transactional_id!r}")
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ValueError(
                 "a transactional producer needs idempotence: remove enable_idempotence=False or transactional_id"

@@ -29,7 +29,7 @@ class TransactionHandle:
 
     def __post_init__(self) -> None:
         if not isinstance(self.transactional_id, str) or not self.transactional_id:
-            raise ValueError(f"transactional_id must be a string that is not empty, not {self.transactional_id!r}")
+            raise ValueError(f"transactional_id must be a non-empty string, not {self.transactional_id!r}")
         for name, highest in _LIMITS.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= highest:
