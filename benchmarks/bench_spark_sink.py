@@ -5,7 +5,7 @@
 
 sink: rows a second and processor time a row of a streaming query over Spark's rate-micro-batch source, 100 B values and
       keys, from the end of its second batch on, to a topic of two partitions; the two sinks take turns. With
-      `exactly_once` as it is (murmur2 of the keys), and with a column `partition` that the query has computed. The
+      `exactly_once` as it is (by the keys), and with a column `partition` that the query has computed. The
       processor time is that of the driver, its JVM and all workers; the broker's is shown by itself. Bars, of medians:
       at least 0.8 of the rows a second, at most 1.25 of the processor time, of the at-least-once sink.
 idle: milliseconds of begin and commit of a transaction without rows, on kept connections; the median. Bar: 30 together.

@@ -44,6 +44,7 @@ import measure
 import numpy
 import pyarrow as pa
 import pyspark
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from kcodec.client import Producer
@@ -149,6 +150,8 @@ def start_spark(folder: Path) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.ui.showConsoleProgress": "false",
+        # A busy machine may take longer to start a Python worker than the 15 seconds that Spark waits.
+        "spark.python.authenticate.socketTimeout": "120s",
     }
     builder = SparkSession.builder.master("local[2]").appName("bench_topics")
     for name, value in options.items():
@@ -428,10 +431,15 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
             for codec, topic in topics.items():
                 contestants = Contestants(spark, topic, given.tasks, folder / "work")
                 for part in given.parts:
-                    runs = meter.compare(contestants.pairs(part), topic.rows, given.pairs)
-                    row = row_of(part, codec, topic.rows, runs)
-                    if part == "stream":
-                        row |= without_start(runs, meter.compare(contestants.pairs("start"), 0, given.pairs))
+                    try:
+                        runs = meter.compare(contestants.pairs(part), topic.rows, given.pairs)
+                        row = row_of(part, codec, topic.rows, runs)
+                        if part == "stream":
+                            row |= without_start(runs, meter.compare(contestants.pairs("start"), 0, given.pairs))
+                    except PySparkException as error:  # the other parts are still worth measuring
+                        print(f"{part} {codec}: not measured, as Spark failed: {str(error)[:500]}", flush=True)
+                        table.append({"part": part, "codec": codec, "failed": str(error)[:500]})
+                        continue
                     if part == "land":
                         row["bytes"] = dict(contestants.files_bytes)
                     show(row)

@@ -50,8 +50,6 @@ pygments_style = "default"
 pygments_dark_style = "monokai"
 
 GENERATED = re.compile(r"^```\{(public-names|exceptions-by-call|command-help)\} ?([\w.]*)\n```$", re.MULTILINE)
-#: Pages that another tool writes; they are part of the navigation once they are there.
-WRITTEN_BY_TOOLS = {"Reference": ["reference/error-messages"]}
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 OUTSIDE = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#]*)(#[^)]*)?\)")
 DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n", re.MULTILINE | re.DOTALL)
@@ -65,8 +63,7 @@ def read_source(app: Sphinx, name: str, content: list[str]) -> None:
     text = GENERATED.sub(generated, text)
     if name == root_doc:
         for caption, section in SECTION.findall(text):
-            written = [one for one in WRITTEN_BY_TOOLS.get(caption, ()) if (DOCS / f"{one}.md").exists()]
-            text += toctree(list(dict.fromkeys(LINK.findall(section) + written)), caption)
+            text += toctree(LINK.findall(section), caption)
     elif pages := LINK.findall(text) if name.endswith("/index") else []:
         text += toctree(pages)
     content[0] = text

@@ -78,7 +78,7 @@ def show_headers(log: Any, name: str) -> None:
 
 
 def show_transactions(logs: dict[str, Any]) -> None:
-    """Who wrote which offsets, with what outcome."""
+    """Return the transactions: which producer wrote which offsets, with what outcome."""
     title("transactions", "log.transactions")
     mixed, opened = logs[PARTITIONS[0]].transactions, logs[PARTITIONS[-1]].transactions
     chosen = [(PARTITIONS[0], each) for each in mixed[:5]]

@@ -64,7 +64,7 @@ def in_one_transaction(session: GroupTransactSession, target: str, strike: Strik
     with session.transaction() as txn:
         sent = [txn.send(target, each.value, partition=each.partition) for each in txn.poll(0.5)]
         for delivery in sent:
-            delivery.result()  # in the log by now; without a kill to come nobody would wait for that
+            delivery.result()  # wait until it is in the log; only the kill that follows needs this
         strike(len(sent))
         if wants_abort:
             txn.abort()
@@ -89,7 +89,7 @@ def work(given: argparse.Namespace) -> None:
         if records and chunks["done"] == given.dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    # A static member: whoever is killed and started again has its partitions back without a rebalance.
+    # A static member: a process that is killed and started again gets its partitions back without a rebalance.
     options: dict[str, Any] = {"bootstrap_servers": given.bootstrap_server, "group_id": given.group}
     options |= {"group_instance_id": given.instance, "auto_offset_reset": "earliest", "max_poll_records": CHUNK}
     if given.work == "session":
@@ -113,7 +113,7 @@ def work(given: argparse.Namespace) -> None:
 
 @dataclass
 class Run:
-    """A copy of so many records by so many processes of a group, of which some are killed."""
+    """A copy of a number of records by several processes of a group, of which some are killed."""
 
     servers: str
     work: str

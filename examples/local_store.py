@@ -25,7 +25,7 @@ from kcodec import TopicPartition
 from kcodec.client import Admin, Consumer, Delivery, GroupTransactSession
 from kcodec.errors import UnknownOutcomeError
 
-# A compacted topic forgets a deletion after delete.retention.ms (a day): who was away for longer has to begin anew.
+# A compacted topic removes tombstones after delete.retention.ms (a day): a store that is older must start again.
 TRUSTED_SECONDS = 12 * 3600.0
 RESTORE_SECONDS = 300.0
 SCHEMA = """

@@ -3,8 +3,8 @@
 
     python examples/offsets_in_database.py --postgres "dbname=bank" -b localhost:9092 --name ledger --topic payments
 
-No Kafka transaction is needed, and the group's committed offsets are not used: the group only gives out partitions, and
-whoever gets one goes on where the database says. docs/recipes.md.
+No Kafka transaction is needed, and the group's committed offsets are not used: the group only assigns partitions, and
+the member that gets one continues at the offset in the database. docs/recipes.md.
 
 - What is stored is the consumer's *position*: it also moves past records that were aborted and past markers, which no
   "offset of the last record + 1" and no "offset + count" does.
@@ -159,7 +159,7 @@ def main() -> None:
     else:
         import psycopg
 
-        # who is stopped inside a transaction must not keep its locks for ever
+        # a process that is stopped inside a transaction must not keep its locks
         settings = "-c idle_in_transaction_session_timeout=10s"
         connection = psycopg.connect(given.postgres, autocommit=True, options=settings)
     connection.execute("CREATE TABLE IF NOT EXISTS balance (account TEXT PRIMARY KEY, amount BIGINT NOT NULL)")

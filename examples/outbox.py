@@ -43,7 +43,7 @@ log = logging.getLogger("outbox")
 START = OffsetAndMetadata(0)
 # What trying again does not change: another relay took over, a permission is missing ...
 LASTING = (ProducerFencedError, AuthorizationError, AuthenticationError, FatalTransactionError)
-# An idle relay commits its position so often, as a group would forget it (GroupProgress).
+# Interval at which an idle relay commits its position, as a group would forget it (GroupProgress).
 KEEP_SECONDS = 24 * 3600.0
 READ_BACK_SECONDS = 300.0
 
@@ -113,8 +113,8 @@ class PostgresOutbox:
 
     Each row knows the id of its transaction. `pg_snapshot_xmin` is the oldest id that is still running: everything
     below it has ended, is visible or never will be, and nothing new can appear there. The rows of the ids from one such
-    horizon to the next are a closed window; it is sent in the order of row numbers, as whoever waited for another's
-    lock took its number later. (By transaction ids it would not be: those are given out at the first write.)
+    horizon to the next are a closed window; it is sent in the order of row numbers, as a transaction that waited for
+    another's lock took its number later. (By transaction ids it would not be: those are given out at the first write.)
 
     Position: offset = the horizon up to which all is sent; within a window its text is "upper horizon:last number".
     """
@@ -184,8 +184,8 @@ class Progress(Protocol):
 
 
 class TopicProgress:
-    """In partition 0 of a compacted topic (cleanup.policy=compact), keyed by the relay's name. It is kept for as long
-    as nobody deletes it, anybody can look at it, and one topic serves any number of relays."""
+    """In partition 0 of a compacted topic (cleanup.policy=compact), keyed by the relay's name. It is kept until
+    it is deleted, is visible to every program, and one topic serves any number of relays."""
 
     def __init__(self, topic: str) -> None:
         self.partition = TopicPartition(topic, 0)

@@ -28,6 +28,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, is_typeddict
 
+from docstring_markup import as_rst
+
 ROOT = Path(__file__).resolve().parent.parent
 STUB = ROOT / "src" / "kcodec" / "_fast.pyi"
 
@@ -126,13 +128,20 @@ def names(text: str, word: str) -> bool:
 
 def explained_elsewhere(text: str) -> str:
     """Return the docstrings of the public functions to which a text refers, as "Options are those of encode()" does."""
-    found = []
+    referred = set(re.findall(r"\b(\w+)(?:\(\)|`)", text))
+    return "\n".join(texts_by_name()[name] for name in referred & texts_by_name().keys())
+
+
+@cache
+def texts_by_name() -> dict[str, str]:
+    """Return the docstrings of all public functions, methods and classes by their last name."""
+    found: dict[str, str] = {}
     for module in MODULES:
         for entry in entries(module):
             for one in (entry, *entry.members):
-                if one.kind != "attribute" and re.search(rf"\b{re.escape(one.name)}(?:\(\)|`)", text):
-                    found.append(one.text)
-    return "\n".join(found)
+                if one.kind != "attribute":
+                    found[one.name] = f"{found.get(one.name, '')}\n{one.text}"
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------- collecting
@@ -408,152 +417,7 @@ def command_help(command: str) -> str:
     return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-# -------------------------------------------------------------------------------------------------- docstring to RST
-
-DEFINITION = re.compile(r"(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*):(?P<gap>\s+)(?P<text>\S.*)")
-HEADINGS = {
-    "args",
-    "arguments",
-    "parameters",
-    "options",
-    "attributes",
-    "fields",
-    "raises",
-    "returns",
-    "yields",
-    "examples",
-}
-MARKED = re.compile(r"``([^`]+)``|`([^`]+)`")
-
-
-def as_rst(text: str, names: tuple[str, ...] = ()) -> list[str]:
-    """Return a docstring as lines of reStructuredText. names: the parameters or attributes that it may define.
-
-    Our docstrings are plain text with code in backticks, examples that are indented or begin with ``>>>``, lists with
-    ``- ``, and definitions ``name: text`` of parameters, which become a list of definitions.
-    """
-    lines: list[str] = []
-    for block in blocks(text):
-        lines += block_as_rst(block, names)
-    return lines
-
-
-def blocks(text: str) -> Iterator[list[str]]:
-    """Yield the lines of each paragraph; an indented block keeps its blank lines."""
-    block: list[str] = []
-    for line in text.splitlines():
-        if line.strip():
-            if block and not block[-1].strip():
-                is_code = line.startswith("    ") and all(one.startswith("    ") or not one.strip() for one in block)
-                if not is_code:
-                    yield block[: len("".join("x" if one.strip() else " " for one in block).rstrip())]
-                    block = []
-            block.append(line)
-        elif block:
-            block.append(line)
-    if block:
-        yield [line for line in block if line.strip()] if not block[0].startswith("    ") else block
-
-
-def block_as_rst(block: list[str], names: tuple[str, ...]) -> list[str]:
-    """Return one block of a docstring."""
-    first = block[0]
-    if first.lstrip().startswith(">>>"):
-        return [
-            ".. code-block:: pycon",
-            "",
-            *(f"   {line}" for line in inspect.cleandoc("\n".join(block)).splitlines()),
-            "",
-        ]
-    if all(line.startswith("    ") or not line.strip() for line in block):
-        code = inspect.cleandoc("\n".join(block))
-        return [f".. code-block:: {language(code)}", "", *(f"   {line}" for line in code.splitlines()), ""]
-    if first.rstrip().endswith(":") and first.strip(": ").lower() in HEADINGS and len(block) > 1:
-        inner = inspect.cleandoc("\n".join(block[1:])).splitlines()
-        any_name = tuple(re.findall(r"^(\w+(?:, \w+)*):\s", "\n".join(inner), re.MULTILINE))
-        return [
-            f"**{first.strip(': ').capitalize()}**",
-            "",
-            *block_as_rst(inner, tuple(", ".join(any_name).split(", "))),
-        ]
-    if first.startswith("- "):
-        return list_as_rst(block)
-    paragraph: list[str] = []
-    lines: list[str] = []
-    open_field = False
-    for position, line in enumerate(block):
-        found = DEFINITION.match(line)
-        defined = [one.strip("* ") for one in found["names"].split(",")] if found else []
-        if found and names and set(defined) <= set(names):
-            if paragraph:
-                lines += [*paragraph, ""]
-                paragraph = []
-            marks = ", ".join(f"``{one}``" for one in defined)
-            lines += [marks, f"    {inline(found['text'])}"]
-            open_field = True
-        elif line.startswith("- ") and not open_field:
-            return [*lines, *paragraph, "", *list_as_rst(block[position:])]
-        elif open_field:
-            lines.append(f"    {inline(line.strip())}")
-        elif line.startswith("    "):
-            code = inspect.cleandoc("\n".join(block[position:]))
-            body = (f"   {one}" for one in code.splitlines())
-            return [*lines, *paragraph, "", f".. code-block:: {language(code)}", "", *body, ""]
-        else:
-            paragraph.append(inline(line.strip()))
-    return [*lines, *paragraph, ""]
-
-
-def list_as_rst(block: list[str]) -> list[str]:
-    """Return a list whose items may go over several lines."""
-    lines = []
-    for line in block:
-        is_item = line.startswith("- ")
-        lines.append(f"- {inline(line[2:])}" if is_item else f"  {inline(line.strip())}")
-    return [*lines, ""]
-
-
-def language(code: str) -> str:
-    """Return "python" for code that compiles, else "text"."""
-    try:
-        ast.parse(code)
-    except SyntaxError:
-        return "text"
-    return "python" if re.search(r"[=(]", code) else "text"
-
-
-def inline(text: str) -> str:
-    """Return a line with code marked, links to public names and to pages, and everything else escaped."""
-    parts = []
-    end = 0
-    for found in MARKED.finditer(text):
-        parts += [escaped(text[end : found.start()]), marked((found[1] or found[2]).strip())]
-        end = found.end()
-    parts.append(escaped(text[end:]))
-    line = "".join(parts)
-    # Markup must end at a space or punctuation: an escaped space separates it from a letter.
-    return re.sub(r"(?<=`)(?=[A-Za-z0-9])(?<=\S`)(?!`)", "\\\\ ", line) if re.search(r"\w``\w", line) else line
-
-
-def escaped(text: str) -> str:
-    """Return plain text in which nothing is markup; names of pages become links."""
-    plain = re.sub(r"([*|\\`])", r"\\\1", text)
-    plain = re.sub(r"_(?=\W|$)", r"\\_", plain)
-    return re.sub(r"\bdocs/([\w/-]+)\.md", page_link, plain)
-
-
-def page_link(found: re.Match[str]) -> str:
-    """Return a link to a page of the site, if there is such a page."""
-    return f":doc:`/{found[1]}`" if (ROOT / "docs" / f"{found[1]}.md").exists() else found[0]
-
-
-def marked(code: str) -> str:
-    """Return code; a public name links to its entry."""
-    name = code.removesuffix("()")
-    target = next((one for one in (name, f"kcodec.{name}") if one in targets()), None)
-    if target:
-        return f":py:obj:`{name} <{target}>`"
-    return f"``{code}``"
+# ------------------------------------------------------------------------------------------------------------- pages
 
 
 @cache
@@ -563,8 +427,6 @@ def targets() -> frozenset[str]:
         homes().values()
     )
 
-
-# ------------------------------------------------------------------------------------------------------------- pages
 
 DIRECTIVES = {
     "function": "py:function",
@@ -596,7 +458,7 @@ def reference(module: str) -> str:
 def draw(entry: Entry, indent: str) -> list[str]:
     """Return the directive of an entry, with its members inside."""
     inner = indent + "   "
-    name = entry.full_name if not indent else entry.name
+    name = entry.name
     head = f"{indent}.. {DIRECTIVES[entry.kind]}:: {name}"
     lines = []
     if entry.kind in ("attribute", "value"):
@@ -608,7 +470,8 @@ def draw(entry: Entry, indent: str) -> list[str]:
         lines += [f"{inner}:async:"] if entry.kind == "coroutine" else []
     lines.append("")
     members = [one.name for one in entry.members if one.kind == "attribute"]
-    body = as_rst(entry.text, (*entry.parameters(), *members, *exception_attributes(entry)))
+    named = (*entry.parameters(), *members, *exception_attributes(entry))
+    body = as_rst(entry.text, named, targets())
     if isinstance(entry.value, type) and entry.kind == "exception":
         bases = [homes().get(id(base), "") or base.__name__ for base in entry.value.__bases__]
         shown_bases = ", ".join(

@@ -46,11 +46,20 @@ SKIPPED = {"__pycache__", "results"}
 
 #: Files and folders that are searched.
 COVERED = (
-    "src/kcodec/transactions",
-    "src/pyspark_kcodec",
+    *("src", "docs", "tools", "examples", "benchmarks/README.md"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "Makefile", "pyproject.toml", "setup.py"),
+)
+#: Those among them that are not rewritten yet; the list only shrinks.
+REMAINING: tuple[str, ...] = (
+    "CONTRIBUTING.md",
+    "README.md",
+    "docs",
+    *("src/kcodec/admin", "src/kcodec/cluster", "src/kcodec/consumer", "src/kcodec/network", "src/kcodec/producer"),
+    *("src/kcodec/protocol", "src/kcodec/reading", "src/kcodec/security", "src/kcodec/session", "src/kcodec/spark"),
+    *("src/kcodec/testing",),
 )
 #: Folders of tests: names only.
-TESTS: tuple[str, ...] = ()
+TESTS: tuple[str, ...] = ("tests",)
 
 #: Lines that may contain a word, each by its file (or "*") and a text of the line, with the reason.
 EXEMPT: dict[tuple[str, str], str] = {
@@ -130,6 +139,12 @@ def files(names: tuple[str, ...]) -> Iterator[Path]:
                 yield file
 
 
+def is_remaining(path: Path) -> bool:
+    """Return whether a file is in REMAINING."""
+    name = path.relative_to(ROOT).as_posix()
+    return any(name == one or name.startswith(f"{one}/") for one in REMAINING)
+
+
 def find(covered: tuple[str, ...], tests: tuple[str, ...]) -> list[Occurrence]:
     """Return the occurrences in the covered files, and in the names of the tests."""
     found = [occurrence for path in files(covered) for occurrence in occurrences(path, path.read_text())]
@@ -153,7 +168,7 @@ def main() -> int:
         tests = tuple(path for path in paths if path.startswith("tests"))
         found = find(tuple(path for path in paths if path not in tests), tests)
     else:
-        found = find(COVERED, TESTS)
+        found = [one for one in find(COVERED, TESTS) if not is_remaining(one.path)]
     problems = [str(one) for one in found]
     if not paths:
         problems += [f"EXEMPT {key} is not needed any more" for key in EXEMPT if key not in used_exemptions]

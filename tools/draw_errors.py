@@ -45,13 +45,20 @@ CLASSES = {
     "FAULT_BATCH_LENGTH_LIMIT": "LimitExceededError",
     "FAULT_DECOMPRESSED_LIMIT": "LimitExceededError",
 }
+#: Functions of the core that raise an error with a text: class, position of the text among the arguments, prefix.
+RAISING = {
+    "_message_fault": ("DecodeError", 1, "{message}, {field} at byte {position}: "),
+    "_refuse": ("EncodeError", 3, "{message}: {field} = {value} "),
+    "_refuse_unknown": ("EncodeError", 2, "{message}: unknown_tagged_fields "),
+    "self.error": ("EncodeError", 0, ""),
+}
 #: Never raised for what a caller did: asserted states, and signals inside the project.
 INTERNAL = {"MemoryError", "StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit", "NotImplementedError"}
 BUILTIN = {
     name for name, found in vars(builtins).items() if isinstance(found, type) and issubclass(found, BaseException)
 }
-CALL = re.compile(r"\b(\w*Error)\((?=[rf]*[\"']|\s*$)", re.MULTILINE)
-CAST = re.compile(r"<(?:object|str|\w+_t)\s*\*?>")
+CALL = re.compile(r"(?<![\w.])(\w*Error|self\.error|_message_fault|_refuse|_refuse_unknown)\(")
+CAST = re.compile(r"<(?:object|str|\w+_t)\s*\*?>|&(?=\w)")
 
 
 class Message(NamedTuple):
@@ -182,8 +189,10 @@ def raised_in_core(text: str, module: str) -> Iterator[Message]:
             call = ast.parse(CAST.sub("", balanced(text, match.start())), mode="eval").body
         except SyntaxError:
             continue
-        if isinstance(call, ast.Call) and call.args:
-            yield from messages_of(match[1], call.args[0], {}, module)
+        kind, position, prefix = RAISING.get(match[1], (match[1], 0, ""))
+        if isinstance(call, ast.Call) and len(call.args) > position:
+            for one in messages_of(kind, call.args[position], {}, module):
+                yield one._replace(text=prefix + one.text)
     for name, kind in TABLES.items():
         table = re.search(rf"^{name} = (\{{.*?^\}})", text, re.MULTILINE | re.DOTALL)
         if table and isinstance(found := ast.parse(table[1], mode="eval").body, ast.Dict):

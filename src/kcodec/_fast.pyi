@@ -91,6 +91,8 @@ def decode(
 def batches(data: Buffer, *, limits: DecodeLimits = ...) -> RecordBatches:
     """Return the batches in a bytes-like object as a lazy sequence, RecordBatches.
 
+    limits: DecodeLimits: bounds on the size of a batch.
+
     Raise TypeError if `data` is not bytes-like. A batch with an invalid header raises DecodeError when it is reached.
 
     >>> len(batches(b""))
@@ -175,7 +177,7 @@ class Record:
 
 @final
 class Column:
-    """A column of a result: a sequence of Python values that exports itself as an Arrow stream."""
+    """A column of a result, with its name: a sequence of Python values that exports itself as an Arrow stream."""
 
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     @property
@@ -488,8 +490,8 @@ class AsyncRecordIterator:
 class RecordBatch:
     """The header of one record batch, with methods that read its records. Immutable.
 
-    The fields have Kafka's names (DefaultRecordBatch). records() and ensure_valid() check the CRC; reading a field does
-    not.
+    The fields have Kafka's names (DefaultRecordBatch). path is the file, or None. records() and ensure_valid() check
+    the CRC; reading a field does not.
 
     In magic 0 and 1 every message is a batch, and a compressed message contains others (AbstractLegacyRecordBatch). The
     format stores the last offset only: base_offset of a compressed message is found by decompressing it, and is the
@@ -587,7 +589,9 @@ class RecordBatch:
 
 @final
 class RecordBatches:
-    """The batches in a bytes-like object, a lazy sequence. Nothing is copied or decompressed.
+    """The batches in a bytes-like object (`data`), a lazy sequence. Nothing is copied or decompressed.
+
+    The arguments are those of batches().
 
     len() and iteration read the headers as far as needed. An invalid header raises DecodeError when it is reached. An
     incomplete last batch ends the sequence: remaining_bytes of it are in the data, and bytes_needed is its size (0 if
@@ -679,6 +683,10 @@ def encode(
                      kept, including gaps.
     timestamp:       Timestamp in ms for rows without one; with ``timestamp_type="LogAppendTime"`` for all rows.
     max_batch_bytes: Maximum size of a batch before compression. A record that exceeds it alone raises EncodeError.
+    producer_id, producer_epoch, base_sequence: Identity of an idempotent producer, and the sequence number of the first
+                     record; -1 without one.
+    is_transactional: Whether the batches belong to a transaction.
+    partition_leader_epoch: Epoch of the leader; -1, as producers send it.
     framing:         "confluent" writes the columns key_schema_id and value_schema_id, where they are not null, as the
                      prefix of Schema Registry serializers.
     skip_useless_compression: Leave a batch uncompressed if compression would not make it smaller.
@@ -716,13 +724,14 @@ def encode_batch(
 ) -> bytes:
     """Encode exactly one batch, with control over every header field.
 
-    Fields that are not given are those of `like`, or the defaults of encode().
+    Fields that are not given are those of `like`, or the defaults of encode(). Other options are those of encode().
 
     like:              A RecordBatch. Encoding its records, or what compaction leaves of them, gives the same bytes if
                        it is not compressed.
     last_offset:       Last offset of the batch, which stays when its last records are removed. Without records the
                        batch is empty, as the log cleaner keeps one for its sequence
                        (DefaultRecordBatch.writeEmptyHeader); it then needs `like` or last_offset.
+    base_timestamp, max_timestamp: Header fields in ms; by default those of the records.
     delete_horizon_ms: Time in ms (KIP-534).
     is_control_batch:  The records are control records, key and value as stored.
 
@@ -742,7 +751,10 @@ def encode_end_transaction_marker(
     """Return the control batch that ends a transaction (EndTransactionMarker), 78 bytes.
 
     control_type: ControlType.COMMIT or ABORT, or its name or number.
+    producer_id, producer_epoch: Identity of the transaction's producer.
+    coordinator_epoch: Epoch of the transaction coordinator.
     timestamp:    Milliseconds since 1970.
+    base_offset, partition_leader_epoch: As in encode().
 
     Raise EncodeError or ValueError if an argument is invalid.
     """
@@ -774,7 +786,7 @@ class EncodedBatches:
 class RecordBatchBuilder:
     """Builds one batch, record by record (MemoryRecordsBuilder).
 
-    The options are those of encode(). size_in_bytes is the size before compression, header included. Nothing can be
+    Options are those of encode(). size_in_bytes is the size before compression, header included. Nothing can be
     appended after close(). Raise RuntimeError if two threads call it at the same time.
 
     >>> builder = RecordBatchBuilder(timestamp=0)
@@ -836,7 +848,12 @@ class RecordBatchBuilder:
     def set_producer_state(
         self, producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool
     ) -> None:
-        """Set the producer's identity. It can be set again until close() (ProducerBatch.setProducerState)."""
+        """Set the producer's identity. It can be set again until close() (ProducerBatch.setProducerState).
+
+        producer_id, producer_epoch: As InitProducerId returned them; -1 without one.
+        base_sequence:    Sequence number of the first record; -1 without one.
+        is_transactional: Whether the batch belongs to a transaction.
+        """
     def close(self) -> bytes:
         """Return the batch; b"" if it has no records. A second call returns the same bytes.
 
@@ -997,7 +1014,7 @@ class Decoder:
 
 @final
 class TextBytes:
-    """Text of records as a read-only buffer. Its memory is used again when the last view of it is released."""
+    """Text of records (`rows` of them), a read-only buffer. Its memory is reused when its last view is released."""
 
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -1007,7 +1024,7 @@ class TextBytes:
 
 @final
 class TextTemplate:
-    """The format in which each record is written. Immutable.
+    """The format in which each record is written, and the columns it needs. Immutable.
 
     parts: Bytes, which are written as they are, and tuples (kind, column, width, null), whose last elements may be
     missing. width is the minimum number of characters of a number, null the bytes written for a missing value. text.h
@@ -1024,7 +1041,7 @@ class TextTemplate:
     def format(
         self, decoded: DecodedRecords, most: int | None = None, lines: Sequence[tuple[int, bytes]] = ()
     ) -> TextBytes:
-        """Return the records as TextBytes: all, or the first `most` of them.
+        """Return the records in `decoded` as TextBytes: all, or the first `most` of them.
 
         lines: (position, bytes) pairs in order of positions. Each is written before the records of the batch that
                begins at its position, or of the next batch; the remaining ones are written last.
@@ -1063,9 +1080,9 @@ class _ArrowStream(Protocol):
 class Partitions:
     """The partition of each key, in order. Immutable.
 
-    A sequence of int, with None for null keys. It is also an Arrow array of int32 (``pyarrow.array(it)``,
-    ``table.append_column("partition", it)``) and a read-only buffer of int32 (``numpy.asarray(it)``), where -1 is a
-    null key. Neither copies.
+    A sequence of int, with None for null keys, whose number is null_count. It is also an Arrow array of int32
+    (``pyarrow.array(it)``, ``table.append_column("partition", it)``) and a read-only buffer of int32
+    (``numpy.asarray(it)``), where -1 is a null key. Neither copies.
     """
 
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...

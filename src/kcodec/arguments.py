@@ -115,7 +115,7 @@ def take_renamed(given: dict[str, Any], old: str, new: str) -> None:
 
 def both_names_error(old: str, new: str) -> TypeError:
     """Return the error for a call with both names of an argument."""
-    return TypeError(f"{old} is the deprecated name of {new}: pass only {new}")
+    return TypeError(f"{old} is the deprecated name of {new}: pass {new} alone")
 
 
 def warn_renamed(old: str, new: str) -> None:

@@ -247,7 +247,7 @@ class AdminError(KcodecError, ExceptionGroup[Exception]):
         super().__init__(message, list(errors.values()))
 
     def derive(self, exceptions: Sequence[Exception], /) -> AdminError:  # type: ignore[override]
-        """Return the part of the group that `split` and `except*` select."""
+        """Return a group of these exceptions, for `split` and `except*`."""
         kept = {item: error for item, error in self.errors.items() if any(error is one for one in exceptions)}
         return AdminError(self.message, kept, self.results)
 

@@ -22,14 +22,17 @@ class TopicPartition(NamedTuple):
 
 
 class Timestamp(NamedTuple):
-    """A time in place of an offset: milliseconds since 1970, as in records."""
+    """A time in place of an offset: `ms`, milliseconds since 1970, as in records."""
 
     ms: int
 
 
 @dataclass(frozen=True)
 class OffsetAndMetadata:
-    """A committed offset, from which a consumer continues. leader_epoch: of the last record consumed; -1 if unknown."""
+    """A committed offset, at which a consumer continues.
+
+    leader_epoch: Of the last record consumed; -1 if unknown. metadata: Any text.
+    """
 
     offset: int
     metadata: str = ""
@@ -90,6 +93,7 @@ class OffsetRange:
 class ConsumerGroupMetadata:
     """The group member that commits offsets in a transaction; the coordinator refuses an old generation (KIP-447).
 
+    group_id:          Name of the group.
     generation_id:     Of the member's last rebalance (its member epoch in KIP-848). -1 with an empty member_id disables
                        the check, for partitions that are assigned manually.
     group_instance_id: Of a static member, else None.
@@ -118,7 +122,7 @@ def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndM
             raise TypeError(f"offsets: expected a TopicPartition, got {key!r}")
         found = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
         if isinstance(found.offset, bool) or not isinstance(found.offset, int):
-            raise TypeError(f"offsets[{topic}-{partition}]: {value!r} is neither an int nor an OffsetAndMetadata")
+            raise TypeError(f"offsets[{topic}-{partition}]: expected an int or an OffsetAndMetadata, got {value!r}")
         if found.offset < 0:
             raise ValueError(f"offsets[{topic}-{partition}]: expected an offset of 0 or more, got {found.offset}")
         checked[TopicPartition(topic, partition)] = found

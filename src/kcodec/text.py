@@ -69,7 +69,10 @@ def json_lines(fields: Iterable[str], *, topic: str | None = None, partition: in
 
 
 def csv_lines(fields: Iterable[str], *, topic: str | None = None, partition: int | None = None) -> TextTemplate:
-    """Return a template for one CSV line per record (RFC 4180, but lines end with a newline). Headers are JSON."""
+    """Return a template for one CSV line per record (RFC 4180, but lines end with a newline). Headers are JSON.
+
+    fields, topic, partition: As in json_lines().
+    """
     constants = {"topic": topic, "partition": partition}
     parts: list[Part] = []
     for name in _known(fields):

@@ -80,7 +80,7 @@ def test_the_controller_is_asked_again_where_it_has_moved() -> None:
         return created(0 if node == 2 else ErrorCode.NOT_CONTROLLER)(node, request)
 
     script.answers["CreateTopics"] = answer
-    assert list(script.run(flows.create_topics(script.asking, ["new"]))) == ["new"]
+    assert list(script.run(flows.create_topics(script.context, ["new"]))) == ["new"]
     assert script.asked == [("CreateTopics", 1), ("CreateTopics", 2)]
 
 
@@ -89,7 +89,7 @@ def test_create_topics_comes_back_when_leaders_are_known() -> None:
     script.answers["CreateTopics"] = created(0)
     script.topics["new"] = {0: -1}
     script.scheduler.call_at(3.0, lambda: script.topics["new"].update({0: 1}))
-    script.run(flows.create_topics(script.asking, ["new"]))
+    script.run(flows.create_topics(script.context, ["new"]))
     assert 3.0 <= script.now < 4.5
 
 
@@ -104,7 +104,7 @@ def test_only_the_partitions_of_a_moved_leader_are_asked_again() -> None:
         return 0
 
     script.answers["ListOffsets"] = offsets(code_of)
-    found = script.run(flows.list_offsets(script.asking, dict.fromkeys([A, B, C], "latest")))
+    found = script.run(flows.list_offsets(script.context, dict.fromkeys([A, B, C], "latest")))
     assert [at.offset for at in found.values()] == [7, 7, 7]
     assert list(found) == [A, B, C]
     assert sorted(script.asked) == [("ListOffsets", 1), ("ListOffsets", 2), ("ListOffsets", 3)]
@@ -118,7 +118,7 @@ def test_a_broker_that_is_down_is_left_when_its_partitions_have_moved() -> None:
     script.down = {3}
     script.scheduler.call_at(2.0, lambda: script.topics["orders"].update({0: 1}))
     script.answers["ListOffsets"] = offsets(lambda node, partition: 0)
-    assert script.run(flows.list_offsets(script.asking, {A: "latest"}))[A].offset == 7
+    assert script.run(flows.list_offsets(script.context, {A: "latest"}))[A].offset == 7
     assert script.now < 5.0
 
 
@@ -131,7 +131,7 @@ def test_a_coordinator_that_moved_is_found_again() -> None:
         return ErrorCode.NOT_COORDINATOR if node == 1 else 0
 
     script.answers["DeleteGroups"] = groups(code_of)
-    assert list(script.run(flows.delete_groups(script.asking, ["g", "h"]))) == ["g", "h"]
+    assert list(script.run(flows.delete_groups(script.context, ["g", "h"]))) == ["g", "h"]
     assert sorted(script.asked) == [("DeleteGroups", 1), ("DeleteGroups", 2), ("DeleteGroups", 3)]
 
 
@@ -153,7 +153,7 @@ def test_a_broker_is_asked_for_its_own_settings() -> None:
     script.latency = 1.0
     resources = [ConfigResource.broker(3), ConfigResource.topic("orders"), ConfigResource.broker(None)]
     began = script.now
-    found = script.run(flows.describe_configs(script.asking, resources))
+    found = script.run(flows.describe_configs(script.context, resources))
     assert found[ConfigResource.broker(3)]["asked"].value == "3"
     assert {node for _, node in script.asked} == {1, 3}
     assert list(found) == resources
@@ -177,7 +177,7 @@ def test_errors_of_settings_keep_what_was_found() -> None:
     script.answers["DescribeConfigs"] = answer
     resources = [ConfigResource.topic("orders"), ConfigResource.broker(3)]
     with pytest.raises(AdminError, match="describe configs: 1 of 2 failed") as caught:
-        script.run(flows.describe_configs(script.asking, resources))
+        script.run(flows.describe_configs(script.context, resources))
     assert caught.value.results == {resources[0]: {}}
     assert list(caught.value.errors) == [resources[1]]
 
@@ -191,7 +191,7 @@ def test_brokers_are_asked_side_by_side() -> None:
     script.topics["orders"] = {number: number + 1 for number in range(20)}
     script.answers["ListOffsets"] = offsets(lambda node, partition: 0)
     wanted = {TopicPartition("orders", number): "latest" for number in range(20)}
-    assert len(script.run(flows.list_offsets(script.asking, wanted))) == 20
+    assert len(script.run(flows.list_offsets(script.context, wanted))) == 20
     assert script.now < 6.0  # metadata twice, then all leaders in the time of one
 
 
@@ -200,7 +200,7 @@ def test_requests_are_cut_where_they_would_grow_too_large() -> None:
     script.topics = {f"t{number}": dict.fromkeys(range(5), 1) for number in range(500)}
     script.answers["ListOffsets"] = offsets(lambda node, partition: 0)
     wanted = {TopicPartition(topic, number): "latest" for topic in script.topics for number in range(5)}
-    assert len(script.run(flows.list_offsets(script.asking, wanted))) == 2500
+    assert len(script.run(flows.list_offsets(script.context, wanted))) == 2500
     assert len(script.asked) == 3
 
 
@@ -208,9 +208,9 @@ def test_a_retriable_error_is_told_at_the_deadline_and_not_later() -> None:
     script = AdminScript()
     script.answers["DeleteGroups"] = groups(lambda node: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     with pytest.raises(
-        RequestTimedOutError, match=r"delete group 'g': not done within 5 s; the last answer: .*LOAD"
+        RequestTimedOutError, match=r"delete group 'g': not finished within 5 s; last error: .*LOAD"
     ) as caught:
-        script.run(flows.delete_groups(script.asking, ["g"], timeout=5.0))
+        script.run(flows.delete_groups(script.context, ["g"], timeout=5.0))
     assert script.now == pytest.approx(5.0, abs=0.1)
     assert isinstance(caught.value.__cause__, BrokerError)
     assert len(script.asked) < 20  # the pause grows
@@ -220,7 +220,7 @@ def test_a_broker_that_never_answers_ends_with_the_deadline() -> None:
     script = AdminScript()
     script.answers["DeleteGroups"] = lambda node, request: None
     with pytest.raises(RequestTimedOutError, match="no answer to DeleteGroups"):
-        script.run(flows.delete_groups(script.asking, ["g"]))
+        script.run(flows.delete_groups(script.context, ["g"]))
     assert script.now == pytest.approx(60.0, abs=0.1)
     assert len(script.asked) == 2  # request_timeout_ms is half of default_api_timeout_ms
 
@@ -230,7 +230,7 @@ def test_what_asking_again_cannot_help_is_raised_at_once(error: KcodecError) -> 
     script = AdminScript()
     script.answers["DeleteGroups"] = lambda node, request: error
     with pytest.raises(type(error)) as caught:
-        script.run(flows.delete_groups(script.asking, ["g"]))
+        script.run(flows.delete_groups(script.context, ["g"]))
     assert caught.value is error
     assert len(script.asked) == 1
 
@@ -239,7 +239,7 @@ def test_a_version_that_the_broker_lacks_is_said_before_anything_is_sent() -> No
     script = AdminScript()
     script.highest["ListTransactions"] = 0
     with pytest.raises((UnsupportedError, AdminError)):
-        script.run(flows.list_transactions(script.asking, transactional_id_pattern="a.*"))
+        script.run(flows.list_transactions(script.context, transactional_id_pattern="a.*"))
     assert script.asked == []
 
 
@@ -249,8 +249,8 @@ def test_an_answer_that_leaves_an_item_out_is_an_error_of_that_item() -> None:
         results=[messages.DeletableGroupResult(group_id="h")]
     )
     with pytest.raises(AdminError) as caught:
-        script.run(flows.delete_groups(script.asking, ["g", "h"]))
-    assert "delete group 'g': the broker's answer does not name it" in str(caught.value.errors["g"])
+        script.run(flows.delete_groups(script.context, ["g", "h"]))
+    assert "delete group 'g': the response of broker" in str(caught.value.errors["g"])
     assert caught.value.results == {"h": None}
 
 
@@ -259,7 +259,7 @@ def test_what_was_not_asked_for_is_not_believed() -> None:
     script.answers["DeleteGroups"] = lambda node, request: messages.DeleteGroupsResponse(
         results=[messages.DeletableGroupResult(group_id=name) for name in ("other", "g", "g")]
     )
-    assert script.run(flows.delete_groups(script.asking, ["g"])) == {"g": None}
+    assert script.run(flows.delete_groups(script.context, ["g"])) == {"g": None}
     script.answers["DescribeConfigs"] = lambda node, request: messages.DescribeConfigsResponse(
         results=[
             messages.DescribeConfigsResult(resource_type=99, resource_name="orders"),
@@ -267,7 +267,7 @@ def test_what_was_not_asked_for_is_not_believed() -> None:
         ]
     )
     topic = ConfigResource.topic("orders")
-    assert script.run(flows.describe_configs(script.asking, [topic])) == {topic: {}}
+    assert script.run(flows.describe_configs(script.context, [topic])) == {topic: {}}
 
 
 def test_permissions_of_a_newer_kafka_are_unknown_not_an_error() -> None:
@@ -275,20 +275,20 @@ def test_permissions_of_a_newer_kafka_are_unknown_not_an_error() -> None:
     acl = messages.AclDescription(principal="User:a", host="*", operation=99, permission_type=3)
     resource = messages.DescribeAclsResource(resource_type=77, resource_name="x", pattern_type=66, acls=[acl])
     script.answers["DescribeAcls"] = lambda node, request: messages.DescribeAclsResponse(resources=[resource])
-    (found,) = script.run(flows.describe_acls(script.asking))
+    (found,) = script.run(flows.describe_acls(script.context))
     assert (found.resource_type, found.pattern_type, found.operation) == (0, 0, AclOperation.UNKNOWN)
     assert str(found) == "allow User:a unknown on unknown unknown 'x' from *"
 
 
 def test_an_unknown_topic_is_asked_for_a_while_only() -> None:
     script = AdminScript()
-    with pytest.raises(BrokerError, match="knows no such topic"):
-        script.run(flows.list_offsets(script.asking, {A: "latest"}))
+    with pytest.raises(BrokerError, match="does not know the topic"):
+        script.run(flows.list_offsets(script.context, {A: "latest"}))
     assert 2.0 <= script.now < 5.0
     late = AdminScript()
     late.answers["ListOffsets"] = offsets(lambda node, partition: 0)
     late.scheduler.call_at(1.2, lambda: late.topics.update({"orders": {0: 1}}))
-    assert late.run(flows.list_offsets(late.asking, {A: "latest"}))[A].offset == 7
+    assert late.run(flows.list_offsets(late.context, {A: "latest"}))[A].offset == 7
 
 
 # -------------------------------------------------------------------------------------------------- hanging and stray
@@ -313,7 +313,7 @@ class Transactions:
 
     def find(self, **options: Any) -> Any:
         options = {"max_transaction_timeout_ms": 900_000, "now": HOUR_MS, **options}
-        return self.script.run(flows.find_hanging_transactions(self.script.asking, **options))
+        return self.script.run(flows.find_hanging_transactions(self.script.context, **options))
 
     def _producers(self, node: int, request: Any) -> Any:
         topics = []
@@ -421,7 +421,7 @@ def test_where_a_coordinator_is_silent_nothing_is_called_hanging_for_its_sake() 
     found = at.find(timeout=5.0)
     assert [one.producer_id for one in found.transactions] == [2]
     assert list(found.errors) == [3]
-    assert "list transactions of broker 3: not done within 1.65 s" in str(found.errors[3])
+    assert "list transactions of broker 3: not finished within 1.65 s" in str(found.errors[3])
 
 
 def test_a_leader_that_is_down_leaves_the_others_searched() -> None:
@@ -444,9 +444,9 @@ def test_strays_are_those_without_writes() -> None:
     }
     at.open = {A: [(1, 0, HOUR_MS - 80_000), (2, 0, HOUR_MS - 90_000)], B: [(2, 0, HOUR_MS - 10_000)]}
     at.script.down = {3}
-    found = at.script.run(flows.find_stray_transactions(at.script.asking, now=HOUR_MS, timeout=5.0))
+    found = at.script.run(flows.find_stray_transactions(at.script.context, now=HOUR_MS, timeout=5.0))
     (one,) = found.transactions
     assert (one.transactional_id, one.idle_ms, one.age_ms, one.partitions) == ("silent", 80_000, 100_000, (A,))
     assert set(found.errors) == {3, C}
-    only = flows.find_stray_transactions(at.script.asking, transactional_ids=["busy"], idle_ms=0, now=HOUR_MS)
+    only = flows.find_stray_transactions(at.script.context, transactional_ids=["busy"], idle_ms=0, now=HOUR_MS)
     assert [one.idle_ms for one in at.script.run(only).transactions] == [10_000]

@@ -207,7 +207,7 @@ def test_list_and_describe(cluster: Cluster) -> None:
     assert name not in cluster.run("txn", "list", "--state", "Empty").out
     ran = cluster.run("txn", "describe", name, "nobody")
     assert ran.status is ExitStatus.ERROR
-    assert "describe transaction 'nobody': there is no such transactional id" in ran.err
+    assert "describe transaction 'nobody': the transactional id does not exist" in ran.err
     assert ran.out.splitlines()[1].split("  ")[:1] == [name]
     assert ran.out.rstrip().endswith(str(partition))
     fields = json.loads(cluster.run("txn", "describe", name, "-J").out)

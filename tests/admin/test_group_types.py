@@ -111,7 +111,7 @@ def script() -> AdminScript:
 
 def test_groups_of_every_type_are_described() -> None:
     found = script()
-    described = found.run(flows.describe_groups(found.asking, list(GROUPS)))
+    described = found.run(flows.describe_groups(found.context, list(GROUPS)))
     assert {name: group.type for name, group in described.items()} == {
         "classic-group": "classic",
         "consumer-group": "consumer",
@@ -131,7 +131,7 @@ def test_a_group_that_does_not_exist_is_reported_as_such(highest: dict[str, int]
     found = script()
     found.highest |= highest
     with pytest.raises(BrokerError) as caught:
-        found.run(flows.describe_groups(found.asking, ["ghost"]))
+        found.run(flows.describe_groups(found.context, ["ghost"]))
     assert (caught.value.name, caught.value.resource) == ("GROUP_ID_NOT_FOUND", "ghost")
 
 
@@ -158,11 +158,11 @@ def test_the_offsets_of_a_share_group_are_refused(call: Any, partitions: Any) ->
 
     found.answers["OffsetFetch"] = no_offsets
     found.highest["OffsetFetch"] = 9  # by name, not by id
-    with pytest.raises(UnsupportedError, match="group 'share-group' is a share group, expected one"):
-        found.run(call(found.asking, "share-group", partitions))
+    with pytest.raises(UnsupportedError, match="group 'share-group' is a share group"):
+        found.run(call(found.context, "share-group", partitions))
     if call is flows.list_group_offsets:
         without = {} if partitions is None else {partitions[0]: None}
-        assert found.run(call(found.asking, "consumer-group", partitions)) == without
+        assert found.run(call(found.context, "consumer-group", partitions)) == without
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ def test_broker_or_files_are_needed() -> None:
 def test_a_broker_that_is_not_there() -> None:
     ran = run("topics", "list", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=400")
     assert ran.status is ExitStatus.ERROR
-    assert "list topics of the cluster: not done within 0.4 s; the last answer: " in ran.err
+    assert "list topics of the cluster: not finished within 0.4 s; last error: " in ran.err
     assert "127.0.0.1:1" in ran.err
 
 
@@ -164,7 +164,7 @@ def test_properties_by_everybodys_names(name: str, value: str, taken: dict[str, 
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("ssl.keystore.type", "JKS", "only PEM files can be read"),
+        ("ssl.keystore.type", "JKS", "reads only PEM files"),
         ("linger.ms", "soon", "linger.ms must be a number"),
         ("enable.idempotence", "maybe", "must be true or false"),
         ("sasl.jaas.config", 'required username="me" pass="hidden"', "expected ... required username"),

@@ -126,7 +126,7 @@ def test_what_is_refused(apache_kafka: ApacheKafka, backup: Path, name: str) -> 
         producer.send(full, b"mine", partition=0)
     ran = restore(apache_kafka, backup, "--map", f"{name}={full}")
     assert (ran.status, ran.out) == (ExitStatus.ERROR, "")
-    assert f"{full}-0 holds records, and they are not of this restore" in ran.err
+    assert f"{full}-0 has records that are not of this restore" in ran.err
     assert len(there(apache_kafka, full)[0]) == 1
     ran = restore(apache_kafka, backup, "--map", f"{name}={full}", "--append")
     assert ran.status is ExitStatus.OK, ran.err

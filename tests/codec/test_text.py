@@ -196,7 +196,7 @@ def test_wrong_templates_are_refused() -> None:
     decoded = kcodec.decode(build_batch([RecordSpec()]), columns=["offset"])
     with pytest.raises(ValueError, match="'value' is missing"):
         json_lines(["value"]).format(decoded)
-    with pytest.raises(ValueError, match="no escape"):
+    with pytest.raises(ValueError, match="not a valid escape"):
         unescape("\\q")
 
 

@@ -70,7 +70,7 @@ def test_what_passes_is_joined_through(kind: type, code: ErrorCode, has_joined: 
     fail_next(world, one, kind, has_joined, code=code)
     world.run(0.5)
     world.settle()
-    assert not one.membership.gate.is_held
+    assert not one.membership.group_lock.is_held
     keeps_id, is_lost = PASSING[code]
     assert one.told("lose") == ([ALL] if is_lost and has_joined else [])
     if has_joined:
@@ -103,7 +103,7 @@ def test_what_does_not_pass_is_an_error_of_poll(kind: type, code: int, has_joine
     assert error.code == code
     assert "'g'" in str(error)
     assert isinstance(error, AuthorizationError) == (code == ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    assert not one.membership.gate.is_held
+    assert not one.membership.group_lock.is_held
     assert one.told("lose") == ([ALL] if has_joined else [])
     sent = len(world.requests)
     world.run(30)
@@ -168,7 +168,7 @@ def test_answers_that_do_not_come(kind: type, way: str, has_joined: bool) -> Non
     fail_next(world, one, kind, has_joined, **{way: True})
     world.run(0.3)
     world.settle()
-    assert not one.membership.gate.is_held
+    assert not one.membership.group_lock.is_held
     assert one.membership.error is None
 
 
@@ -215,7 +215,7 @@ def test_an_answer_of_another_protocol_is_not_taken(what: str, field: str, value
     assert isinstance(one.membership.error, BrokerError)
     assert one.membership.error.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert value in str(one.membership.error)
-    assert not one.membership.gate.is_held
+    assert not one.membership.group_lock.is_held
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\xff\xff\x00", b"\x00\x01\x00\x00\x00\x07ab"])
@@ -225,7 +225,7 @@ def test_an_assignment_that_cannot_be_read_is_an_error_of_poll(data: bytes) -> N
     world.rewrite[SyncGroupRequest] = {"assignment": data}
     world.run(1)
     assert isinstance(one.membership.error, DecodeError)
-    assert not one.membership.gate.is_held
+    assert not one.membership.group_lock.is_held
 
 
 def test_a_member_that_talks_nonsense_is_named_by_the_leader() -> None:
@@ -270,4 +270,4 @@ def test_an_answer_that_comes_when_we_are_out_already_changes_nothing() -> None:
         world.run(5)
         world.settle()
         assert one.has == set(ALL)
-        assert not one.membership.gate.is_held
+        assert not one.membership.group_lock.is_held

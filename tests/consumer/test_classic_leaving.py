@@ -115,7 +115,7 @@ def test_who_goes_while_the_coordinator_holds_its_join_goes_at_once(way: str) ->
     one = world.client("a")
     world.run_until(lambda: len(world.sent(JoinGroupRequest, "a")) == 2)
     world.run(0.5)
-    assert unnarrowed(one.membership.gate.is_held)
+    assert unnarrowed(one.membership.group_lock.is_held)
     if way == "leave":
         one.flow(one.membership.leave(5.0, "closing"), 1.0)
         world.run(0.1)
@@ -127,7 +127,7 @@ def test_who_goes_while_the_coordinator_holds_its_join_goes_at_once(way: str) ->
     else:
         one.task.cancel()
         one.is_alive = False
-    assert not one.membership.gate.is_held
+    assert not one.membership.group_lock.is_held
     if way != "cancel":
         assert world.requests[-1][3] == "heartbeat"
         assert len(world.group.members) == 1
@@ -270,7 +270,7 @@ def test_a_forced_heartbeat_does_not_wait_behind_a_join_that_is_held() -> None:
     if world.group.leader != one.membership.member.generation.member_id:
         cooperative(world, "third")
     world.run(2)
-    assert one.membership.gate.is_held
+    assert one.membership.group_lock.is_held
     start = world.now
     assert one.flow(one.membership.force_heartbeat(5.0)) is Heartbeat.REBALANCE_IN_PROGRESS
     assert world.now - start < 0.1
@@ -319,4 +319,4 @@ def test_requests_below_static_members_are_refused_for_a_static_member() -> None
     one = world.client("a", group_instance_id="x")
     world.run(1)
     assert one.membership.error is not None
-    assert not one.membership.gate.is_held
+    assert not one.membership.group_lock.is_held

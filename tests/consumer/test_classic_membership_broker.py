@@ -113,7 +113,7 @@ def test_two_eager_members_and_a_forced_heartbeat(apache_kafka: ApacheKafka, sta
     assert len(one.owned) == len(two.owned) == 2
     assert one.membership.group_metadata.generation_id == old.generation_id + 1
     assert one.told("revoke") == [frozenset(wanted)]
-    assert not one.membership.gate.is_held
+    assert not one.membership.group_lock.is_held
 
 
 def test_a_cooperative_hand_over_never_has_two_owners(apache_kafka: ApacheKafka, start: Start) -> None:

@@ -128,7 +128,7 @@ class Life:
             self.world.run(0.1)
         self.world.settle(200)
         for one in self.live:
-            assert not one.membership.gate.is_held
+            assert not one.membership.group_lock.is_held
             assert one.membership.error is None
 
 

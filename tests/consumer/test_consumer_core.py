@@ -216,15 +216,15 @@ def test_one_that_leaves_commits_when_its_own_rejoin_is_over(make: Make) -> None
     commits = face.consumer._core.committed_offsets.commits
 
     def rejoin() -> Flow[None]:
-        yield from member.gate.acquire()
+        yield from member.group_lock.acquire()
         yield from wait(Signal(), 0.1)
         assert commits == []
-        member.gate.release()
+        member.group_lock.release()
 
     done = face.flow(rejoin())
     face.do("unsubscribe")
     assert done.done and done.error is None
-    assert commits == [{ONE: 0}] and not member.gate.is_held
+    assert commits == [{ONE: 0}] and not member.group_lock.is_held
 
 
 def test_a_close_that_is_given_up_gives_up_quietly(make: Make) -> None:
@@ -243,7 +243,7 @@ def test_a_close_that_is_given_up_gives_up_quietly(make: Make) -> None:
     done = face.flow(give_up())
     face.wait(0.02)
     assert done.error is None and isinstance(task.error, CancelledFlow)
-    assert core.membership is None and member.left == [] and not member.gate.is_held
+    assert core.membership is None and member.left == [] and not member.group_lock.is_held
     assert face.do("assignment") == frozenset()
 
 
@@ -269,11 +269,11 @@ def test_what_was_lost_is_not_committed_by_what_was_queued(make: Make) -> None:
     core = face.consumer._core
 
     def queued() -> Flow[None]:
-        yield from core.commits._gate.acquire()  # a commit before it is not answered yet
+        yield from core.commits._commit_lock.acquire()  # a commit before it is not answered yet
         core.commits.put({ONE: OffsetAndMetadata(5), TWO: OffsetAndMetadata(6)}, None, is_forced=True)
         core.commits.put({ONE: OffsetAndMetadata(7)}, None, is_forced=True)
         core.remove([ONE])
-        core.commits._gate.release()
+        core.commits._commit_lock.release()
 
     face.flow(queued())
     face.wait(0.05)
@@ -283,13 +283,13 @@ def test_what_was_lost_is_not_committed_by_what_was_queued(make: Make) -> None:
 def test_unsubscribe_gives_everything_away_and_assign_is_possible_then(make: Make) -> None:
     face = make()
     member = given(face, ONE, TWO)
-    with pytest.raises(ValueError, match="excludes assigning"):
+    with pytest.raises(ValueError, match="assign is not possible after subscribe"):
         face.do("assign", [THREE])
     face.do("unsubscribe")
     assert face.do("assignment") == frozenset() and member.left == ["the consumer unsubscribed"]
     face.do("assign", [THREE])
     assert face.do("assignment") == {THREE}
-    with pytest.raises(ValueError, match="excludes a subscription"):
+    with pytest.raises(ValueError, match="subscribe is not possible after assign"):
         face.do("subscribe", ["orders"])
 
 
@@ -358,12 +358,12 @@ def test_one_polls_at_a_time(make: Make) -> None:
         if isinstance(face, Loop):
 
             async def awaited() -> None:
-                with pytest.raises(RuntimeError, match="under way") as error:
+                with pytest.raises(RuntimeError, match="already running") as error:
                     await face.consumer.poll(0.0)
                 failed.append(str(error.value))
 
             return awaited()
-        with pytest.raises(RuntimeError, match="under way") as error:
+        with pytest.raises(RuntimeError, match="already running") as error:
             face.consumer.poll(0.0)
         failed.append(str(error.value))
         return None
@@ -394,13 +394,13 @@ def test_pause_keeps_records_and_seek_drops_them(make: Make) -> None:
     [
         ("subscribe", ([],), ValueError, "empty"),
         ("subscribe", (), ValueError, "pass either topics= or pattern="),
-        ("subscribe", ([""],), TypeError, "not the name of a topic|expected str"),
+        ("subscribe", ([""],), TypeError, "must not be empty|expected str"),
         ("assign", (["orders"],), TypeError, "expected TopicPartition"),
         ("seek", (ONE, 5), ValueError, "not assigned"),
         ("seek", (ONE, -1), ValueError, "no offset"),
         ("pause", (ONE,), ValueError, "not assigned"),
         ("position", (ONE,), ValueError, "not assigned"),
-        ("offsets_for_times", ({ONE: -5},), ValueError, "no time"),
+        ("offsets_for_times", ({ONE: -5},), ValueError, "must be a time in ms"),
         ("enforce_rebalance", (), ValueError, "needs a subscription"),
     ],
 )
@@ -411,7 +411,7 @@ def test_wrong_calls_say_so(make: Make, call: str, arguments: Any, kind: type[Ex
 
 @pytest.mark.parametrize("call", ["commit", "commit_async", "group_metadata"])
 def test_what_needs_a_group_says_so(make: Make, call: str) -> None:
-    with pytest.raises(ValueError, match="needs group_id"):
+    with pytest.raises(ValueError, match="with group_id="):
         make(group_id=None).do(call)
 
 
@@ -430,7 +430,7 @@ def test_what_needs_a_group_says_so(make: Make, call: str) -> None:
         ({"group_protocol": "consumer", "partition_assignment_strategy": "range"}, "group_remote_assignor"),
         ({"group_remote_assignor": "uniform"}, "no effect"),
         ({"max_poll_records": 0}, "at least 1"),
-        ({"group_id": None, "group_instance_id": "a"}, "needs a group_id"),
+        ({"group_id": None, "group_instance_id": "a"}, "requires group_id"),
     ],
 )
 def test_impossible_options_say_so(make: Make, options: dict[str, Any], text: str) -> None:

@@ -305,7 +305,7 @@ def test_an_answer_above_max_response_bytes_is_an_error_of_the_partition_it_is_a
             wanted = call.request.build(18)
             if any(part.partition == 0 for topic in wanted.topics for part in topic.partitions):
                 limit = LimitExceededError(
-                    "a frame of 900 bytes, more than max_response_bytes=500",
+                    "a frame of 900 bytes exceeds max_response_bytes=500",
                     limit="max_response_bytes",
                     value=500,
                     claimed=900,

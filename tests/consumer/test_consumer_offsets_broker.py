@@ -22,15 +22,15 @@ from kcodec import (
     TopicPartition,
 )
 from kcodec.client import Admin, Consumer, Producer
-from kcodec.cluster.list_offsets import list_offsets, list_offsets_question
-from kcodec.cluster.retry_driver import Asking, settle
+from kcodec.cluster.list_offsets import list_offsets, list_offsets_handler
+from kcodec.cluster.retry_driver import CallContext, request_items
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignment import Assignment
-from kcodec.consumer.committed_offsets import CommittedOffsets, commit_question, fetch_question
+from kcodec.consumer.committed_offsets import CommittedOffsets, offset_commit_handler, offset_fetch_handler
 from kcodec.consumer.lag import PartitionLag
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
-from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_question
+from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_handler
 from kcodec.flow import Flow, sleep, spawn
 from kcodec.testing.kafka import ApacheKafka
 
@@ -73,26 +73,26 @@ def topic_of(
 
 def test_every_version_is_understood(apache_kafka: ApacheKafka, runner: Threaded) -> None:
     place, group, cluster = topic_of(apache_kafka), unused(), runner.client.cluster
-    asking = Asking(cluster, 10.0, int)
+    context = CallContext(cluster, 10.0, int)
 
-    def ask(question: Any, lowest: int, highest: int) -> dict[int, Any]:
+    def ask(handler: Any, lowest: int, highest: int) -> dict[int, Any]:
         found = {}
         for version in range(lowest, highest + 1):
-            fixed = replace(question, lowest=max(version, question.lowest), highest=version)
-            outcome = runner.run(settle(asking, [place], fixed, asking.deadline(10.0)), 20.0)
+            fixed = replace(handler, lowest=max(version, handler.lowest), highest=version)
+            outcome = runner.run(request_items(context, [place], fixed, context.deadline(10.0)), 20.0)
             found[version] = outcome.value()[place]
         return found
 
     runner.run(cluster.ensure_topic(place.topic, 10.0))
     assert cluster.topic_id(place.topic) is not None and cluster.leader_epoch(*place) == 0
     for timestamp, offset in ((-2, 0), (-1, 10), (TIME + 2500, 3), (TIME + 60_000, -1)):
-        listed = ask(list_offsets_question(cluster, {place: timestamp}, IsolationLevel.READ_UNCOMMITTED), 1, 11)
+        listed = ask(list_offsets_handler(cluster, {place: timestamp}, IsolationLevel.READ_UNCOMMITTED), 1, 11)
         assert {version: one.offset for version, one in listed.items()} == dict.fromkeys(range(1, 12), offset)
     given = OffsetAndMetadata(7, "note", 0)
-    assert set(ask(commit_question(cluster, group, {place: given}), 2, 10).values()) == {None}
-    fetched = ask(fetch_question(cluster, group, [place]), 1, 10)
+    assert set(ask(offset_commit_handler(cluster, group, {place: given}), 2, 10).values()) == {None}
+    fetched = ask(offset_fetch_handler(cluster, group, [place]), 1, 10)
     assert fetched == {n: given if n >= 5 else replace(given, leader_epoch=-1) for n in range(1, 11)}
-    ends = ask(epoch_end_question(cluster, {place: Position(7, 0, -1)}), 2, 4)
+    ends = ask(epoch_end_handler(cluster, {place: Position(7, 0, -1)}), 2, 4)
     assert ends == dict.fromkeys((2, 3, 4), EpochEnd(0, 10))
 
 
@@ -221,7 +221,7 @@ def test_where_a_consumer_begins_without_a_committed_offset(apache_kafka: Apache
             assert consumer.position(place) == offset, policy
     with Consumer(bootstrap_servers=servers, group_id=unused(), auto_offset_reset="none") as consumer:
         consumer.assign([place])
-        with pytest.raises(NoOffsetForPartitionError, match="seek to where reading is to begin"):
+        with pytest.raises(NoOffsetForPartitionError, match="seek to the first offset to read"):
             consumer.poll(10.0)
         consumer.seek(place, 500)
         with pytest.raises(OffsetOutOfRangeError) as raised:

@@ -181,6 +181,6 @@ def test_admin_tells_the_lag_of_a_group() -> None:
     world = world_with(a={"end": 12, "stable": 6}, b={"end": 10})
     held(world, ids={71: "copy-1"})
     world.offsets[A] = OffsetAndMetadata(4)
-    found = world.run_flow(flows.describe_group_lag(world.asking, "g", [A, B]))
+    found = world.run_flow(flows.describe_group_lag(world.context, "g", [A, B]))
     assert found[A] == PartitionLag(None, 4, 12, 6, BlockingTransaction("copy-1", 71, 3, 6, 4000, 5000))
     assert (found[A].lag, found[A].stable_lag, found[B].lag) == (8, 2, None)

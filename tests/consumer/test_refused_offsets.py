@@ -22,7 +22,7 @@ MODES = pytest.mark.parametrize("on_error", ["raise", "skip"])
 
 
 def read(broker: VirtualBroker, seconds: float, **options: Any) -> tuple[list[int], list[DecodeError], int]:
-    """The offsets of all that is polled, the errors on the way, and the batches that were left out."""
+    """The offsets of all that is polled, the errors on the way, and the batches that were skipped."""
 
     async def program() -> tuple[list[int], list[DecodeError], int]:
         found: list[int] = []
@@ -94,7 +94,7 @@ def test_skip_leaves_out_what_was_refused_and_says_so(caplog: pytest.LogCaptureF
     assert world.drain(10.0) == [b"6", b"7"]
     assert world.fetcher.buffer.skipped_batches == 1
     texts = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
-    assert len(texts) == 2 and "left out offset 3" in texts[0] and "offsets 3 to 5 were left out" in texts[1]
+    assert len(texts) == 2 and "skipped offset 3" in texts[0] and "offsets 3 to 5 were skipped" in texts[1]
 
 
 def test_skip_requests_each_next_offset_twice() -> None:

@@ -214,14 +214,14 @@ def test_options_for_one_partition_are_refused(tmp_path: Path, option: str) -> N
 def test_neither_a_partition_nor_a_log_directory_is_told(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for opener in (kcodec.open, open_log_directory):
-        with pytest.raises(FileNotFoundError, match=r"no segment is there.*so it is no log directory"):
+        with pytest.raises(FileNotFoundError, match=r"has no segment.*as a log directory has"):
             opener(tmp_path)
     with pytest.raises(FileNotFoundError, match="no such directory"):
         open_log_directory(tmp_path / "absent")
     with pytest.raises(ValueError, match="is a partition directory"):
         open_log_directory(partition(tmp_path, [plain(0)]))
     (tmp_path / "empty-0").mkdir()
-    with pytest.raises(FileNotFoundError, match="no segment is there"):
+    with pytest.raises(FileNotFoundError, match="has no segment"):
         kcodec.open(tmp_path / "empty-0")
 
 
@@ -240,7 +240,7 @@ def test_a_partition_without_a_segment_yet_stops_nothing(tmp_path: Path) -> None
     directory = made(tmp_path)
     assert directory.topics == {"orders": (0, 1)}
     assert [found.partition for found in directory.transactions()] == [0]
-    with pytest.raises(FileNotFoundError, match="no segment is there"):
+    with pytest.raises(FileNotFoundError, match="has no segment"):
         directory["orders-1"]
 
 

@@ -91,7 +91,7 @@ def test_what_is_no_log_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a segment"):
         kcodec.open(directory / "00000000000000000000.index")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="no segment is there"):
+    with pytest.raises(FileNotFoundError, match="has no segment"):
         kcodec.open(tmp_path / "empty")
     with pytest.raises(ValueError, match="high_watermark"):
         kcodec.open(directory, high_watermark=-1)

@@ -94,7 +94,7 @@ def test_a_child_is_told_and_the_parent_goes_on_undisturbed(make: Make) -> None:
         for _ in range(3):
             told = in_child(lambda: runner.run(ask()))
             assert told.startswith("TransportError: this client belongs to process")
-            assert "must make its own" in told
+            assert "must create its own" in told
         assert count_asked(peer) == asked
         runner.run(ask())
         assert peer.connections == connections
@@ -147,7 +147,7 @@ def test_a_fork_in_the_middle_of_something_blocks_no_child(held: str) -> None:
         settled(runner)
         with runner.carrier._lock if held == "_lock" else contextlib.nullcontext():
             began = time.monotonic()
-            assert "must make its own" in in_child(lambda: runner.run(ask()))
+            assert "must create its own" in in_child(lambda: runner.run(ask()))
             assert in_child(runner.close) == "None"
             assert time.monotonic() - began < CHILD_SECONDS / 2
         runner.close()
@@ -194,7 +194,7 @@ def test_forks_under_load_cost_no_record(apache_kafka: ApacheKafka) -> None:
         is_over.set()
         sender.join()
         offsets = [delivery.result(10).offset for delivery in deliveries]
-    assert all("must make its own" in each for each in told[:10]), told
+    assert all("must create its own" in each for each in told[:10]), told
     assert told[10:] == ["None"] * 3
     assert offsets == list(range(len(deliveries)))
     assert apache_kafka.end_offset(topic, 0) == len(deliveries)
@@ -239,7 +239,7 @@ def test_a_loop_of_asyncio_in_a_child_is_a_new_one(apache_kafka: ApacheKafka) ->
     runner.run(runner.client.cluster.refresh(5.0))
 
     def work() -> str:
-        with pytest.raises(TransportError, match="must make its own"):
+        with pytest.raises(TransportError, match="must create its own"):
             asyncio.new_event_loop().run_until_complete(runner.carrier.run(ask()))
         own = sync.ThreadLoop(Client(ClientConfig.take({"bootstrap_servers": apache_kafka.bootstrap_servers})))
         own.run(own.client.cluster.refresh(5.0), 10)

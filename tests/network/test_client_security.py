@@ -84,11 +84,11 @@ def test_what_is_under_way_when_a_renewal_fails_may_have_been_acted_on(make: Mak
 
     with Peer(answer) as peer:
         runner = make(peer.address, **TOKEN_LOGIN, sasl_oauth_token_provider=lambda: next(given, None))
-        with within(3.0), pytest.raises(TransportError, match="gave a NoneType") as caught:
+        with within(3.0), pytest.raises(TransportError, match="returned a NoneType") as caught:
             runner.run(init_producer_id())
         assert type(caught.value) is TransportError
         assert caught.value.possibly_sent
-        with within(2.0), pytest.raises(AuthenticationError, match="gave a NoneType") as refused:
+        with within(2.0), pytest.raises(AuthenticationError, match="returned a NoneType") as refused:
             runner.run(init_producer_id())
         assert not refused.value.possibly_sent
 
@@ -136,7 +136,7 @@ def test_a_broker_that_is_silent_during_the_login_is_given_up(make: Make, silent
     def answer(peer: Peer, request: Request) -> bytes | None:
         return None if request.api_key == silent else usual(peer, request)
 
-    with Peer(answer) as peer, within(3.0), pytest.raises(TransportError, match=r"no answer to Sasl|not sent within"):
+    with Peer(answer) as peer, within(3.0), pytest.raises(TransportError, match=r"no response to Sasl|not sent within"):
         make(peer.address, **{**LOGIN, "request_timeout_ms": 400}).run(init_producer_id(timeout=1.0))
 
 

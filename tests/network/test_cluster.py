@@ -92,7 +92,7 @@ def test_a_topic_requested_during_a_request_follows_at_once() -> None:
     class Busy(World):
         def start_call(self, call: Call, done: Done) -> Any:
             if not self.asked:
-                self.cluster.topics_wanted(["a"])
+                self.cluster.add_topics(["a"])
             return super().start_call(call, done)
 
     world = Busy(

@@ -157,7 +157,7 @@ def test_a_forked_child_is_told_to_make_its_own(apache_kafka: ApacheKafka) -> No
         told = os.read(reading, 10_000).decode().splitlines()
         os.close(reading)
         os.close(writing)
-        assert len(told) == 3 and all("must make its own" in line for line in told), told
+        assert len(told) == 3 and all("must create its own" in line for line in told), told
         assert delivery.result().offset == 0
     assert stored_values(apache_kafka, topic) == [b"x"]
 

@@ -39,9 +39,9 @@ def test_a_full_buffer_names_the_cause(kind: type, apache_kafka: ApacheKafka) ->
 def test_a_result_that_is_late_names_the_cause() -> None:
     with pytest.raises(DeliveryErrors), Producer(bootstrap_servers=NOWHERE) as producer:
         delivery = producer.send("orders", b"x")
-        with pytest.raises(DeliveryTimeoutError, match=r"not done within 0.3 s: .*Connection refused"):
+        with pytest.raises(DeliveryTimeoutError, match=r"no result within 0.3 s: .*Connection refused"):
             delivery.result(0.3)
-        with pytest.raises(DeliveryTimeoutError, match=r"unfinished after 0.2 s: .*Connection refused"):
+        with pytest.raises(DeliveryTimeoutError, match=r"not finished after 0.2 s: .*Connection refused"):
             producer.flush(0.2)
         producer.close(0.1)
 

@@ -103,7 +103,7 @@ def requests_of(method: str, given: dict[str, Any], *, is_async: bool) -> list[A
     script.answers = Answers(Metadata=lambda node, request: script._metadata(request))
     kind: Any = aio.Admin if is_async else Admin
     admin = kind.__new__(kind)
-    admin._asking = script.asking
+    admin._context = script.context
 
     async def run(flow: Any) -> Any:
         return script.run(flow)

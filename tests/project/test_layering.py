@@ -115,9 +115,9 @@ LATE_IN_CORE = {"zstandard", "isal", "lz4", "numpy"}
 EARLY = {
     ("kcodec.spark.limited_readers", "pyspark"),
     ("kcodec.spark.source", "pyspark"),
+    ("kcodec.spark.writers", "pyspark"),
     ("kcodec.spark.stream_readers", "pyspark"),
     ("kcodec.spark.topic_source", "pyspark"),
-    ("kcodec.spark.writers", "pyspark"),
     ("kcodec.compat._aiokafka_classes", "aiokafka"),
     ("kcodec.compat._kafka_python_classes", "kafka"),
 }

@@ -172,9 +172,9 @@ def test_a_time_in_the_place_of_an_offset_is_explained() -> None:
     script.answers["ListOffsets"] = offsets
     level = IsolationLevel.READ_COMMITTED
     with pytest.raises(OffsetOutOfRangeError, match=r"time 2026-11-22T\S+ is meant, write kcodec.Timestamp\(179"):
-        script.run(TopicRange("orders", None, 1795343622051, "latest").resolve(script.asking, level))
+        script.run(TopicRange("orders", None, 1795343622051, "latest").resolve(script.context, level))
     with pytest.raises(OffsetOutOfRangeError) as caught:
-        script.run(TopicRange("orders", None, 5000, "latest").resolve(script.asking, level))
+        script.run(TopicRange("orders", None, 5000, "latest").resolve(script.context, level))
     assert "Timestamp" not in str(caught.value)
     assert kcodec.Timestamp(5).ms == 5
 
@@ -189,8 +189,8 @@ def test_a_missing_topic_is_not_to_be_retried(call: Any) -> None:
             for name in request.topic_names
         ]
     )
-    with pytest.raises(BrokerError, match="topic 'ghost': there is no such topic or partition") as caught:
-        script.run(call(script.asking, ["ghost"]))
+    with pytest.raises(BrokerError, match="topic 'ghost': the topic or partition does not exist") as caught:
+        script.run(call(script.context, ["ghost"]))
     assert (caught.value.code, caught.value.remedy, caught.value.resource) == (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         "stop",

@@ -234,7 +234,7 @@ def test_a_column_is_a_sequence() -> None:
     assert (column[0], column[-1], column[1:3], column[::-2]) == (3, 7, [4, 5], [7, 5, 3])
     assert column == decoded(columns=("offset",)).column("offset")
     for index in (5, -6, 1 << 70):
-        with pytest.raises(IndexError, match="column 'offset', which has 5"):
+        with pytest.raises(IndexError, match="column 'offset' has 5 rows"):
             column[index]
     with pytest.raises(TypeError):
         column["3"]  # type: ignore[call-overload]

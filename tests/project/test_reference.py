@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 
 import api_reference
+import docstring_markup
 import pytest
 from api_reference import Entry
 
@@ -79,7 +80,7 @@ def test_signatures_of_the_core_have_types_and_defaults() -> None:
     ],
 )
 def test_docstrings_become_restructured_text(text: str, expected: list[str] | None) -> None:
-    lines = api_reference.as_rst(text, ("name", "other"))
+    lines = docstring_markup.as_rst(text, ("name", "other"), api_reference.targets())
     if expected is not None:
         assert lines == expected
     elif text.startswith("name"):

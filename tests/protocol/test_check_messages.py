@@ -152,5 +152,5 @@ def test_a_record_without_a_class_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_table_that_is_only_written_otherwise_is_not_found() -> None:
-    same = altered(INIT, "fence who had it", "fence him who had it")
+    same = altered(INIT, "fence its previous producer", "fence him who had it")
     assert check_messages.differences([same]) == []

@@ -74,7 +74,7 @@ def test_a_code_of_a_later_kafka_is_named_unknown() -> None:
 
 
 def test_no_error_is_none() -> None:
-    with pytest.raises(ValueError, match="Produce: code 0 is no error"):
+    with pytest.raises(ValueError, match="Produce: code 0 \\(NONE\\)"):
         broker_error(0, "Produce")
 
 

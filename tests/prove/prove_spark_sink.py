@@ -323,7 +323,7 @@ class Story:
             self._kill_one_of("pyspark.daemon", "workers killed")
 
     def _kill_executors(self) -> None:
-        while self._after_batches(2, 5):
+        while self._after_batches(1, 3):
             self._kill_one_of("CoarseGrainedExecutorBackend", "executors killed")
 
     def _kill_brokers(self) -> None:
@@ -348,7 +348,7 @@ class Story:
         """(rows lost, rows duplicated) for a read_committed consumer."""
         self.proxy.clear_rules()
         found = read_committed(self.kafka.bootstrap_servers, self.topic, PARTITIONS, 180.0)
-        seen = Counter(value for values in found.values() for value in values)
+        seen = Counter(value.rstrip() for values in found.values() for value in values)
         lost = sum(row not in seen for row in self.rows)
         foreign = seen.keys() - set(self.rows)
         if foreign:
@@ -374,7 +374,7 @@ def story_of(part: str, arguments: argparse.Namespace) -> tuple[dict[str, Any], 
         return KINDS[part], 3, {**base, "batches": arguments.batches, "faults": faults, "sink": "exactly_once"}
     if part == "executors":
         faults = ("executors", "workers")
-        story = {**base, "batches": few, "faults": faults, "sink": "exactly_once", "rounds": 1, "pause": 1.0}
+        story = {**base, "batches": 2 * few, "faults": faults, "sink": "exactly_once", "rounds": 1, "pause": 1.0}
         return {}, 1, {**story, "master": "local-cluster[2,2,1024]", "driver_kills": False}
     if part == "control":
         return {}, 1, {**base, "batches": few, "faults": (), "sink": "control"}

@@ -142,10 +142,12 @@ def test_deleted_records_are_an_error_or_skipped(apache_kafka: ApacheKafka, read
     with Admin(bootstrap_servers=servers) as admin:
         admin.delete_records({TopicPartition(topic, 0): 4})
     with pytest.raises(
-        OffsetOutOfRangeError, match=r"\[2, 8\): the log holds \[4, 10\), so that offset 2 is not in it"
+        OffsetOutOfRangeError, match=r"\[2, 8\): the log contains \[4, 10\), so that offset 2 is not in it"
     ):
         read([OffsetRange(topic, 0, 2, 8)], bootstrap_servers=servers)
-    with pytest.raises(OffsetOutOfRangeError, match=r"\[5, 12\): the log holds \[4, 10\), so that it ends before 12"):
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"\[5, 12\): the log contains \[4, 10\), so that it ends before 12"
+    ):
         read([OffsetRange(topic, 0, 5, 12)], bootstrap_servers=servers)
     rows, lost = read([OffsetRange(topic, 0, 2, 12)], bootstrap_servers=servers, on_missing="skip")
     assert [offset for *_, offset in rows] == [*range(4, 10)]

@@ -173,7 +173,7 @@ def test_places() -> None:
         ({"start": datetime.datetime(2026, 1, 1)}, ValueError, "time zone"),
         ({"start": Timestamp(-1)}, ValueError, "1970"),
         ({"start": {"0": 1}}, TypeError, "partition"),
-        ({"start": {3: 1}, "partitions": [0]}, ValueError, "not among"),
+        ({"start": {3: 1}, "partitions": [0]}, ValueError, "not in partitions="),
     ],
 )
 def test_places_that_are_none(where: dict[str, Any], kind: type[Exception], told: str) -> None:
@@ -185,10 +185,10 @@ def test_a_start_outside_the_log_is_an_error_that_says_what_there_is() -> None:
     world, (log,) = world_of()
     fill(log)
     log.log_start = 12
-    with pytest.raises(OffsetOutOfRangeError, match=r"t-0: start offset 5 .* holds \[12, 30\)") as caught:
+    with pytest.raises(OffsetOutOfRangeError, match=r"t-0: start offset 5 is not in the log \[12, 30\)") as caught:
         Reader(world).open(start=5)
     assert (caught.value.log_start_offset, caught.value.log_end_offset) == (12, 30)
-    with pytest.raises(OffsetOutOfRangeError, match=r"31 .* holds \[12, 30\)"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"31 is not in the log \[12, 30\)"):
         Reader(world).open(start=31)
     log.append(b"open", producer_id=4)
     assert Reader(world).open(start=31).all().rows == {}  # in the log, behind the last stable offset
@@ -199,7 +199,7 @@ def test_unknown_topics_and_partitions_are_said_so() -> None:
     with pytest.raises(BrokerError, match="'nowhere'") as caught:
         Reader(world, "nowhere").open()
     assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    with pytest.raises(BrokerError, match="2 partitions, numbered from 0, and no 5"):
+    with pytest.raises(BrokerError, match="2 partitions, numbered from 0, and no partition 5"):
         Reader(world).open(partitions=[1, 5])
-    with pytest.raises(BrokerError, match="no 9"):
+    with pytest.raises(BrokerError, match="no partition 9"):
         Reader(world).open(start={9: 0})

@@ -37,7 +37,7 @@ def test_an_end_that_never_comes_is_an_error_by_the_deadline() -> None:
     log.append(b"open", producer_id=9)
     begun = world.now
     reader = Reader(world).open(end=9)
-    with pytest.raises(DeliveryTimeoutError, match=r"t-0: offset 6 \(reading up to 9\).*ends at 6 of 7: an open trans"):
+    with pytest.raises(DeliveryTimeoutError, match=r"t-0: offset 6 \(reading up to 9\).*end at 6 of 7: an open trans"):
         reader.all()
     assert reader.rows[0] == log.expected(0, 6)
     assert 5.0 <= world.now - begun < 7.0
@@ -119,7 +119,7 @@ def test_a_topic_that_is_deleted_and_made_again_meanwhile() -> None:
     reader = Reader(world, max_partition_fetch_bytes=100, fetch_ahead_max_bytes=100).open()
     assert reader.take()
     fill(world.create_logs("t")[0], 200)
-    with pytest.raises(BrokerError, match="deleted and made again"):
+    with pytest.raises(BrokerError, match="deleted and created again"):
         reader.all()
 
 
@@ -226,7 +226,7 @@ def test_a_broker_that_cuts_its_first_batch_is_asked_for_more() -> None:
     fill(log)
     world.serves_whole_batches = False
     assert Reader(world, max_partition_fetch_bytes=1000).open().all().rows[0] == log.committed
-    with pytest.raises(DecodeError, match=r"longer than fetch_max_bytes \(4000\)"):
+    with pytest.raises(DecodeError, match=r"larger than fetch_max_bytes \(4000\)"):
         Reader(world, max_partition_fetch_bytes=1000, fetch_max_bytes=4000).open().all()
 
 

@@ -127,7 +127,7 @@ def test_a_last_answer_out_of_grammar_is_refused(final: bytes) -> None:
     exchange = scram().exchange(SHA256_NONCE)
     next(exchange)
     exchange.send(SHA256_CHALLENGE)
-    with pytest.raises(ExchangeRefused, match=r"not a SCRAM message|not base64|does not know"):
+    with pytest.raises(ExchangeRefused, match=r"not a valid SCRAM message|not valid base64|does not know"):
         exchange.send(final)
 
 
@@ -142,13 +142,13 @@ def test_an_error_of_the_server_is_shown() -> None:
 @pytest.mark.parametrize(
     ("challenge", "reason"),
     [
-        (b"", "not a SCRAM message"),
-        (b"r=abcX,s=c2FsdA==", "not a SCRAM message"),
-        (b"m=ext,r=abcX,s=c2FsdA==,i=4096", "not a SCRAM message"),
-        (b"r=abcX,s=c2FsdA==,i=-1", "not a SCRAM message"),
-        (b"r=abcX,s=c2FsdA==,i=4096\n", "not a SCRAM message"),
-        (b"r=abcX,s=c2FsdA==,i=" + b"9" * 5000, "not a SCRAM message"),
-        (b"r=abcX,s=c2F=dA,i=4096", "not base64"),
+        (b"", "not a valid SCRAM message"),
+        (b"r=abcX,s=c2FsdA==", "not a valid SCRAM message"),
+        (b"m=ext,r=abcX,s=c2FsdA==,i=4096", "not a valid SCRAM message"),
+        (b"r=abcX,s=c2FsdA==,i=-1", "not a valid SCRAM message"),
+        (b"r=abcX,s=c2FsdA==,i=4096\n", "not a valid SCRAM message"),
+        (b"r=abcX,s=c2FsdA==,i=" + b"9" * 5000, "not a valid SCRAM message"),
+        (b"r=abcX,s=c2F=dA,i=4096", "not valid base64"),
         (b"r=abc,s=c2FsdA==,i=4096", "nonce"),
         (b"r=xyzX,s=c2FsdA==,i=4096", "nonce"),
         (b"r=abcX,s=c2FsdA==,i=4095", "fewer than 4096"),
@@ -213,7 +213,7 @@ Answers = list[Any]
 
 def log_in(mechanism: str, exchange: Exchange, answers: Answers) -> tuple[float | None, list[Any]]:
     """Run `authenticate` against these answers: the lifetime, and the requests."""
-    flow = authenticate(mechanism, exchange, who="user 'alice'", host="broker", remedy="check it", timeout=5.0)
+    flow = authenticate(mechanism, exchange, principal="user 'alice'", host="broker", remedy="check it", timeout=5.0)
     requests, value = [], None
     try:
         while True:
@@ -257,28 +257,28 @@ def test_a_login_is_a_handshake_and_the_exchange(lifetime_ms: int, seconds: floa
     [
         (
             [offered(ErrorCode.UNSUPPORTED_SASL_MECHANISM)],
-            "SASL PLAIN as user 'alice' on broker: this listener offers PLAIN, SCRAM-SHA-256: set sasl_mechanism to one"
-            " of these [UNSUPPORTED_SASL_MECHANISM, 33]",
+            "SASL PLAIN as user 'alice' on broker: this listener supports PLAIN, SCRAM-SHA-256: set sasl_mechanism to "
+            "one of these [UNSUPPORTED_SASL_MECHANISM, 33]",
         ),
-        ([offered(ErrorCode.UNSUPPORTED_SASL_MECHANISM, ())], "this listener offers nothing"),
+        ([offered(ErrorCode.UNSUPPORTED_SASL_MECHANISM, ())], "this listener supports nothing"),
         (
             [offered(ErrorCode.UNSUPPORTED_SASL_MECHANISM, tuple(f"M{number}\n" for number in range(99)))],
             "M14\\n, M15\\n: set",
         ),
         (
             [offered(ErrorCode.ILLEGAL_SASL_STATE)],
-            "is this a listener without it? security_protocol must say so [ILLEGAL_SASL_STATE, 34]",
+            "check that security_protocol matches the listener [ILLEGAL_SASL_STATE, 34]",
         ),
         (
             [offered(ErrorCode.UNKNOWN_SERVER_ERROR)],
-            "the broker failed in a way that it has no code for [UNKNOWN_SERVER_ERROR, -1]",
+            "the broker failed with an error that has no code of its own [UNKNOWN_SERVER_ERROR, -1]",
         ),
         ([offered(9999)], "[UNKNOWN, 9999]"),
         (
             [offered(), refused("No such\r\nuser")],
             "on broker: No such\\r\\nuser; check it [SASL_AUTHENTICATION_FAILED, 58]",
         ),
-        ([offered(), refused(None)], "on broker: the credentials were refused; check it"),
+        ([offered(), refused(None)], "on broker: the broker rejected the credentials; check it"),
         ([offered(), refused("x" * 10_000)], "x" * MAX_MESSAGE_CHARACTERS + "...; check it"),
         ([offered(), refused("later", ErrorCode.REQUEST_TIMED_OUT)], "on broker: later [REQUEST_TIMED_OUT, 7]"),
     ],
@@ -294,7 +294,7 @@ def test_a_refusal_is_one_line_with_its_remedy(answers: Answers, text: str) -> N
 def test_a_server_that_lies_is_an_authentication_error_too() -> None:
     exchange = scram().exchange("abc")
     with pytest.raises(
-        AuthenticationError, match=r"^SASL SCRAM-SHA-256 as user 'alice' on broker: the broker asks for 1 iter"
+        AuthenticationError, match=r"^SASL SCRAM-SHA-256 as user 'alice' on broker: the broker requests 1 iter"
     ):
         log_in("SCRAM-SHA-256", exchange, [offered(), taken(b"r=abcX,s=c2FsdA==,i=1")])
 
@@ -304,7 +304,7 @@ def test_an_endless_exchange_is_ended() -> None:
         while True:
             yield b"and"
 
-    with pytest.raises(AuthenticationError, match="did not end after"):
+    with pytest.raises(AuthenticationError, match="is not complete after"):
         log_in("TALK", talkative(), [offered(), *[taken(b"then")] * MAX_EXCHANGE_MESSAGES])
 
 

@@ -86,9 +86,9 @@ def test_nothing_is_pickled(name: str) -> None:
     options = ClientConfig.take({"bootstrap_servers": "localhost:9092", "security_protocol": "SASL_SSL", **ALL[name]})
     for value in (security, options):
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-            with pytest.raises(TypeError, match="not pickled"):
+            with pytest.raises(TypeError, match="cannot be pickled"):
                 pickle.dumps(value, protocol)
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="cannot be pickled"):
         copy.deepcopy(security)
 
 
@@ -130,7 +130,10 @@ def test_a_secret_is_blind() -> None:
             {"security_protocol": "SASL_SSL", **TOKEN, "sasl_oauthbearer_scope": "x"},
             "sasl_oauthbearer_scope would have",
         ),
-        ({"security_protocol": "SASL_SSL", **TOKEN, "sasl_oauthbearer_extensions": {"auth": "x"}}, "no name for"),
+        (
+            {"security_protocol": "SASL_SSL", **TOKEN, "sasl_oauthbearer_extensions": {"auth": "x"}},
+            "is not a valid name",
+        ),
         (
             {"security_protocol": "SASL_SSL", **OIDC, "sasl_oauthbearer_ssl_cafile": "/no/file"},
             "sasl_oauthbearer_ssl_cafile",

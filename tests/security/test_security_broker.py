@@ -165,7 +165,7 @@ def test_a_mechanism_that_is_not_offered_names_those_that_are(guarded_kafka: Apa
         "sasl_aws_credentials_provider": lambda: ("AKIDEXAMPLE", WRONG),
     }
     text = refusal(options)
-    assert "this listener offers" in text
+    assert "this listener supports" in text
     assert all(mechanism in text for mechanism in MECHANISMS)
     assert text.endswith("[UNSUPPORTED_SASL_MECHANISM, 33]")
 
@@ -176,8 +176,8 @@ def test_a_broker_of_an_unknown_authority_is_refused(
 ) -> None:
     stranger = guarded_kafka.certificates.stranger().authority
     text = refusal({**guarded_kafka.client_options("alice", "PLAIN"), "ssl_cafile": str(stranger)}, ask)
-    assert f"TLS with bootstrap server {guarded_kafka.bootstrap_servers}: the broker's certificate is refused" in text
-    assert "ssl_cafile must hold the certificate of the authority that signed it" in text
+    assert f"TLS with bootstrap server {guarded_kafka.bootstrap_servers}: the broker's certificate is rejected" in text
+    assert "ssl_cafile must contain the certificate of the authority that signed it" in text
 
 
 def test_a_broker_of_another_name_is_refused(guarded_kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_an_expired_certificate_of_the_broker_is_refused(
     mutual: ApacheKafka, ask: Callable[[dict[str, Any]], str]
 ) -> None:
     text = refusal(mutual.client_options("alice", client_certificate=True), ask)
-    assert "the broker's certificate is refused: certificate has expired" in text
+    assert "the broker's certificate is rejected: certificate has expired" in text
 
 
 def trusting(mutual: ApacheKafka, certificate: Any) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def test_a_client_without_a_certificate_the_broker_trusts_is_one_clear_error(
 
 @pytest.mark.parametrize(
     ("protocol", "words"),
-    [("SSL", "does this listener demand SASL"), ("PLAINTEXT", "TLS"), ("SASL_PLAINTEXT", "TLS")],
+    [("SSL", "if this listener requires SASL"), ("PLAINTEXT", "TLS"), ("SASL_PLAINTEXT", "TLS")],
 )
 def test_the_wrong_security_protocol_is_hinted_at(guarded_kafka: ApacheKafka, protocol: str, words: str) -> None:
     options = {**guarded_kafka.client_options("alice", "PLAIN"), "security_protocol": protocol}
@@ -243,7 +243,7 @@ def test_the_wrong_security_protocol_is_hinted_at(guarded_kafka: ApacheKafka, pr
 
 def test_a_listener_without_tls_is_hinted_at(guarded_kafka: ApacheKafka) -> None:
     options = {**guarded_kafka.client_options("alice", "PLAIN"), "bootstrap_servers": guarded_kafka.admin_servers}
-    with pytest.raises(TransportError, match=r"TLS handshake \(does this listener speak TLS"):
+    with pytest.raises(TransportError, match=r"TLS handshake \(check that this listener uses TLS"):
         ask_blocking(options)
 
 

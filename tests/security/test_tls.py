@@ -152,7 +152,7 @@ def test_the_brokers_certificate_is_refused_for_its_reason(
     security = secure(ssl_cafile=world.authority.certificate)
     error = refusal(security, Server(getattr(world, certificate)), host)
     assert type(error) is AuthenticationError
-    for word in [f"broker 1 ({host}:9093)", "the broker's certificate is refused", *words]:
+    for word in [f"broker 1 ({host}:9093)", "the broker's certificate is rejected", *words]:
         assert word in str(error)
 
 
@@ -161,7 +161,7 @@ def test_an_unknown_authority_is_not_trusted(world: World, cafile: str | None) -
     options = {} if cafile is None else {"ssl_cafile": world.stranger.certificate}
     error = refusal(secure(**options), Server(world.server))
     assert type(error) is AuthenticationError
-    assert "ssl_cafile must hold the certificate of the authority that signed it" in str(error)
+    assert "ssl_cafile must contain the certificate of the authority that signed it" in str(error)
 
 
 def test_a_revoked_certificate_is_refused_and_others_are_not(world: World) -> None:
@@ -178,7 +178,10 @@ def test_without_ssl_check_hostname_the_chain_still_counts(world: World) -> None
 
 @pytest.mark.parametrize(
     ("client", "words"),
-    [(None, "demands a certificate of ours: set ssl_certfile"), ("stranger_client", "our certificate (ssl_certfile)")],
+    [
+        (None, "requires a client certificate: set ssl_certfile"),
+        ("stranger_client", "client certificate (ssl_certfile)"),
+    ],
 )
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_broker_that_refuses_our_certificate_is_understood(
@@ -209,7 +212,7 @@ def test_a_listener_without_tls_is_named_as_such(world: World) -> None:
         layer.receive(b"\x00\x00\x00\x0a\x00\x00\x00\x00\x00\x23\x00\x00\x00\x00")
     error = security.tls_error(caught.value, "broker 1 (localhost:9092)")
     assert type(error) is AuthenticationError
-    assert "speaks no TLS" in str(error)
+    assert "does not use TLS" in str(error)
     assert "security_protocol" in str(error)
 
 
@@ -223,18 +226,18 @@ def test_a_broken_connection_is_no_matter_of_trust() -> None:
     ("options", "words"),
     [
         ({"ssl_cafile": "/nowhere/ca.pem"}, "ssl_cafile: '/nowhere/ca.pem' cannot be read: No such file"),
-        ({"ssl_cafile": "KEY"}, "ssl_cafile: .* holds nothing in PEM that is wanted there"),
-        ({"ssl_crlfile": "KEY"}, "ssl_crlfile: .* holds nothing in PEM"),
-        ({"ssl_certfile": "CERTIFICATE"}, "ssl_certfile .* no certificate and key in PEM"),
-        ({"ssl_certfile": "CERTIFICATE", "ssl_keyfile": "OTHER"}, "the key is not that of the certificate"),
+        ({"ssl_cafile": "KEY"}, "ssl_cafile: .* does not contain the expected data in PEM format"),
+        ({"ssl_crlfile": "KEY"}, "ssl_crlfile: .* does not contain the expected data in PEM"),
+        ({"ssl_certfile": "CERTIFICATE"}, "ssl_certfile .* does not contain a certificate and a key in PEM"),
+        ({"ssl_certfile": "CERTIFICATE", "ssl_keyfile": "OTHER"}, "the key does not belong to the certificate"),
         ({"ssl_certfile": "CERTIFICATE", "ssl_keyfile": "ENCRYPTED"}, "the key is encrypted: set ssl_password"),
         (
             {"ssl_certfile": "CERTIFICATE", "ssl_keyfile": "ENCRYPTED", "ssl_password": "wrong-password"},
-            "ssl_password does not open the key",
+            "ssl_password does not decrypt the key",
         ),
-        ({"ssl_keyfile": "KEY"}, "belong to ssl_certfile"),
-        ({"ssl_password": "wrong-password"}, "belong to ssl_certfile"),
-        ({"ssl_ciphers": "NO-SUCH-CIPHER"}, "ssl_ciphers: OpenSSL knows no cipher"),
+        ({"ssl_keyfile": "KEY"}, "require ssl_certfile"),
+        ({"ssl_password": "wrong-password"}, "require ssl_certfile"),
+        ({"ssl_ciphers": "NO-SUCH-CIPHER"}, "ssl_ciphers: OpenSSL does not know any cipher"),
         ({"ssl_context": ssl.create_default_context(), "ssl_ciphers": "ALL"}, "ssl_ciphers would have no effect"),
     ],
 )

@@ -244,8 +244,8 @@ def test_providers_give_tokens_in_several_ways(provider: Any, token: str, lifeti
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (None, "gave a NoneType"),
-        (("a", "b", "c"), "gave a tuple"),
+        (None, "returned a NoneType"),
+        (("a", "b", "c"), "returned a tuple"),
         ("", "0 characters"),
         ("x" * (MAXIMUM_TOKEN_CHARACTERS + 1), "524289 characters"),
         (("hidden", 0), "positive"),

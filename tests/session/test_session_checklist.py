@@ -83,16 +83,16 @@ def test_c02_the_order_of_a_commit_on_the_wire(version: int) -> None:
     block = script.worked()
     before = len(script.wire())
     revoked = []
-    script.membership.gate.acquire = _noting(script, "gate", script.membership.gate.acquire)  # type: ignore[method-assign]
-    script.session.end_gate.acquire = _noting(script, "lock", script.session.end_gate.acquire)  # type: ignore[method-assign]
-    release = script.session.end_gate.release
+    script.membership.group_lock.acquire = _noting(script, "gate", script.membership.group_lock.acquire)  # type: ignore[method-assign]
+    script.session.end_lock.acquire = _noting(script, "lock", script.session.end_lock.acquire)  # type: ignore[method-assign]
+    release = script.session.end_lock.release
 
     def noted_release() -> None:
         script.world.note("unlock")
         revoked.append(script.consumer.positions())
         release()
 
-    script.session.end_gate.release = noted_release  # type: ignore[method-assign]
+    script.session.end_lock.release = noted_release  # type: ignore[method-assign]
     script.end(block)
     offsets = ["AddOffsetsToTxn", "TxnOffsetCommit"] if version == 0 else ["TxnOffsetCommit"]
     # The second flush is the commit's own, and finds nothing.
@@ -161,24 +161,24 @@ def test_c03_offsets_are_never_committed_without_a_generation() -> None:
 def test_c04_a_rejoin_and_a_commit_of_offsets_do_not_interleave() -> None:
     script = Script()
     block = script.worked()
-    assert script.world.run(script.membership.gate.acquire())
+    assert script.world.run(script.membership.group_lock.acquire())
     task = script.ending(block)
     script.world.pass_time(1.0)
     assert not unnarrowed(task.done)
     assert "TxnOffsetCommit" not in script.wire()
-    script.membership.gate.release()
+    script.membership.group_lock.release()
     script.world.pass_time(0.001)
-    assert unnarrowed(script.membership.gate.is_held), "no JoinGroup is sent until TxnOffsetCommit is answered"
+    assert unnarrowed(script.membership.group_lock.is_held), "no JoinGroup is sent until TxnOffsetCommit is answered"
     script.world.pass_time(1.0)
     assert task.done
-    assert not script.membership.gate.is_held
+    assert not script.membership.group_lock.is_held
     assert block.committed
 
 
 def test_c04_a_rebalance_that_outlasts_the_deadline_of_the_end_aborts_it() -> None:
     script = Script()
     block = script.worked()
-    script.world.run(script.membership.gate.acquire())
+    script.world.run(script.membership.group_lock.acquire())
     begin = script.world.now
     script.end(block, timeout=2.0)
     assert script.world.now - begin < 4.5
@@ -244,8 +244,8 @@ def test_c05_it_is_released_on_every_way_out(way: str) -> None:
     script.world.pass_time(20.0)
     assert task.done
     assert script.session.block is None
-    assert not script.session.end_gate.is_held
-    assert not script.membership.gate.is_held
+    assert not script.session.end_lock.is_held
+    assert not script.membership.group_lock.is_held
     assert script.revoke().done
     if way == "fenced":
         assert isinstance(task.error, ProducerFencedError)

@@ -15,7 +15,7 @@ from kcodec.errors import TransactionStateError, UnknownOutcomeError
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.session.safety import SETTLE_SECONDS, SessionTimes
+from kcodec.session.safety import MARKER_WAIT_SECONDS, SessionTimes
 
 AGED = SessionTimes(session=60.0, request=5.0)
 
@@ -42,11 +42,11 @@ def test_c09_before_kip447_only_a_rebalance_waits_after_a_commit() -> None:
     following = script.begin()
     assert script.world.now - committed < 0.01, "begin does not wait"
     script.write()
-    script.world.pass_time(SETTLE_SECONDS - 0.1)
+    script.world.pass_time(MARKER_WAIT_SECONDS - 0.1)
     assert not revoked.done
     assert not following.failed
     script.end(following)
-    assert script.world.now - committed >= SETTLE_SECONDS, "the next end waits, too"
+    assert script.world.now - committed >= MARKER_WAIT_SECONDS, "the next end waits, too"
     script.world.pass_time(1.0)
     assert revoked.done
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions
 from sink_queries import SinkQuery, failing, once, wait_until
 from transaction_cluster import TransactionCluster
@@ -101,6 +103,25 @@ def test_each_batch_is_written_once(cluster: TransactionCluster, job: SinkQuery)
     assert cluster.count("EndTxn") == 4
 
 
+def test_the_example_of_the_documentation_runs(cluster: TransactionCluster, job: SinkQuery) -> None:
+    page = (Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md").read_text(encoding="utf-8")
+    (example,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "exactly_once(df" in text)
+    topic = cluster.kafka.create_topic(partitions=2)
+    for name, ours in (
+        ("localhost:9092", job.options["bootstrap_servers"]),
+        ("/checkpoints/copy-orders", str(job.checkpoint)),
+        ("orders-out", topic),
+    ):
+        assert name in example
+        example = example.replace(name, ours)
+    rows = job.add()
+    names: dict[str, Any] = {"df": job.frame()}
+    exec(example, names)
+    wait_until(lambda: bool(names["query"].recentProgress), "the first batch")
+    names["query"].stop()
+    assert sorted(value or b"" for values in cluster.committed(topic) for value in values) == sorted(rows)
+
+
 def test_connections_end_with_their_query(job: SinkQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark does not say when a query has ended."""
     monkeypatch.setattr("kcodec.spark.sink_query.LOOK_SECONDS", 0.2)
@@ -172,6 +193,43 @@ def test_a_partitioner_may_be_an_expression(cluster: TransactionCluster, job: Si
     with pytest.raises(Exception, match=r"column 'partition' is NULL in \d+ rows"):
         job.run(lambda df: df.selectExpr("*", "CAST(NULL AS INT) AS partition"), partitioner="column")
     assert len(committed(cluster, job)) == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"compresion_type": "lz4"}, r"no option 'compresion_type' \(did you mean 'compression_type'\?\)"),
+        ({"compression_type": "lz5"}, "compression_type must be one of none, gzip, snappy, lz4, zstd, not 'lz5'"),
+        ({"kafka.compression.type": "lz5"}, "lz5"),
+        ({"acks": 1}, "no option 'acks'"),
+        ({"transaction_timeout_ms": 0}, "transaction_timeout_ms must be a number of at least 1, not 0"),
+        ({"application": ""}, "application must be a string that is not empty"),
+        ({"partitions_per_task": "2"}, "partitions_per_task must be an int of at least 1, or None, got '2'"),
+        ({"partitioner": "column"}, r"needs a column partition \(int\); the data has none"),
+        ({"partitioner": "colum"}, "colum"),
+        ({"partitioner": lambda partitions: 7}, "partitioner must return a Column or SQL text, got int"),
+        ({"version": 1}, "version= is for a DataFrame that is not streaming"),
+    ],
+)
+def test_invalid_arguments_are_refused_before_the_start(
+    spark: SparkSession, options: dict[str, Any], text: str
+) -> None:
+    rows = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+    with pytest.raises((ValueError, TypeError, AnalysisException), match=text):
+        exactly_once(rows, **{"topic": "t", "application": "a", "bootstrap_servers": "b:9092", **options})
+
+
+def test_data_that_cannot_be_written_is_refused(spark: SparkSession) -> None:
+    options: dict[str, Any] = {"topic": "t", "application": "a", "bootstrap_servers": "b:9092"}
+    with pytest.raises(ValueError, match="column 'value' is missing; the data has id"):
+        exactly_once(spark.range(1), **options, version=1)
+    with pytest.raises(ValueError, match="pass version=, the number of this run"):
+        exactly_once(spark.range(1).selectExpr("CAST(id AS STRING) AS value"), **options)
+    with pytest.raises(ValueError, match="version must be an int from 0"):
+        exactly_once(spark.range(1).selectExpr("CAST(id AS STRING) AS value"), **options, version=-1)
+    rows: Any = [1]
+    with pytest.raises(TypeError, match="df must be a DataFrame or a DataStreamWriter, got list"):
+        exactly_once(rows, **options)
 
 
 # ------------------------------------------------------------------------------------------- workers, tasks and slots

@@ -71,7 +71,10 @@ def test_the_examples_of_the_page(
 ) -> None:
     """Of the sections on topics, in their order; folders are temporary ones."""
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
-    begin, end = page.index("from kcodec.spark import map_batches\n"), page.index("## Carrying on a query")
+    begin, end = (
+        page.index("from kcodec.spark import map_batches\n"),
+        page.index("If workers raise `ModuleNotFoundError`"),
+    )
     blocks = re.findall(r"^```python\n(.*?)^```", "```python\n" + page[begin:end], re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3
     names: dict[str, Any] = {"spark": spark}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -316,6 +317,34 @@ def test_a_filesystem_of_pyarrow(spark: SparkSession, servers: str, topic: str, 
         land(spark, topic, "orders", filesystem=inner, bootstrap_servers=servers, maxOffsetsPerTrigger=300)
     assert len(landings("orders", filesystem=inner)) == 2
     assert visible(tmp_path / "orders") == consumed(servers, topic)
+
+
+def test_topics_of_one_folder_keep_their_positions(
+    spark: SparkSession, apache_kafka: ApacheKafka, servers: str, topic: str, tmp_path: Path
+) -> None:
+    """A start at "latest" is remembered although there is nothing to land yet."""
+    late = apache_kafka.create_topic(partitions=3)
+    fill(servers, late, 30)
+    first = land(spark, late, tmp_path, bootstrap_servers=servers, startingOffsets="latest")
+    assert (first.number, first.rows) == (1, 0)
+    assert land(spark, late, tmp_path, bootstrap_servers=servers, startingOffsets="latest").number is None
+    land(spark, topic, tmp_path, bootstrap_servers=servers)
+    fill(servers, late, 6)
+    more = land(spark, late, tmp_path, bootstrap_servers=servers)
+    assert (more.rows, len(more.offsets)) == (6, 6)
+    assert not land(spark, f"{topic},{late}", tmp_path, bootstrap_servers=servers).files
+    assert len(visible(tmp_path)) == 606
+
+
+def test_a_file_system_without_hard_links(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", link)
+    assert land(spark, topic, tmp_path, bootstrap_servers=servers).rows == 600
+    assert len(visible(tmp_path)) == 600
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,8 @@ def test_no_secret_is_in_plans_logs_the_ui_events_and_checkpoints(
         "output": "tasks that succeeded",
         "token: plan of map_batches": "MapInArrow",
         "token: streaming query": "WriteToMicroBatchDataSource",
+        "token: plan of the source": "kcodec",
+        "token: stream of the source": "numInputRows",
     }.items():
         assert text in seen[place]
     secrets = (PASSWORD, WRONG, token, token.split(".")[1])

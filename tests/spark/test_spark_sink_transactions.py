@@ -9,15 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from transaction_cluster import TransactionCluster
 
-from kcodec import OffsetAndMetadata, TopicPartition
+from kcodec import OffsetAndMetadata, TopicPartition, partition_for
 from kcodec.client import Admin, TransactionHandle, TransactionWriter, WriterReceipt
 from kcodec.errors import BufferFullError, KcodecError, ProducerFencedError, TransactionTimedOutError
 from kcodec.spark import CheckpointMismatchError, ExactlyOnceError
 from kcodec.spark.sink_protocol import VERSIONS, Batch, SinkProgress, is_committed, progress_of
-from kcodec.spark.sink_tasks import TaskReport, receipts_of, salts_for, spark_hash
+from kcodec.spark.sink_tasks import CELL_BYTES, RowPacker, TaskReport, TaskWriter, receipts_of, salts_for, spark_hash
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
 
 PARTITIONS = 2
@@ -75,6 +76,45 @@ def test_salts_reach_each_task_by_sparks_hash() -> None:
     assert [spark_hash(value) for value in (0, 1, -1)] == [933211791, -559580957, -1604776387]
     for tasks in (1, 2, 7, 64):
         assert [spark_hash(salt) % tasks for salt in salts_for(tasks)] == list(range(tasks))
+
+
+def test_rows_are_packed_by_partition() -> None:
+    """The column decides, then the key as Java's producer, then each partition in turn; rows keep their order."""
+    keys = [None if number % 5 == 0 else b"%d" % number for number in range(1000)]
+    given = [3 if number % 7 == 0 else None for number in range(1000)]
+    values = [b"%d" % number for number in range(1000)]
+    arrays = [pa.array(keys, pa.string()), pa.array(values), pa.array(given, pa.int32())]
+    batch = pa.record_batch(arrays, names=["key", "value", "partition"])
+    packed = RowPacker("t", 4, by_key=True).pack([batch.slice(0, 300), batch.slice(300)], turn=0)
+    assert max(len(cell) for cell in packed["cell"].to_pylist()) < 2 * CELL_BYTES
+    writer = TaskWriter(TransactionHandle("a", 1, 0, 2), "t", 4, 1, {})
+    found = {each.partition: table for each, table in writer.tables(packed)}
+    for partition, table in found.items():
+        rows = [int(value) for value in table["value"].to_pylist()]
+        assert rows == sorted(rows)
+        for row in rows:
+            by_key = partition_for([keys[row]], 4)[0]
+            assert partition == (3 if row % 7 == 0 else partition if by_key is None else by_key)
+    assert sum(map(len, found.values())) == 1000
+    in_turn = sum(keys[int(value)] is None for value in found[0]["value"].to_pylist())
+    assert 30 < in_turn < 60
+
+
+@pytest.mark.parametrize(
+    ("partitions", "by_key", "text"),
+    [
+        ([0, 4], True, "topic 't': partition must be between 0 and 3, got 4 in column 'partition'"),
+        ([-1, None], True, "topic 't': partition must be between 0 and 3, got -1 in column 'partition'"),
+        ([0, None], False, "topic 't': column 'partition' is NULL in 1 rows"),
+    ],
+)
+def test_a_wrong_partition_reaches_the_driver(partitions: list[int | None], by_key: bool, text: str) -> None:
+    """As the result of the task that writes, whichever task had the row; nothing is repeated then."""
+    batch = pa.record_batch([pa.array([b"v"] * 2), pa.array(partitions, pa.int32())], names=["value", "partition"])
+    packed = RowPacker("t", 4, by_key).pack([batch], turn=0)
+    report = TaskWriter(TransactionHandle("a", 1, 0, 2), "t", 4, 2, {}).write(1, [packed])
+    assert (report.receipt, type(report.error)) == (None, ValueError)
+    assert text in str(report.error)
 
 
 def test_missing_acknowledgments_are_not_committed() -> None:

@@ -15,7 +15,7 @@ import pytest
 import kcodec
 from kcodec import OffsetRange, TopicPartition
 from kcodec.client import Admin, Producer
-from kcodec.errors import AdminError
+from kcodec.errors import AdminError, OffsetOutOfRangeError
 from kcodec.spark.planner import DataLossError, StreamOffsets
 from kcodec.spark.stream_readers import TopicQuery, stream_reader
 from kcodec.spark.topic_stream import TopicStream
@@ -290,8 +290,9 @@ def test_offsets_are_committed_for_lag_tools_only(streams: Streams, caplog: pyte
 def test_spark_before_4_2_passes_no_position(streams: Streams) -> None:
     topic = streams.topic(records=10)
     stream = streams.stream(topic, maxOffsetsPerTrigger="4")
-    start = stream.initial_offset()
     ends = [stream.latest_offset(None) for _ in range(4)]
+    start = stream.initial_offset()
+    assert offsets(start) == {f"{topic}-0": 0}
     assert [offsets(end)[f"{topic}-0"] for end in ends] == [4, 8, 10, 10]
     restarted = streams.stream(topic, maxOffsetsPerTrigger="4")
     restarted.ranges(start, ends[0])
@@ -343,3 +344,19 @@ def test_durations_and_limits() -> None:
 def test_no_option_of_the_client_is_in_the_repr() -> None:
     source = TopicSource.of({"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "kafka.client.id": "hush-hush"})
     assert "hush-hush" not in repr(source)
+
+
+def test_offsets_that_a_task_misses_are_counted(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
+    """Records are deleted between the plan and the task."""
+    topic = streams.topic(records=10)
+    strict, lenient = streams.source(topic), streams.source(topic, failOnDataLoss="false")
+    stream = streams.stream(topic)
+    start = stream.initial_offset()
+    (task,) = stream.tasks(start, stream.latest_offset(start))
+    streams.admin.delete_records({TopicPartition(topic, 0): 4})
+    with pytest.raises(OffsetOutOfRangeError, match=r"the log holds \[4, 10\)"):
+        list(strict.read(task))
+    with caplog.at_level(logging.WARNING, "kcodec.spark"):
+        assert sum(batch.num_rows for batch in lenient.read(task)) == 6
+    assert f'task ranges="{topic}-0 [0, 10)" records=6' in caplog.text
+    assert "lost_offsets=4" in caplog.text

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from kcodec.cluster.metadata import Cluster, ClusterTimes
-from kcodec.cluster.retry_driver import Asking
+from kcodec.cluster.retry_driver import CallContext
 from kcodec.errors import RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import ByVersion, Call, Done, Flow, Reply
 from kcodec.network.options import ClientConfig
@@ -56,7 +56,7 @@ class AdminScript:
         self.scheduler = Scheduler(lambda: self.now, self)
         self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
         self.cluster.request_update("start")
-        self.asking = Asking(self.cluster, options.default_api_timeout_ms / 1000, lambda: int(self.now * 1000))
+        self.context = CallContext(self.cluster, options.default_api_timeout_ms / 1000, lambda: int(self.now * 1000))
 
     def run(self, flow: Flow[T]) -> T:
         task = self.scheduler.spawn(flow, "test")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from kcodec import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.client import Consumer
 from kcodec.client.aio import Consumer as AioConsumer
-from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.flow_lock import FlowLock
 from kcodec.flow import Flow, Signal, spawn, wait
 
 
@@ -86,7 +86,7 @@ class Member:
 
     def __init__(self, cluster: Any, settings: Any, handler: Any) -> None:
         self.changed = Signal()
-        self.gate = Gate(cluster.clock)
+        self.group_lock = FlowLock(cluster.clock)
         self.error: BaseException | None = None
         self.handler = handler
         self.group_metadata = ConsumerGroupMetadata("billing", 7, "m")

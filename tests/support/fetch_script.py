@@ -116,7 +116,7 @@ class FetchScript(ScriptedCluster):
     def assign(self, *partitions: tuple[str, int], offset: int = 0) -> None:
         """Read these from `offset` on; metadata is there."""
         found = [TopicPartition(*partition) for partition in partitions]
-        self.cluster.topics_wanted({partition.topic for partition in found})
+        self.cluster.add_topics({partition.topic for partition in found})
         self.run(0.1)
         self.assignment.add(found)
         for partition in found:

@@ -163,10 +163,10 @@ def settled(members: Iterable[GroupMember], wanted: Iterable[TopicPartition], se
     """Wait until all members are stable and together own what is wanted, each partition once."""
     members, wanted = list(members), sorted(wanted)
 
-    def is_settled() -> bool:
+    def is_reconciled() -> bool:
         for member in members:
             if member.membership.error is not None:
                 raise member.membership.error
         return all(one.is_stable for one in members) and sorted(p for one in members for p in one.owned) == wanted
 
-    wait_until(is_settled, "the group is stable and everything is owned once", seconds)
+    wait_until(is_reconciled, "the group is stable and everything is owned once", seconds)

@@ -61,9 +61,9 @@ def without_spent_epochs() -> Iterator[None]:
     """The control: a producer that goes on in the same epoch after a request that went unanswered."""
     from kcodec.transactions.manager import TransactionManager
 
-    kept = TransactionManager.on_unanswered
-    TransactionManager.on_unanswered = lambda self, api: None  # type: ignore[method-assign]
+    kept = TransactionManager.on_no_response
+    TransactionManager.on_no_response = lambda self, api: None  # type: ignore[method-assign]
     try:
         yield
     finally:
-        TransactionManager.on_unanswered = kept  # type: ignore[method-assign]
+        TransactionManager.on_no_response = kept  # type: ignore[method-assign]

@@ -24,7 +24,7 @@ from kcodec.network.metrics import NoMetrics
 from kcodec.network.scheduler import Scheduler
 from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import Delivery
-from kcodec.producer.identity import IdempotentProducerId, ProducerIdSource, WithoutProducerId
+from kcodec.producer.identity import IdempotentProducerId, ProducerIdManager, WithoutProducerId
 from kcodec.producer.options import ProducerSettings
 from kcodec.protocol.messages.metadata import (
     MetadataRequest,
@@ -329,7 +329,7 @@ class Rig:
         self,
         world: ScriptedCluster,
         *,
-        source: ProducerIdSource | None = None,
+        source: ProducerIdManager | None = None,
         idempotent: bool = True,
         metrics: Any = None,
         **settings: Any,
@@ -353,11 +353,11 @@ class Rig:
             lock=nullcontext(),
             new_delivery=Delivery,
             post=world.scheduler.call_soon,
-            on_room=self._on_room,
+            on_space=self._on_space,
         )
         self.task = world.scheduler.spawn(self.core.run(), "producer")
 
-    def _on_room(self) -> None:
+    def _on_space(self) -> None:
         self.room_calls += 1
 
     def send(

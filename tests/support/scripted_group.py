@@ -116,11 +116,11 @@ class GroupWorld:
         wanted = {TopicPartition(name, n) for name, count in self.topics.items() for n in range(count)}
         wanted = {one for one in wanted if any(c.membership.topics.accepts(one.topic) for c in live)}
 
-        def is_settled() -> bool:
+        def is_reconciled() -> bool:
             owned = [one for client in live for one in client.owned]
             return all(client.membership.is_stable for client in live) and sorted(owned) == sorted(wanted)
 
-        self.run_until(is_settled, seconds)
+        self.run_until(is_reconciled, seconds)
 
     def metadata(self, request: MetadataRequest) -> MetadataResponse:
         names = sorted(self.topics) if request.topics is None else [topic.name for topic in request.topics]

@@ -12,7 +12,7 @@ from typing import Any
 
 from transaction_script import Action, Buffer, World
 
-from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.flow_lock import FlowLock
 from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import TransportError
@@ -83,7 +83,7 @@ class ScriptedMembership:
     def __init__(self, world: SessionWorld) -> None:
         self.world = world
         self.changed = Signal()
-        self.gate = Gate(world.cluster.clock)
+        self.group_lock = FlowLock(world.cluster.clock)
         self.error: BaseException | None = None
         self.group_metadata = ConsumerGroupMetadata(GROUP, 5, "member-1", "instance-1")
         self.is_stable = True

@@ -117,7 +117,8 @@ def main(arguments: dict[str, Any]) -> None:
     if arguments["sink"] == "control":
         mock.patch.object(sink_transactions, "is_committed", return_value=False).start()
     read = spark.readStream.option("maxFilesPerTrigger", 1).text(arguments["folder"])
-    rows = slowly(arguments["pause"])(read.selectExpr("value AS key", "value"))
+    # Long enough that the first half of a batch leaves the buffer of a Python worker before the second half is there.
+    rows = slowly(arguments["pause"])(read.selectExpr("value AS key", "rpad(value, 1000, ' ') AS value"))
     if arguments["sink"] == "kafka":
         options = {"kafka.bootstrap.servers": arguments["servers"], "topic": arguments["topic"]}
         writer = rows.writeStream.format("kafka").options(**options)

@@ -46,6 +46,7 @@ class Look:
         self._attempt(lambda: query.awaitTermination(120))
         self.seen[f"{name}: streaming query"] = f"{query.recentProgress!r} {query._jsq.explainInternal(True)}"
         self._attempt(lambda: self._read(name, options))
+        self._attempt(lambda: self._source(name, options))
 
     def _writer(self, writer: Any, options: dict[str, str]) -> Any:
         return writer.format("kcodec").options(**options).option("topic", self._topic)
@@ -54,6 +55,20 @@ class Look:
         found = map_batches(self._spark, {**options, "subscribe": self._topic}, same, "value binary")
         self.seen[f"{name}: plan of map_batches"] = plan(found)
         assert found.count()
+
+    def _source(self, name: str, options: dict[str, str]) -> None:
+        """A batch read by the data source, then a stream."""
+        given = {**options, "subscribe": self._topic}
+        found = self._spark.read.format("kcodec").options(**given).load()
+        self.seen[f"{name}: plan of the source"] = plan(found)
+        assert found.count()
+        stream = self._spark.readStream.format("kcodec").options(**given, startingOffsets="earliest").load()
+        folder = str(self._folder / "checkpoints" / f"{name}-source")
+        query = (
+            stream.writeStream.format("noop").option("checkpointLocation", folder).trigger(availableNow=True).start()
+        )
+        query.awaitTermination(120)
+        self.seen[f"{name}: stream of the source"] = f"{query.recentProgress!r} {query._jsq.explainInternal(True)}"
 
     def _attempt(self, call: Callable[[], object]) -> None:
         try:

@@ -66,7 +66,9 @@ class StandaloneCluster:
         environment = {**self._environment, "SPARK_LOCAL_IP": host}
         with self._path(kind, host).open("wb") as log:
             self._processes.append(
-                subprocess.Popen([*command, *options], env=environment, stdout=log, stderr=log, cwd=self._folder)
+                subprocess.Popen(
+                    [*command, "--webui-port", "0", *options], env=environment, stdout=log, stderr=log, cwd=self._folder
+                )
             )
 
     def _path(self, kind: str, host: str) -> Path:

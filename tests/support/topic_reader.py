@@ -8,7 +8,7 @@ from typing import Any
 
 from scripted_topic import ServedLog, TopicWorld
 
-from kcodec.cluster.retry_driver import Asking
+from kcodec.cluster.retry_driver import CallContext
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
@@ -42,8 +42,8 @@ class Reader:
 
         def flow() -> Flow[None]:
             cluster = self.world.cluster
-            asking = Asking(cluster, 5.0, lambda: 0)
-            ranges = yield from wanted.resolve(asking, self.settings.isolation_level)
+            context = CallContext(cluster, 5.0, lambda: 0)
+            ranges = yield from wanted.resolve(context, self.settings.isolation_level)
             yield from cluster.ensure_topic(self.topic, 5.0)
             found = [OffsetRange(self.topic, number, start, end) for number, (start, end) in ranges.items()]
             self.read = BoundedRead(cluster, found, self.settings)

@@ -135,7 +135,7 @@ def test_a_jar_without_a_checksum_is_refused_in_a_supported_version(ivy: Path) -
     (ivy / "cache").mkdir()
     jars.fetch(jars.broker_libs("3.9.1"), jars.broker_artifacts("3.9.1"))
     (jars.broker_libs("3.9.1") / "stranger-1.jar").touch()
-    with pytest.raises(jars.ChecksumMismatch, match=r"stranger-1\.jar: no checksum of this jar is written down"):
+    with pytest.raises(jars.ChecksumMismatch, match=r"stranger-1\.jar: no checksum of this jar is recorded"):
         jars.broker_jars("3.9.1")
 
 

@@ -119,7 +119,7 @@ def test_the_older_kafka_starts_with_the_transactions_it_has(apache_kafka_factor
 
 
 def test_transaction_versions_that_a_kafka_lacks_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"3\.9\.1 has transaction versions up to 0, not 2"):
+    with pytest.raises(ValueError, match=r"3\.9\.1 supports transaction versions up to 0, not 2"):
         ApacheKafka("3.9.1", transaction_version=2)
     assert ApacheKafka("3.9.1", transaction_version=2, unstable_feature_versions_enable=True).transaction_version == 2
     assert [ApacheKafka(transaction_version=number).transaction_version for number in (None, 0, 1)] == [2, 0, 1]
@@ -127,9 +127,9 @@ def test_transaction_versions_that_a_kafka_lacks_are_refused() -> None:
 
 def test_arguments_that_cannot_work_are_refused() -> None:
     for arguments, told in (
-        ({"nodes": 0}, "nodes is 0"),
+        ({"nodes": 0}, "nodes must be at least 1"),
         ({"sasl": "GSSAPI"}, "unknown SASL mechanism 'GSSAPI'"),
-        ({"authorizer": True}, "needs to know who asks"),
+        ({"authorizer": True}, "requires authenticated users"),
     ):
         with pytest.raises(ValueError, match=told):
             ApacheKafka(**arguments)
@@ -157,9 +157,9 @@ def test_the_command_line_starts_lists_and_stops(cache: Path, capsys: pytest.Cap
         assert command_line.main(["status"]) == 0
         assert capsys.readouterr().out == f"one\t4.3.1\ttransaction version 2\t1 of 1 nodes run\t{servers}\n"
         assert command_line.main(["start", "--name", "one"]) == 1
-        assert capsys.readouterr().err == f"kafka: the cluster one runs already: {servers}\n"
+        assert capsys.readouterr().err == f"kafka: the cluster one is already running: {servers}\n"
         assert command_line.main(["stop"]) == 1
-        assert capsys.readouterr().err == "kafka: no cluster default: there are one\n"
+        assert capsys.readouterr().err == "kafka: the cluster default does not exist; existing clusters: one\n"
         pid, path = json.loads((cache / "clusters" / "one" / "cluster.json").read_text())["nodes"][0]
         assert "num.partitions=5\n" in Path(path).read_text()
     finally:
@@ -174,10 +174,10 @@ def test_the_command_line_says_what_is_missing(
     assert command_line.main(["start", "--property", "oops"]) == 1
     assert "expected NAME=VALUE" in capsys.readouterr().err
     assert command_line.main(["start", "--name", "../else"]) == 1
-    assert "no name for a cluster" in capsys.readouterr().err
+    assert "invalid cluster name" in capsys.readouterr().err
     monkeypatch.setattr("kcodec.testing.java.java_candidates", lambda: iter([Path("/nowhere/java")]))
     assert command_line.main(["start"]) == 1
-    assert "no Java 17 or newer found: install one" in capsys.readouterr().err
+    assert "Java 17 or newer was not found: install it" in capsys.readouterr().err
     assert list((cache / "clusters").iterdir()) == []
 
 

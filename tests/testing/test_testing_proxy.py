@@ -307,17 +307,17 @@ def test_an_unknown_broker_is_a_closed_connection() -> None:
 
 
 def test_wrong_arguments_are_refused(proxy: KafkaProxy) -> None:
-    with pytest.raises(ValueError, match="Kafka has none of that name"):
+    with pytest.raises(ValueError, match="unknown api"):
         proxy.on_request("EndTransaction")
-    with pytest.raises(ValueError, match="count from 1"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         proxy.on_request("EndTxn", nth=0)
-    with pytest.raises(ValueError, match=r"answered already"):
+    with pytest.raises(ValueError, match=r"responded already"):
         proxy.on_response("EndTxn").answer(b"")
-    with pytest.raises(ValueError, match="one of content and error="):
+    with pytest.raises(ValueError, match="pass either content or error="):
         proxy.on_response("EndTxn").replace()
-    with pytest.raises(ValueError, match="holds no error code"):
+    with pytest.raises(ValueError, match="has no error code"):
         proxy.on_request("EndTxn").replace(error=ErrorCode.OFFSET_OUT_OF_RANGE)
-    with pytest.raises(ValueError, match="host:port is wanted"):
+    with pytest.raises(ValueError, match="expected host:port"):
         split_address("localhost")
     with pytest.raises(TimeoutError, match="EndTxn"):
         proxy.on_request("EndTxn").drop().wait_hit(0.01)

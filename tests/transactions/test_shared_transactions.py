@@ -381,7 +381,7 @@ def test_what_is_no_transactional_id_is_refused(name: Any) -> None:
 
 
 def test_other_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="group must be a string that is not empty"):
+    with pytest.raises(ValueError, match="group must be a non-empty string"):
         SharedTransactions("id", "", **NOWHERE)
     with pytest.raises(ValueError, match="transaction_timeout_ms"):
         SharedTransactions("id", "group", transaction_timeout_ms=0, **NOWHERE)

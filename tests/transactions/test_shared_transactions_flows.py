@@ -234,5 +234,5 @@ def test_a_handle_of_another_id_is_refused() -> None:
     for flow in (shared.commit(other, [], 1, SECONDS), shared.abort(other, SECONDS)):
         with pytest.raises(ValueError, match="'payments', not of 'orders'"):
             world.run(flow)
-    with pytest.raises(ValueError, match="nothing was begun here"):
+    with pytest.raises(ValueError, match="no transaction was begun here"):
         world.run(flows(world).commit(TransactionHandle("orders", 7, 0, 2), [], 1, SECONDS))

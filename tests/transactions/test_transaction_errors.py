@@ -207,9 +207,7 @@ def test_another_instance_is_named_as_such(version: int, epochs: int) -> None:
     manager.on_error_code(ORDERS, ErrorCode.INVALID_PRODUCER_EPOCH)
     world.pass_time(0.1)
     for call in (manager.commit, manager.abort, manager.begin):
-        with pytest.raises(
-            ProducerFencedError, match=r"transactional_id 'orders'[\s\S]*One id belongs to one live instance"
-        ):
+        with pytest.raises(ProducerFencedError, match=r"transactional_id 'orders'[\s\S]*belongs to one live instance"):
             world.run(call())
     assert "InitProducerId" not in world.apis()[1:], "it must not fence the other in turn"
 
@@ -247,7 +245,7 @@ def test_old_flow_after_a_timeout_init_names_the_coordinators_epoch() -> None:
 def test_a_new_epoch_that_another_instance_has_taken_is_fenced() -> None:
     world = World(1)
     manager = begun(world)
-    manager.on_unanswered("Produce")
+    manager.on_no_response("Produce")
     world.run(manager.commit())
     world.coordinator.epoch += 2
     world.plan("InitProducerId", ErrorCode.PRODUCER_FENCED)

@@ -81,7 +81,7 @@ def test_offsets_of_an_unknown_topic_are_refused(apache_kafka: ApacheKafka, topi
     elsewhere = TopicPartition(f"elsewhere-{uuid.uuid4().hex}", 0)
     with (
         producer(apache_kafka, transactional_id=uuid.uuid4().hex, max_block_ms=1000) as sender,
-        pytest.raises(DeliveryTimeoutError, match="knows no such topic or partition"),
+        pytest.raises(DeliveryTimeoutError, match="does not know the topic or the partition"),
         sender.transaction() as txn,
     ):
         txn.send(topic, b"copied")

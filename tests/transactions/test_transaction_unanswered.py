@@ -113,7 +113,7 @@ def test_old_flow_a_request_without_response_spends_the_epoch(version: int, api:
     world.plan(api, CUT)
     manager = begun(world)
     if api == "Produce":
-        manager.on_unanswered("Produce")
+        manager.on_no_response("Produce")
     world.run(manager.send_offsets(OFFSETS, GROUP))
     world.run(manager.commit())
     before = len(world.asked)
@@ -217,7 +217,7 @@ def test_an_abort_without_response_says_nothing_is_committed(version: int) -> No
     world = World(version)
     manager = begun(world)
     world.plan("EndTxn", *[HANG] * 100)
-    with pytest.raises(DeliveryTimeoutError, match="Nothing of the transaction will be committed"):
+    with pytest.raises(DeliveryTimeoutError, match="The transaction will not be committed"):
         world.run(manager.abort(12.0))
     assert manager.open is not None
     assert manager.open.committed is False

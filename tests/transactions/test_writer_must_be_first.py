@@ -21,7 +21,7 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.transactions.handle import TransactionHandle
 from kcodec.transactions.requests import PASSING
-from kcodec.transactions.shared import HandleSource
+from kcodec.transactions.shared import HandleProducerId
 
 FIRST, SECOND = ORDERS, TopicPartition("orders", 1)
 RETRIED = [*sorted(PASSING), CUT, LOST, REFUSED]
@@ -44,8 +44,8 @@ def world() -> Iterator[World]:
     yield made
 
 
-def writer(world: World) -> HandleSource:
-    source = HandleSource(world.cluster, HANDLE, [FIRST, SECOND], lambda: world.now, SECONDS)
+def writer(world: World) -> HandleProducerId:
+    source = HandleProducerId(world.cluster, HANDLE, [FIRST, SECOND], lambda: world.now, SECONDS)
     world.spawn(source.run())
     return source
 
@@ -110,7 +110,7 @@ def test_the_question_needs_read_on_the_topic(world: World) -> None:
 
 def test_without_must_be_first_no_leader_is_asked() -> None:
     world = World(2)
-    source = HandleSource(world.cluster, HANDLE, [FIRST], lambda: world.now)
+    source = HandleProducerId(world.cluster, HANDLE, [FIRST], lambda: world.now)
     world.spawn(source.run())
     assert source.may_send(FIRST)
     assert world.apis() == []
@@ -136,7 +136,9 @@ def test_the_second_attempt_of_a_writer_is_refused(transaction_cluster: Transact
         first._producer._io_loop.close()
 
         with (
-            pytest.raises(AbortableTransactionError, match=f"another writer has written to {topic}-0") as raised,
+            pytest.raises(
+                AbortableTransactionError, match=f"another writer has already written to {topic}-0"
+            ) as raised,
             TransactionWriter(handle, partitions[:1], must_be_first=True, bootstrap_servers=servers) as second,
         ):
             for row in range(1000):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kcodec.admin.values import BrokerNode, ClusterDescription, FeatureDescription
-from kcodec.cluster.retry_driver import Answer, Asking, Question, entries, results, whole
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, entries, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
@@ -19,12 +19,12 @@ UPGRADE_TYPES = {"upgrade": 1, "safe_downgrade": 2, "unsafe_downgrade": 3}
 
 
 def describe_cluster(
-    asking: Asking, *, include_fenced_brokers: bool = False, timeout: float | None = None
+    context: CallContext, *, include_fenced_brokers: bool = False, timeout: float | None = None
 ) -> Flow[ClusterDescription]:
-    """The cluster's id, controller and brokers (KIP-700; include_fenced_brokers: KIP-1073, Kafka 4.0)."""
-    question: Question[str, ClusterDescription]
+    """Return the cluster's id, controller and brokers (KIP-700; include_fenced_brokers: KIP-1073, Kafka 4.0)."""
+    handler: ApiHandler[str, ClusterDescription]
     if include_fenced_brokers:
-        question = Question(
+        handler = ApiHandler(
             "describe",
             AnyBroker(),
             lambda items, until: messages.DescribeClusterRequest(include_fenced_brokers=True),
@@ -33,15 +33,15 @@ def describe_cluster(
             lowest=2,
         )
     else:
-        question = Question(
+        handler = ApiHandler(
             "describe",
             AnyBroker(),
             lambda items, until: messages.MetadataRequest(topics=[], allow_auto_topic_creation=False),
-            lambda response, items: [(items[0], Answer(ErrorCode.NONE, _metadata(response)))],
+            lambda response, items: [(items[0], ItemResult(ErrorCode.NONE, _metadata(response)))],
             named=str,
             lowest=4,  # known to brokers of any age
         )
-    return (yield from results(asking, [THE_CLUSTER], question, timeout))[THE_CLUSTER]
+    return (yield from results(context, [THE_CLUSTER], handler, timeout))[THE_CLUSTER]
 
 
 def _cluster(response: Any) -> ClusterDescription:
@@ -58,9 +58,9 @@ def _description(response: Any, nodes: list[BrokerNode]) -> ClusterDescription:
     return ClusterDescription(response.cluster_id, controller, tuple(sorted(nodes, key=lambda node: node.id)))
 
 
-def describe_features(asking: Asking, *, timeout: float | None = None) -> Flow[dict[str, FeatureDescription]]:
-    """Features by name: the level switched on, and what the broker asked supports (KIP-584)."""
-    question: Question[str, dict[str, FeatureDescription]] = Question(
+def describe_features(context: CallContext, *, timeout: float | None = None) -> Flow[dict[str, FeatureDescription]]:
+    """Return features by name: the finalized level, and the levels that the broker supports (KIP-584)."""
+    handler: ApiHandler[str, dict[str, FeatureDescription]] = ApiHandler(
         "describe the features of",
         AnyBroker(),
         lambda items, until: messages.ApiVersionsRequest(client_software_name="kcodec", client_software_version="0"),
@@ -68,7 +68,7 @@ def describe_features(asking: Asking, *, timeout: float | None = None) -> Flow[d
         named=str,
         lowest=3,
     )
-    return (yield from results(asking, [THE_CLUSTER], question, timeout))[THE_CLUSTER]
+    return (yield from results(context, [THE_CLUSTER], handler, timeout))[THE_CLUSTER]
 
 
 def _features(response: Any) -> dict[str, FeatureDescription]:
@@ -86,22 +86,23 @@ def _features(response: Any) -> dict[str, FeatureDescription]:
 
 
 def update_features(
-    asking: Asking,
+    context: CallContext,
     levels: Mapping[str, int],
     *,
     upgrade_type: str = "upgrade",
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[str, None]]:
-    """Finalize features at levels; 0 switches one off. upgrade_type: or "safe_downgrade", "unsafe_downgrade".
+    """Finalize features at these levels; 0 disables one. upgrade_type: "upgrade", "safe_downgrade", "unsafe_downgrade".
 
-    Raises BrokerError: FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, AuthorizationError. All or none (KIP-584).
+    Raises BrokerError: FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, AuthorizationError. Either all features change or
+    none (KIP-584).
     """
     if upgrade_type not in UPGRADE_TYPES:
         raise ValueError(f"upgrade_type must be one of {', '.join(UPGRADE_TYPES)}, not {upgrade_type!r}")
-    question: Question[str, None] = Question(
+    handler: ApiHandler[str, None] = ApiHandler(
         "update feature",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda names, until: messages.UpdateFeaturesRequest(
             feature_updates=[
                 messages.FeatureUpdateKey(
@@ -115,12 +116,12 @@ def update_features(
         _updated,
         lowest=1,
     )
-    return results(asking, levels, question, timeout)
+    return results(context, levels, handler, timeout)
 
 
-def _updated(response: Any, names: list[str]) -> Iterator[tuple[str, Answer]]:
-    """Version 1 has a result for each feature, version 2 only one for all."""
+def _updated(response: Any, names: list[str]) -> Iterator[tuple[str, ItemResult]]:
+    """Read the results: one for each feature in version 1, a single one in version 2."""
     if response.error_code or not response.results:
-        yield from ((name, Answer(response.error_code, None, response.error_message)) for name in names)
+        yield from ((name, ItemResult(response.error_code, None, response.error_message)) for name in names)
     else:
         yield from entries(response.results, "feature")

@@ -14,7 +14,7 @@ from kcodec.admin.values import (
     ConfigResourceType,
 )
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import Answer, Asking, Question, settle
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, request_items
 from kcodec.cluster.retry_routes import AnyBroker, Controller, Route
 from kcodec.flow import Flow
 from kcodec.protocol import messages
@@ -24,25 +24,26 @@ Alterations = Mapping[str, "str | tuple[AlterOperation, str | None] | None"]
 
 
 def describe_configs(
-    asking: Asking,
+    context: CallContext,
     resources: Iterable[ConfigResource],
     *,
     names: Iterable[str] | None = None,
     include_documentation: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[ConfigResource, dict[str, ConfigEntry]]]:
-    """The settings of topics, brokers and groups, by name; names: only these. What is secret has the value None.
+    """Return the settings of topics, brokers and groups by name; names: only these. A secret setting has the value
+    None.
 
-    Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError ...); AdminError where several were asked for.
+    Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError ...); AdminError for several resources.
     """
-    wanted = None if names is None else names_of(names, "names")
-    question: Question[ConfigResource, dict[str, ConfigEntry]] = Question(
+    requested = None if names is None else names_of(names, "names")
+    handler: ApiHandler[ConfigResource, dict[str, ConfigEntry]] = ApiHandler(
         "describe configs of",
         _ConfigRoute(AnyBroker()),
         lambda some, until: messages.DescribeConfigsRequest(
             resources=[
                 messages.DescribeConfigsResource(
-                    resource_type=int(one.type), resource_name=one.name, configuration_keys=wanted
+                    resource_type=int(one.type), resource_name=one.name, configuration_keys=requested
                 )
                 for one in some
             ],
@@ -52,13 +53,13 @@ def describe_configs(
         lowest=3 if include_documentation else 1,
     )
     items = items_of(resources, ConfigResource, "resources")
-    outcome = yield from settle(asking, items, question, asking.deadline(timeout))
+    outcome = yield from request_items(context, items, handler, context.deadline(timeout))
     outcome.doing = "describe configs"
     return outcome.value()
 
 
 class _ConfigRoute(Route[ConfigResource]):
-    """A broker responds for its own settings; others: the route of all the rest."""
+    """Sends requests for a broker's settings to that broker, and others by the route `others`."""
 
     def __init__(self, others: Route[object]) -> None:
         self._others = others
@@ -77,12 +78,12 @@ class _ConfigRoute(Route[ConfigResource]):
 
 def _read(
     results: Iterable[Any], value: Callable[[Any], Any] = lambda result: None
-) -> Iterator[tuple[ConfigResource, Answer]]:
-    """The result of each resource; a type that this version of kcodec does not know was not requested."""
+) -> Iterator[tuple[ConfigResource, ItemResult]]:
+    """Return the result of each resource; a type that this version of kcodec does not know was not requested."""
     for result in results:
         if result.resource_type in list(ConfigResourceType):
             resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
-            yield resource, Answer(result.error_code, value(result), result.error_message)
+            yield resource, ItemResult(result.error_code, value(result), result.error_message)
 
 
 def _described(result: Any) -> dict[str, ConfigEntry]:
@@ -100,26 +101,26 @@ def _described(result: Any) -> dict[str, ConfigEntry]:
 
 
 def alter_configs(
-    asking: Asking,
+    context: CallContext,
     changes: Mapping[ConfigResource, Alterations],
     *,
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[ConfigResource, None]]:
-    """Change single settings, leaving the others as they are (IncrementalAlterConfigs, KIP-339).
+    """Change individual settings and keep the others (IncrementalAlterConfigs, KIP-339).
 
-    changes: resource -> {name: value}; None goes back to the default, (AlterOperation.APPEND, "x") adds to a list.
-    Raises BrokerError: INVALID_CONFIG, POLICY_VIOLATION, AuthorizationError ...; AdminError where several were asked.
+    changes: resource -> {name: value}; None restores the default, (AlterOperation.APPEND, "x") adds to a list.
+    Raises BrokerError: INVALID_CONFIG, POLICY_VIOLATION, AuthorizationError ...; AdminError for several resources.
     """
-    question: Question[ConfigResource, None] = Question(
+    handler: ApiHandler[ConfigResource, None] = ApiHandler(
         "alter configs of",
-        _ConfigRoute(Controller(asking.cluster)),
+        _ConfigRoute(Controller(context.cluster)),
         lambda some, until: messages.IncrementalAlterConfigsRequest(
             resources=[_altered(one, changes[one]) for one in some], validate_only=validate_only
         ),
         lambda response, some: _read(response.responses),
     )
-    outcome = yield from settle(asking, changes, question, asking.deadline(timeout))
+    outcome = yield from request_items(context, changes, handler, context.deadline(timeout))
     outcome.doing = "alter configs"
     return outcome.value()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flows of Admin, all in one place: shared by its sync and async API.
+"""The flows of Admin in one module, shared by its sync and async API.
 
-Each is a function `name(asking, ...) -> Flow[result]`; `timeout` is in seconds.
+Each is a function `name(context, ...) -> Flow[result]`; `timeout` is in seconds.
 """
 
 from kcodec.admin.cluster import describe_cluster, describe_features, update_features

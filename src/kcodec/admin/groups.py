@@ -9,19 +9,19 @@ from typing import Any
 
 from kcodec.arguments import names_of, partitions_of
 from kcodec.cluster.retry_driver import (
-    Answer,
-    Asking,
+    ApiHandler,
+    CallContext,
     Deadline,
-    Question,
+    ItemResult,
     by_topic,
     entries,
     partition_codes,
+    request_items,
     results,
-    settle,
     whole,
 )
 from kcodec.cluster.retry_routes import CoordinatorOf, EachBroker, EachCoordinator
-from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, commit_question, fetch_question, value_of
+from kcodec.consumer.committed_offsets import ALL, STABLE_VERSION, offset_commit_handler, offset_fetch_handler, value_of
 from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, read_assignment
 from kcodec.consumer.lag import PartitionLag, partition_lags
 from kcodec.errors import DecodeError, UnsupportedError
@@ -33,7 +33,7 @@ from kcodec.protocol.error_codes import ErrorCode
 
 @dataclass(frozen=True)
 class GroupListing:
-    """A group by id. state, type: None from brokers that do not tell (before 2.6, 3.7)."""
+    """A group by id. state, type: None from brokers that do not report them (before 2.6, 3.7)."""
 
     group_id: str
     protocol_type: str
@@ -43,7 +43,7 @@ class GroupListing:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member. partitions: what it reads; several members of a share group read the same. For a member of a streams
+    """A member. partitions: its assignment; several members of a share group have the same. For a member of a streams
     group, those of the source topics of its active tasks. metadata, assignment: bytes of the classic protocol."""
 
     member_id: str
@@ -71,23 +71,23 @@ class GroupDescription:
 
 
 def list_groups(
-    asking: Asking, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
+    context: CallContext, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
 ) -> Flow[dict[str, GroupListing]]:
-    """The groups of all brokers, by id. states, types: only these ("Stable", "Empty"; "classic", "consumer").
+    """Return the groups of all brokers by id. states, types: only these ("Stable", "Empty"; "classic", "consumer").
 
-    Raises AdminError where not all brokers answered; its `results` hold the lists of the others by broker id.
+    Raises AdminError if not all brokers responded; its `results` contain the lists of the others by broker id.
     """
-    deadline = asking.deadline(timeout)
-    yield from asking.cluster.refresh(asking.call_timeout(deadline))
-    wanted, kinds = names_of(states, "states"), names_of(types, "types")
-    question: Question[int, list[GroupListing]] = Question(
+    deadline = context.deadline(timeout)
+    yield from context.cluster.refresh(context.call_timeout(deadline))
+    requested, kinds = names_of(states, "states"), names_of(types, "types")
+    handler: ApiHandler[int, list[GroupListing]] = ApiHandler(
         "list groups of broker",
         EachBroker(),
-        lambda brokers, until: messages.ListGroupsRequest(states_filter=wanted, types_filter=kinds),
+        lambda brokers, until: messages.ListGroupsRequest(states_filter=requested, types_filter=kinds),
         lambda response, brokers: whole(response, brokers, _listings),
-        lowest=5 if kinds else 4 if wanted else 0,
+        lowest=5 if kinds else 4 if requested else 0,
     )
-    outcome = yield from settle(asking, asking.cluster.brokers, question, deadline)
+    outcome = yield from request_items(context, context.cluster.brokers, handler, deadline)
     found = [listing for listings in outcome.value().values() for listing in listings]
     return {listing.group_id: listing for listing in sorted(found, key=lambda listing: listing.group_id)}
 
@@ -100,39 +100,39 @@ def _listings(response: Any) -> list[GroupListing]:
 
 
 def describe_groups(
-    asking: Asking, group_ids: Iterable[str], *, timeout: float | None = None
+    context: CallContext, group_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, GroupDescription]]:
     """Describe groups of every type: classic, consumer (KIP-848), share (KIP-932) and streams (KIP-1071).
 
     Before Kafka 4.0 a group that does not exist has the state "Dead". Raise BrokerError (from Kafka 4.0 on
     GROUP_ID_NOT_FOUND), AuthorizationError; AdminError for several.
     """
-    wanted, deadline = names_of(group_ids, "group_ids"), asking.deadline(timeout)
-    outcome = yield from settle(asking, wanted, _description(asking, "classic"), deadline)
+    requested, deadline = names_of(group_ids, "group_ids"), context.deadline(timeout)
+    outcome = yield from request_items(context, requested, _description(context, "classic"), deadline)
     for kind in ("consumer", "share", "streams"):
         others = [
             name for name, error in outcome.errors.items() if getattr(error, "code", 0) == ErrorCode.GROUP_ID_NOT_FOUND
         ]
         if others:  # of another type, which a broker of this or an older version may not have
-            found = yield from settle(asking, others, _description(asking, kind), deadline)
+            found = yield from request_items(context, others, _description(context, kind), deadline)
             outcome.results |= found.results
             outcome.errors = {name: error for name, error in outcome.errors.items() if name not in found.results}
-    return {name: outcome.value()[name] for name in wanted}
+    return {name: outcome.value()[name] for name in requested}
 
 
-def _description(asking: Asking, kind: str) -> Question[str, GroupDescription]:
-    """The request that describes groups of one type."""
+def _description(context: CallContext, kind: str) -> ApiHandler[str, GroupDescription]:
+    """Return the handler that describes groups of one type."""
     request, read = _TYPES[kind]
-    return Question(
+    return ApiHandler(
         "describe group",
-        EachCoordinator(asking.cluster, "group"),
+        EachCoordinator(context.cluster, "group"),
         lambda groups, until: request(groups),
         lambda response, groups: entries(response.groups, "group_id", read),
     )
 
 
 def _member(member: Any, partitions: Iterable[TopicPartition], **classic: bytes) -> GroupMember:
-    """A member of any type of group; classic: its metadata and assignment in the classic protocol."""
+    """Return a member of any type of group; classic: with its metadata and assignment in the classic protocol."""
     instance_id = getattr(member, "group_instance_id", getattr(member, "instance_id", None))
     return GroupMember(
         member.member_id, instance_id, member.client_id, member.client_host, tuple(partitions), **classic
@@ -149,7 +149,7 @@ def _share_group(group: Any) -> GroupDescription:
 
 
 def _streams_group(group: Any) -> GroupDescription:
-    """A task of a subtopology reads the partition of its number of every source topic."""
+    """Return a streams group. A task of a subtopology reads the partition of its number of every source topic."""
     subtopologies = (
         {} if group.topology is None else {one.subtopology_id: one for one in group.topology.subtopologies or ()}
     )
@@ -194,8 +194,8 @@ _TYPES: dict[str, tuple[Callable[[list[str]], Any], Callable[[Any], GroupDescrip
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
-    """What a member of a classic group of consumers reads; none while the group rebalances, or where that cannot be
-    read: what leaders give their members is no business of the broker."""
+    """Return the assignment of a member of a classic consumer group. It is empty while the group rebalances, or if it
+    cannot be read, as brokers do not check what leaders assign."""
     if protocol_type != PROTOCOL_TYPE or not assignment:
         return ()
     try:
@@ -204,78 +204,84 @@ def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ..
         return ()
 
 
-def delete_groups(asking: Asking, group_ids: Iterable[str], *, timeout: float | None = None) -> Flow[dict[str, None]]:
+def delete_groups(
+    context: CallContext, group_ids: Iterable[str], *, timeout: float | None = None
+) -> Flow[dict[str, None]]:
     """Delete groups without members, with their offsets.
 
     Raises BrokerError: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, AuthorizationError; AdminError for several.
     """
-    question: Question[str, None] = Question(
+    handler: ApiHandler[str, None] = ApiHandler(
         "delete group",
-        EachCoordinator(asking.cluster, "group"),
+        EachCoordinator(context.cluster, "group"),
         lambda groups, until: messages.DeleteGroupsRequest(groups_names=groups),
         lambda response, groups: entries(response.results, "group_id"),
     )
-    return results(asking, names_of(group_ids, "group_ids"), question, timeout)
+    return results(context, names_of(group_ids, "group_ids"), handler, timeout)
 
 
 def list_group_offsets(
-    asking: Asking,
+    context: CallContext,
     group_id: str,
     partitions: Iterable[TopicPartition] | None = None,
     *,
     require_stable: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-    """The offsets a group has committed; None where it has none. partitions: None for all that have one.
+    """Return the committed offsets of a group; None if none exists. partitions: None for all that have one.
 
-    require_stable: wait for offsets that an open transaction is about to commit (KIP-447).
+    require_stable: wait for offsets that an open transaction commits (KIP-447).
     Raise UnsupportedError for a share group, which commits no offsets.
     """
-    deadline = asking.deadline(timeout)
-    wanted = [ALL] if partitions is None else partitions_of(partitions)
+    deadline = context.deadline(timeout)
+    requested = [ALL] if partitions is None else partitions_of(partitions)
     lowest = STABLE_VERSION if require_stable else 1
-    question = fetch_question(asking.cluster, group_id, wanted, require_stable=require_stable, lowest=lowest)
-    outcome = yield from settle(asking, wanted, question, deadline)
-    answered: dict[TopicPartition, Any] = value_of(outcome, group_id)
-    found: dict[TopicPartition, Any] = answered[ALL] if partitions is None else answered
+    handler = offset_fetch_handler(context.cluster, group_id, requested, require_stable=require_stable, lowest=lowest)
+    outcome = yield from request_items(context, requested, handler, deadline)
+    known: dict[TopicPartition, Any] = value_of(outcome, group_id)
+    found: dict[TopicPartition, Any] = known[ALL] if partitions is None else known
     if not any(found.values()):
-        yield from _refuse_share_group(asking, group_id, deadline)
+        yield from _refuse_share_group(context, group_id, deadline)
     return found
 
 
-def _refuse_share_group(asking: Asking, group_id: str, deadline: Deadline) -> Flow[None]:
+def _refuse_share_group(context: CallContext, group_id: str, deadline: Deadline) -> Flow[None]:
     """Raise UnsupportedError if a group without committed offsets is a share group: brokers respond as if it had
     none."""
-    outcome = yield from settle(asking, [group_id], _description(asking, "share"), deadline)
+    outcome = yield from request_items(context, [group_id], _description(context, "share"), deadline)
     if outcome.results:
         raise UnsupportedError(
-            f"group {group_id!r} is a share group, expected one that commits offsets: brokers keep the state of each "
+            f"group {group_id!r} is a share group, which does not commit offsets: brokers keep the state of each "
             "record for it; kafka-share-groups.sh --describe shows its start offsets"
         )
 
 
 def describe_group_lag(
-    asking: Asking, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    context: CallContext,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, PartitionLag]]:
-    """How far a group's committed offsets are behind, and which transaction holds a last stable offset back.
+    """Return the lag of a group's committed offsets, and the transactions that block last stable offsets.
 
     partitions: None for all that the group has an offset in. Raise BrokerError, AuthorizationError; UnsupportedError
-    for a share group; AdminError where several partitions were requested.
+    for a share group; AdminError for several partitions.
     """
-    deadline = asking.deadline(timeout)
-    committed = yield from list_group_offsets(asking, group_id, partitions, timeout=deadline.remaining)
-    outcome = yield from partition_lags(asking, dict.fromkeys(committed), committed, deadline)
+    deadline = context.deadline(timeout)
+    committed = yield from list_group_offsets(context, group_id, partitions, timeout=deadline.remaining)
+    outcome = yield from partition_lags(context, dict.fromkeys(committed), committed, deadline)
     return outcome.value()
 
 
 def alter_group_offsets(
-    asking: Asking,
+    context: CallContext,
     group_id: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
     *,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, None]]:
-    """Commit offsets for a group that has no members; a number is an offset without metadata.
+    """Commit offsets for a group without members; a number is an offset without metadata.
 
     Raises BrokerError: UNKNOWN_MEMBER_ID while the group has members, AuthorizationError ...; AdminError for several.
     """
@@ -283,19 +289,19 @@ def alter_group_offsets(
         partition: value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
         for partition, value in offsets.items()
     }
-    return results(asking, given, commit_question(asking.cluster, group_id, given), timeout)
+    return results(context, given, offset_commit_handler(context.cluster, group_id, given), timeout)
 
 
 def delete_group_offsets(
-    asking: Asking, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    context: CallContext, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
 ) -> Flow[dict[TopicPartition, None]]:
-    """Forget committed offsets of topics that the group does not subscribe to (KIP-496).
+    """Delete committed offsets of topics that the group does not subscribe to (KIP-496).
 
     Raises BrokerError: GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND, AuthorizationError ...
     """
-    question: Question[TopicPartition, None] = Question(
+    handler: ApiHandler[TopicPartition, None] = ApiHandler(
         f"delete offset of group {group_id!r} in",
-        CoordinatorOf(asking.cluster, "group", group_id),
+        CoordinatorOf(context.cluster, "group", group_id),
         lambda some, until: messages.OffsetDeleteRequest(
             group_id=group_id,
             topics=[
@@ -307,9 +313,9 @@ def delete_group_offsets(
             ],
         ),
         lambda response, some: (
-            ((partition, Answer(response.error_code)) for partition in some)
+            ((partition, ItemResult(response.error_code)) for partition in some)
             if response.error_code
             else partition_codes(response, some)
         ),
     )
-    return results(asking, partitions_of(partitions), question, timeout)
+    return results(context, partitions_of(partitions), handler, timeout)

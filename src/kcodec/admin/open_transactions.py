@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of Admin: transactions that nobody will end. What hangs, and what its owner has left behind.
+"""Flows of Admin that find transactions which will not end: hanging ones, and ones that their owner has abandoned.
 
-A transaction hangs in a partition when the partition's leader holds it open and its coordinator will not write a
-marker there: no transactional id has this producer id, or the coordinator's transaction of it does not name the
-partition, or is of another epoch. Then the last stable offset is stuck for good (KAFKA-12895 and KIP-890 tell how it
-comes about). This is `kafka-transactions.sh find-hanging` (TransactionsCommand), with four differences: all partitions
-of all brokers can be asked for in one call, internal topics always belong to them; the longest transaction that may
-still be young is what the brokers' transaction.max.timeout.ms allows; a transaction whose records carry times in the
-future counts as old, as its age cannot be told; and each find is confirmed by a second look.
+A transaction hangs in a partition if the partition's leader has it open and its coordinator will not write a marker
+there: no transactional id has this producer id, or the coordinator's transaction does not include the partition, or has
+another epoch. Then the last stable offset never advances (KAFKA-12895 and KIP-890 explain the causes). This is
+`kafka-transactions.sh find-hanging` (TransactionsCommand), with four differences: one call can search all partitions of
+all brokers, always including internal topics; the default minimum age is the brokers' transaction.max.timeout.ms; a
+transaction whose records have timestamps in the future counts as old, as its age is unknown; and each result is
+confirmed by a second request.
 
-A stray is a transaction that its coordinator holds open, in which nobody has written for a while: of a
-TransactionHandle whose owner died it is all that is left. Who owns a connection cannot be seen from outside, so it
-is the silence that tells, and the application's own record of its handles.
+An abandoned transaction is open at its coordinator, but was not written to for a while: this is all that is left of a
+TransactionHandle whose owner died. Brokers do not show the owner of a transaction, so the idle time, together with the
+application's own record of its handles, has to identify it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kcodec.cluster.producer_states import (
     producers_of,
     transactions_of,
 )
-from kcodec.cluster.retry_driver import Asking, Deadline, Outcome
+from kcodec.cluster.retry_driver import CallContext, Deadline, Outcome
 from kcodec.errors import AdminError, BrokerError, KcodecError
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
@@ -48,7 +48,7 @@ DEFAULT_IDLE_MS = 60_000
 class HangingTransaction:
     """An open transaction in a partition that no coordinator will end.
 
-    why: what the coordinator says of the producer id. transactional_id: None where no id has it.
+    why: the coordinator's state of the producer id. transactional_id: None if no id has it.
     """
 
     partition: TopicPartition
@@ -64,7 +64,8 @@ class HangingTransaction:
 
 @dataclass(frozen=True)
 class HangingTransactions:
-    """What `find_hanging_transactions` found. errors: partitions, ids or brokers that could not be asked, with why."""
+    """The result of `find_hanging_transactions`. errors: partitions, ids or brokers that could not be checked, and
+    why."""
 
     transactions: tuple[HangingTransaction, ...]
     partitions_searched: int
@@ -74,9 +75,9 @@ class HangingTransactions:
 
 @dataclass(frozen=True)
 class StrayTransaction:
-    """An open transaction in which nobody writes. age_ms: since it began; idle_ms: since the last record or that.
+    """An open transaction without recent writes. age_ms: since its begin; idle_ms: since its last record or its begin.
 
-    partitions: those that the coordinator knows of; times out by itself `transaction_timeout_ms` after it began.
+    partitions: those that the coordinator knows. It times out by itself `transaction_timeout_ms` after its begin.
     """
 
     transactional_id: str
@@ -92,14 +93,14 @@ class StrayTransaction:
 
 @dataclass(frozen=True)
 class StrayTransactions:
-    """What `find_stray_transactions` found. errors: what could not be asked."""
+    """The result of `find_stray_transactions`. errors: what could not be checked, and why."""
 
     transactions: tuple[StrayTransaction, ...]
     errors: dict[Any, KcodecError] = field(default_factory=dict)
 
 
 def find_hanging_transactions(
-    asking: Asking,
+    context: CallContext,
     *,
     topics: Iterable[str] | None = None,
     partitions: Iterable[TopicPartition] | None = None,
@@ -108,22 +109,21 @@ def find_hanging_transactions(
     now: int | None = None,
     timeout: float | None = None,
 ) -> Flow[HangingTransactions]:
-    """Transactions that hang: in these partitions or topics, on this broker, or anywhere; internal topics, too.
+    """Find hanging transactions in these partitions or topics, on this broker, or anywhere, including internal topics.
 
-    max_transaction_timeout_ms: younger ones are passed over; None for the longest that a broker of the cluster allows.
-    now: what ages are counted to, None for this machine's time.
-    Raises BrokerError or TransportError where not even the topics can be listed; everything else that fails is in
-    `errors` of what is returned.
+    max_transaction_timeout_ms: younger ones are ignored; None for the longest timeout that a broker of the cluster
+    allows. now: the time from which ages are computed, None for this machine's time. Raises BrokerError or
+    TransportError if not even the topics can be listed; all other failures are in `errors` of the result.
     """
     errors: dict[Any, KcodecError] = {}
-    deadline = asking.deadline(timeout)
+    deadline = context.deadline(timeout)
     longest = max_transaction_timeout_ms
     if longest is None:
-        longest = yield from _longest_timeout(asking, deadline.share(7))
-    searched = yield from _partitions(asking, topics, partitions, broker_id, errors, deadline)
-    found = yield from producers_of(asking, searched, broker_id, deadline.share(4))
+        longest = yield from _longest_timeout(context, deadline.share(7))
+    searched = yield from _partitions(context, topics, partitions, broker_id, errors, deadline)
+    found = yield from producers_of(context, searched, broker_id, deadline.share(4))
     errors.update(found.errors)
-    now = asking.now() if now is None else now
+    now = context.now() if now is None else now
     candidates = [
         (partition, state)
         for partition, states in found.results.items()
@@ -132,12 +132,12 @@ def find_hanging_transactions(
     ]
     hanging: list[HangingTransaction] = []
     if candidates:
-        view = yield from _coordinators_view(asking, candidates, errors, deadline)
+        view = yield from _coordinators_view(context, candidates, errors, deadline)
         for partition, state in candidates:
             why = _why_hanging(partition, state, view)
             if why is not None:
                 hanging.append(_hanging(partition, state, view.ids.get(state.producer_id), why, now))
-        hanging = yield from _confirmed(asking, hanging, broker_id, deadline)
+        hanging = yield from _confirmed(context, hanging, broker_id, deadline)
     return HangingTransactions(tuple(hanging), len(searched), longest, errors)
 
 
@@ -145,40 +145,40 @@ def _is_old(state: ProducerState, now: int, longest: int) -> bool:
     return not 0 <= now - state.last_timestamp <= longest
 
 
-def _longest_timeout(asking: Asking, timeout: float) -> Flow[int]:
-    """transaction.max.timeout.ms of the brokers, the longest of them."""
-    deadline = asking.deadline(timeout)
-    yield from asking.cluster.refresh(asking.call_timeout(deadline))
-    resources = [ConfigResource.broker(broker) for broker in asking.cluster.brokers]
+def _longest_timeout(context: CallContext, timeout: float) -> Flow[int]:
+    """Return the longest transaction.max.timeout.ms of the brokers."""
+    deadline = context.deadline(timeout)
+    yield from context.cluster.refresh(context.call_timeout(deadline))
+    resources = [ConfigResource.broker(broker) for broker in context.cluster.brokers]
     try:
         names = [MAX_TIMEOUT_SETTING]
-        told = yield from describe_configs(asking, resources, names=names, timeout=deadline.remaining)
+        configs = yield from describe_configs(context, resources, names=names, timeout=deadline.remaining)
     except AdminError as error:
-        told = error.results
+        configs = error.results
     except BrokerError:  # no permission: Kafka's default then
-        told = {}
-    values = [entries[MAX_TIMEOUT_SETTING].value for entries in told.values() if MAX_TIMEOUT_SETTING in entries]
+        configs = {}
+    values = [entries[MAX_TIMEOUT_SETTING].value for entries in configs.values() if MAX_TIMEOUT_SETTING in entries]
     return max([int(value) for value in values if value] or [DEFAULT_MAX_TRANSACTION_TIMEOUT_MS])
 
 
 def _partitions(
-    asking: Asking,
+    context: CallContext,
     topics: Iterable[str] | None,
     partitions: Iterable[TopicPartition] | None,
     broker_id: int | None,
     errors: dict[Any, KcodecError],
     deadline: Deadline,
 ) -> Flow[list[TopicPartition]]:
-    """Where to look. A topic that cannot be described is noted, and passed over."""
+    """Return the partitions to search. A topic that cannot be described is recorded as an error."""
     if partitions is not None:
         return partitions_of(partitions)
     names = (
         names_of(topics, "topics")
         if topics is not None
-        else list((yield from list_topics(asking, include_internal=True, timeout=deadline.share(6))))
+        else list((yield from list_topics(context, include_internal=True, timeout=deadline.share(6))))
     )
     try:
-        described: dict[str, TopicDescription] = yield from describe_topics(asking, names, timeout=deadline.share(5))
+        described: dict[str, TopicDescription] = yield from describe_topics(context, names, timeout=deadline.share(5))
     except AdminError as error:
         described = error.results
         errors.update(error.errors)
@@ -192,8 +192,8 @@ def _partitions(
 
 @dataclass(frozen=True)
 class _CoordinatorsView:
-    """What the coordinators know of some producer ids. is_whole: all of them responded, so that an id which none named
-    belongs to no transactional id."""
+    """The coordinators' states of some producer ids. is_whole: all coordinators responded, so a producer id that none
+    of them reported belongs to no transactional id."""
 
     ids: dict[int, str]
     described: Outcome[str, TransactionDescription]
@@ -201,23 +201,23 @@ class _CoordinatorsView:
 
 
 def _coordinators_view(
-    asking: Asking,
+    context: CallContext,
     candidates: list[tuple[TopicPartition, ProducerState]],
     errors: dict[Any, KcodecError],
     deadline: Deadline,
 ) -> Flow[_CoordinatorsView]:
     producer_ids = sorted({state.producer_id for _, state in candidates})
-    lists = yield from coordinators_lists(asking, (), producer_ids, None, None, deadline.share(3))
+    lists = yield from coordinators_lists(context, (), producer_ids, None, None, deadline.share(3))
     errors.update(lists.errors)
     listed = by_transactional_id(lists.results)
-    described = yield from transactions_of(asking, listed, deadline.share(2))
+    described = yield from transactions_of(context, listed, deadline.share(2))
     errors.update(_but_expired(described))
     ids = {listing.producer_id: listing.transactional_id for listing in listed.values()}
     return _CoordinatorsView(ids, described, not lists.errors)
 
 
 def _but_expired(described: Outcome[str, TransactionDescription]) -> dict[str, KcodecError]:
-    """The errors, without those of ids that have expired since they were listed: that is an answer."""
+    """Return the errors without those of ids that have expired since they were listed, which is a result."""
     return {name: error for name, error in described.errors.items() if not _is_expired(error)}
 
 
@@ -226,7 +226,7 @@ def _is_expired(error: KcodecError) -> bool:
 
 
 def _why_hanging(partition: TopicPartition, state: ProducerState, view: _CoordinatorsView) -> str | None:
-    """The reason; None for one that its coordinator is going to end, or of which that cannot be told."""
+    """Return the reason; None for one that its coordinator will end, or if that is unknown."""
     transactional_id = view.ids.get(state.producer_id)
     if transactional_id is None:
         return "no transactional id has this producer id" if view.is_whole else None
@@ -261,12 +261,12 @@ def _hanging(
 
 
 def _confirmed(
-    asking: Asking, hanging: list[HangingTransaction], broker_id: int | None, deadline: Deadline
+    context: CallContext, hanging: list[HangingTransaction], broker_id: int | None, deadline: Deadline
 ) -> Flow[list[HangingTransaction]]:
-    """Those that are still there: one that ended between the two questions looks as if it hung."""
+    """Return those that still exist: one that ended between the two requests looks like a hanging one."""
     if not hanging:
         return hanging
-    again = yield from producers_of(asking, {one.partition for one in hanging}, broker_id, deadline.remaining)
+    again = yield from producers_of(context, {one.partition for one in hanging}, broker_id, deadline.remaining)
     still = {
         (partition, state.producer_id, state.current_transaction_start_offset)
         for partition, states in again.results.items()
@@ -280,38 +280,38 @@ def _confirmed(
 
 
 def find_stray_transactions(
-    asking: Asking,
+    context: CallContext,
     *,
     transactional_ids: Iterable[str] | None = None,
     idle_ms: int = DEFAULT_IDLE_MS,
     now: int | None = None,
     timeout: float | None = None,
 ) -> Flow[StrayTransactions]:
-    """Open transactions in which nobody has written for `idle_ms`.
+    """Find open transactions without a write for at least `idle_ms`.
 
-    transactional_ids: only of these. now: what ages are counted to, None for this machine's time. What could not be
-    asked is in `errors` of what is returned.
+    transactional_ids: only these. now: the time from which ages are computed, None for this machine's time. What could
+    not be checked is in `errors` of the result.
     """
     errors: dict[Any, KcodecError] = {}
-    deadline = asking.deadline(timeout)
+    deadline = context.deadline(timeout)
     if transactional_ids is None:
-        lists = yield from coordinators_lists(asking, ["Ongoing"], (), None, None, deadline.share(3))
+        lists = yield from coordinators_lists(context, ["Ongoing"], (), None, None, deadline.share(3))
         errors.update(lists.errors)
         ids = list(by_transactional_id(lists.results))
     else:
         ids = names_of(transactional_ids, "transactional_ids")
-    described = yield from transactions_of(asking, ids, deadline.share(2))
+    described = yield from transactions_of(context, ids, deadline.share(2))
     errors.update(_but_expired(described))
-    now = asking.now() if now is None else now
+    now = context.now() if now is None else now
     opened = [one for one in described.results.values() if one.state == "Ongoing"]
     places = {partition for one in opened for partition in one.partitions}
-    producers = yield from producers_of(asking, places, None, deadline.remaining)
+    producers = yield from producers_of(context, places, None, deadline.remaining)
     errors.update(producers.errors)
     # One of whose partitions we know nothing may be written to there.
-    strays = [
+    found = [
         _stray(one, producers.results, now) for one in opened if producers.errors.keys().isdisjoint(one.partitions)
     ]
-    return StrayTransactions(tuple(one for one in strays if one.idle_ms >= idle_ms), errors)
+    return StrayTransactions(tuple(one for one in found if one.idle_ms >= idle_ms), errors)
 
 
 def _stray(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of Admin: offsets of partitions, and records that are to go."""
+"""Flows of Admin: offsets of partitions, deletion of records, leader election."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from kcodec.admin.values import ElectedLeader
 from kcodec.arguments import by_partition, partitions_of
-from kcodec.cluster.list_offsets import ListedOffset, isolation_of, list_offsets_question, timestamp_of
-from kcodec.cluster.retry_driver import Answer, Asking, Question, by_topic, partition_codes, results
+from kcodec.cluster.list_offsets import ListedOffset, isolation_of, list_offsets_handler, timestamp_of
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, by_topic, partition_codes, results
 from kcodec.cluster.retry_routes import Controller, Leader
 from kcodec.constants import IsolationLevel
 from kcodec.flow import Flow
@@ -21,35 +21,35 @@ ELECTIONS = {"preferred": 0, "unclean": 1}
 
 
 def list_offsets(
-    asking: Asking,
+    context: CallContext,
     partitions: Mapping[TopicPartition, str | int],
     *,
     isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, ListedOffset]]:
-    """Offsets by position or time: partition -> "earliest", "latest", "max_timestamp" or milliseconds since 1970.
+    """Return offsets. partition -> "earliest", "latest", "max_timestamp" or milliseconds since 1970.
 
-    For a time, the first record at or after it; offset -1 where there is none. isolation_level "read_committed": no
-    later than the last stable offset. Raises BrokerError; AdminError where several were asked for.
+    A timestamp selects the first record at or after it; the offset is -1 if none exists. isolation_level
+    "read_committed": at most the last stable offset. Raises BrokerError; AdminError for several partitions.
     """
     timestamps = {
         partition: timestamp_of(spec) for partition, spec in by_partition(partitions, "partitions", "position").items()
     }
-    question = list_offsets_question(asking.cluster, timestamps, isolation_of(isolation_level))
-    return results(asking, timestamps, question, timeout)
+    handler = list_offsets_handler(context.cluster, timestamps, isolation_of(isolation_level))
+    return results(context, timestamps, handler, timeout)
 
 
 def delete_records(
-    asking: Asking, before: Mapping[TopicPartition, int], *, timeout: float | None = None
+    context: CallContext, before: Mapping[TopicPartition, int], *, timeout: float | None = None
 ) -> Flow[dict[TopicPartition, int]]:
-    """Delete the records below an offset; -1 for all below the high watermark. Gives the new low watermarks.
+    """Delete the records below an offset; -1 for all below the high watermark. Return the new low watermarks.
 
     Raises BrokerError: OFFSET_OUT_OF_RANGE above the high watermark, POLICY_VIOLATION on compacted topics,
-    AuthorizationError; AdminError where several were asked for. (KIP-107)
+    AuthorizationError; AdminError for several partitions. (KIP-107)
     """
-    question: Question[TopicPartition, int] = Question(
+    handler: ApiHandler[TopicPartition, int] = ApiHandler(
         "delete records of",
-        Leader(asking.cluster),
+        Leader(context.cluster),
         lambda some, until: messages.DeleteRecordsRequest(
             topics=[
                 messages.DeleteRecordsTopic(
@@ -67,22 +67,26 @@ def delete_records(
         ),
         lambda response, some: partition_codes(response, some, value=lambda result: result.low_watermark),
     )
-    return results(asking, before, question, timeout)
+    return results(context, before, handler, timeout)
 
 
 def elect_leaders(
-    asking: Asking, partitions: Iterable[TopicPartition], *, election: str = "preferred", timeout: float | None = None
+    context: CallContext,
+    partitions: Iterable[TopicPartition],
+    *,
+    election: str = "preferred",
+    timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, ElectedLeader]]:
-    """Make the first replica of partitions their leader again; "unclean": any replica that lives, losing records.
+    """Elect the first replica of partitions as leader; "unclean": any available replica, which may lose records.
 
     Raises BrokerError: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, AuthorizationError ...;
-    AdminError where several were asked for. A partition that needed none is no error. (KIP-460)
+    AdminError for several partitions. A partition that needs no election is not an error. (KIP-460)
     """
     if election not in ELECTIONS:
         raise ValueError(f"election must be one of {', '.join(ELECTIONS)}, not {election!r}")
-    question: Question[TopicPartition, ElectedLeader] = Question(
+    handler: ApiHandler[TopicPartition, ElectedLeader] = ApiHandler(
         "elect leader of",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda some, until: messages.ElectLeadersRequest(
             election_type=ELECTIONS[election],
             topic_partitions=[
@@ -95,16 +99,16 @@ def elect_leaders(
         final=frozenset({ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}),
         lowest=1 if election == "unclean" else 0,
     )
-    return results(asking, partitions_of(partitions), question, timeout)
+    return results(context, partitions_of(partitions), handler, timeout)
 
 
-def _elected(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
+def _elected(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, ItemResult]]:
     if response.error_code:
-        yield from ((partition, Answer(response.error_code)) for partition in partitions)
+        yield from ((partition, ItemResult(response.error_code)) for partition in partitions)
         return
     for topic in response.replica_election_results:
         for one in topic.partition_result:
             partition = TopicPartition(topic.topic, one.partition_id)
             is_needless = one.error_code == ErrorCode.ELECTION_NOT_NEEDED
             code = ErrorCode.NONE if is_needless else one.error_code
-            yield partition, Answer(code, ElectedLeader(partition, not is_needless), one.error_message)
+            yield partition, ItemResult(code, ElectedLeader(partition, not is_needless), one.error_message)

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import Answer, Asking, Question, entries, results, whole
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, entries, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
@@ -23,7 +23,7 @@ DEFAULT_ITERATIONS = 4096
 
 
 class _OrUnknown(IntEnum):
-    """A number of a newer Kafka's is UNKNOWN, as in Kafka's own enumerations."""
+    """Maps a number of a newer Kafka version to UNKNOWN, as Kafka's own enumerations do."""
 
     @classmethod
     def _missing_(cls, value: object) -> _OrUnknown | None:
@@ -31,7 +31,7 @@ class _OrUnknown(IntEnum):
 
 
 class ResourceType(_OrUnknown):
-    """What a permission is about. ANY is for filters."""
+    """The type of resource of a permission. ANY is for filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -44,7 +44,7 @@ class ResourceType(_OrUnknown):
 
 
 class PatternType(_OrUnknown):
-    """How the name is meant. ANY and MATCH (all that apply to a name) are for filters (KIP-290)."""
+    """The meaning of a resource name. ANY and MATCH (all that apply to a name) are for filters (KIP-290)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -54,7 +54,7 @@ class PatternType(_OrUnknown):
 
 
 class AclOperation(_OrUnknown):
-    """What is allowed or denied. ANY is for filters."""
+    """The operation that is allowed or denied. ANY is for filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -75,7 +75,7 @@ class AclOperation(_OrUnknown):
 
 
 class AclPermission(_OrUnknown):
-    """Allowed or denied. ANY is for filters."""
+    """Whether the operation is allowed or denied. ANY is for filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -85,7 +85,7 @@ class AclPermission(_OrUnknown):
 
 @dataclass(frozen=True)
 class AclBinding:
-    """A permission: `principal` ("User:alice") may, or may not, do `operation` on a resource from `host` ("*": all)."""
+    """A permission: whether `principal` ("User:alice") may do `operation` on a resource from `host` ("*": all)."""
 
     resource_type: ResourceType
     resource_name: str
@@ -104,7 +104,7 @@ class AclBinding:
 
 @dataclass(frozen=True)
 class AclFilter:
-    """Which permissions: all that are equal where something is said; None and ANY are all."""
+    """Selects permissions that are equal in all given fields; None and ANY match everything."""
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str | None = None
@@ -116,7 +116,7 @@ class AclFilter:
 
 
 class ScramMechanism(_OrUnknown):
-    """SCRAM with which hash."""
+    """The SCRAM mechanism, named by its hash."""
 
     UNKNOWN = 0
     SCRAM_SHA_256 = 1
@@ -124,16 +124,16 @@ class ScramMechanism(_OrUnknown):
 
     @property
     def hash_name(self) -> str:
-        """As hashlib names it."""
+        """The name of the hash in hashlib."""
         names = {ScramMechanism.SCRAM_SHA_256: "sha256", ScramMechanism.SCRAM_SHA_512: "sha512"}
         if self not in names:
-            raise ValueError(f"no hash is known for {self!r}")
+            raise ValueError(f"{self!r} has no known hash; use SCRAM_SHA_256 or SCRAM_SHA_512")
         return names[self]
 
 
 @dataclass(frozen=True)
 class ScramCredentialInfo:
-    """What may be known of a credential: no password, no salt."""
+    """The public properties of a credential, without password and salt."""
 
     mechanism: ScramMechanism
     iterations: int
@@ -141,7 +141,7 @@ class ScramCredentialInfo:
 
 @dataclass(frozen=True)
 class ScramCredentialUpsertion:
-    """A password to be set for a user. It does not leave this process: what is sent is salted and hashed."""
+    """A password to set for a user. It does not leave this process: only its salted hash is sent."""
 
     user: str
     password: str = field(repr=False)
@@ -151,35 +151,35 @@ class ScramCredentialUpsertion:
 
 @dataclass(frozen=True)
 class ScramCredentialDeletion:
-    """A credential to be taken away."""
+    """A credential to delete."""
 
     user: str
     mechanism: ScramMechanism
 
 
 def create_acls(
-    asking: Asking, bindings: Iterable[AclBinding], *, timeout: float | None = None
+    context: CallContext, bindings: Iterable[AclBinding], *, timeout: float | None = None
 ) -> Flow[dict[AclBinding, None]]:
     """Add permissions.
 
     Raises AuthorizationError (ALTER on the cluster), BrokerError SECURITY_DISABLED without an authorizer; AdminError
     for several.
     """
-    question: Question[AclBinding, None] = Question(
+    handler: ApiHandler[AclBinding, None] = ApiHandler(
         "create acl",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda some, until: messages.CreateAclsRequest(creations=[acl_creation(one) for one in some]),
         lambda response, some: (
-            (one, Answer(result.error_code, None, result.error_message))
+            (one, ItemResult(result.error_code, None, result.error_message))
             for one, result in zip(some, response.results, strict=False)
         ),
         lowest=1,
     )
-    return results(asking, items_of(bindings, AclBinding, "bindings"), question, timeout)
+    return results(context, items_of(bindings, AclBinding, "bindings"), handler, timeout)
 
 
 def acl_creation(binding: AclBinding) -> Any:
-    """A permission as CreateAcls has it."""
+    """Return a permission in the form of CreateAcls."""
     return messages.AclCreation(
         resource_type=int(binding.resource_type),
         resource_name=binding.resource_name,
@@ -192,11 +192,12 @@ def acl_creation(binding: AclBinding) -> Any:
 
 
 def describe_acls(
-    asking: Asking, which: AclFilter | None = None, *, timeout: float | None = None
+    context: CallContext, which: AclFilter | None = None, *, timeout: float | None = None
 ) -> Flow[list[AclBinding]]:
-    """The permissions that a filter finds; all without one. Raises AuthorizationError (DESCRIBE on the cluster)."""
+    """Return the permissions that a filter selects; all without one. Raises AuthorizationError (DESCRIBE on the
+    cluster)."""
     chosen = which or AclFilter()
-    question: Question[AclFilter, list[AclBinding]] = Question(
+    handler: ApiHandler[AclFilter, list[AclBinding]] = ApiHandler(
         "describe acls",
         AnyBroker(),
         lambda some, until: messages.DescribeAclsRequest(**acl_filter_fields(chosen)),
@@ -206,11 +207,11 @@ def describe_acls(
         named=lambda chosen: "of the cluster",
         lowest=1,
     )
-    return (yield from results(asking, [chosen], question, timeout))[chosen]
+    return (yield from results(context, [chosen], handler, timeout))[chosen]
 
 
 def acl_filter_fields(chosen: AclFilter | AclBinding) -> dict[str, Any]:
-    """A filter as DescribeAcls and DeleteAcls have it."""
+    """Return a filter in the form of DescribeAcls and DeleteAcls."""
     return {
         "resource_type_filter": int(chosen.resource_type),
         "resource_name_filter": chosen.resource_name,
@@ -223,7 +224,7 @@ def acl_filter_fields(chosen: AclFilter | AclBinding) -> dict[str, Any]:
 
 
 def _binding(resource: Any, acl: Any) -> AclBinding:
-    """The permission `acl` of a response, about `resource`."""
+    """Return the permission `acl` of a response, on `resource`."""
     return AclBinding(
         ResourceType(resource.resource_type),
         resource.resource_name,
@@ -236,40 +237,40 @@ def _binding(resource: Any, acl: Any) -> AclBinding:
 
 
 def delete_acls(
-    asking: Asking, filters: Iterable[AclFilter], *, timeout: float | None = None
+    context: CallContext, filters: Iterable[AclFilter], *, timeout: float | None = None
 ) -> Flow[dict[AclFilter, list[AclBinding]]]:
-    """Take away the permissions that filters find, and say which those were.
+    """Delete the permissions that filters select, and return them.
 
     Raises AuthorizationError (ALTER on the cluster), BrokerError; AdminError for several filters.
     """
-    question: Question[AclFilter, list[AclBinding]] = Question(
+    handler: ApiHandler[AclFilter, list[AclBinding]] = ApiHandler(
         "delete acls",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda some, until: messages.DeleteAclsRequest(
             filters=[messages.DeleteAclsFilter(**acl_filter_fields(one)) for one in some]
         ),
         _deleted,
         lowest=1,
     )
-    return results(asking, items_of(filters, AclFilter, "filters"), question, timeout)
+    return results(context, items_of(filters, AclFilter, "filters"), handler, timeout)
 
 
-def _deleted(response: Any, filters: list[AclFilter]) -> Iterator[tuple[AclFilter, Answer]]:
+def _deleted(response: Any, filters: list[AclFilter]) -> Iterator[tuple[AclFilter, ItemResult]]:
     for one, result in zip(filters, response.filter_results, strict=False):
         failed = next((acl for acl in result.matching_acls if acl.error_code), result)
         gone = [_binding(acl, acl) for acl in result.matching_acls if acl.error_code == ErrorCode.NONE]
-        yield one, Answer(failed.error_code, gone, failed.error_message)
+        yield one, ItemResult(failed.error_code, gone, failed.error_message)
 
 
 def describe_user_scram_credentials(
-    asking: Asking, users: Iterable[str] | None = None, *, timeout: float | None = None
+    context: CallContext, users: Iterable[str] | None = None, *, timeout: float | None = None
 ) -> Flow[dict[str, tuple[ScramCredentialInfo, ...]]]:
-    """Which SCRAM credentials users have; None: all users that have any. A user without any has an empty tuple.
+    """Return the SCRAM credentials of users; None: of all users that have any. A user without any has an empty tuple.
 
     Raises AuthorizationError (DESCRIBE on the cluster); AdminError for several. (KIP-554)
     """
     names = None if users is None else names_of(users, "users")
-    question: Question[str, dict[str, tuple[ScramCredentialInfo, ...]]] = Question(
+    handler: ApiHandler[str, dict[str, tuple[ScramCredentialInfo, ...]]] = ApiHandler(
         "describe scram credentials of",
         AnyBroker(),
         lambda some, until: messages.DescribeUserScramCredentialsRequest(
@@ -278,7 +279,7 @@ def describe_user_scram_credentials(
         lambda response, some: whole(response, some, _credentials),
         named=str,
     )
-    return (yield from results(asking, ["users"], question, timeout))["users"]
+    return (yield from results(context, ["users"], handler, timeout))["users"]
 
 
 def _credentials(response: Any) -> dict[str, tuple[ScramCredentialInfo, ...]]:
@@ -295,21 +296,21 @@ def _credentials(response: Any) -> dict[str, tuple[ScramCredentialInfo, ...]]:
 
 
 def alter_user_scram_credentials(
-    asking: Asking,
+    context: CallContext,
     alterations: Iterable[ScramCredentialUpsertion | ScramCredentialDeletion],
     *,
     timeout: float | None = None,
 ) -> Flow[dict[str, None]]:
-    """Set passwords, take credentials away; by user.
+    """Set passwords and delete credentials, by user.
 
     Raises AuthorizationError (ALTER on the cluster), BrokerError: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL;
-    AdminError for several. Send passwords over TLS only: a salted password is as good as the password. (KIP-554)
+    AdminError for several. Use TLS: a salted password is as confidential as the password. (KIP-554)
     """
     changes = items_of(alterations, (ScramCredentialUpsertion, ScramCredentialDeletion), "alterations")
     sets = {id(one): _salted(one) for one in changes if isinstance(one, ScramCredentialUpsertion)}
-    question: Question[str, None] = Question(
+    handler: ApiHandler[str, None] = ApiHandler(
         "alter scram credentials of",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda users, until: messages.AlterUserScramCredentialsRequest(
             upsertions=[sets[id(one)] for one in changes if id(one) in sets and one.user in users],
             deletions=[
@@ -320,7 +321,7 @@ def alter_user_scram_credentials(
         ),
         lambda response, users: entries(response.results, "user"),
     )
-    return results(asking, [one.user for one in changes], question, timeout)
+    return results(context, [one.user for one in changes], handler, timeout)
 
 
 def _salted(upsertion: ScramCredentialUpsertion) -> Any:

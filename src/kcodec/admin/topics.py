@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kcodec.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Question, entries, results, settle
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, Deadline, ItemResult, entries, request_items, results
 from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.cluster.values import NO_UUID
 from kcodec.errors import KcodecError
@@ -20,51 +20,51 @@ from kcodec.protocol.error_codes import ErrorCode
 # "The broker's default" in CreateTopicsRequest (KIP-464, from version 4 on).
 BROKER_DEFAULT = -1
 # How long create_topics waits until a broker shows the new topics with leaders.
-SETTLING_SECONDS = 10.0
+LEADER_WAIT_SECONDS = 10.0
 
 
 def create_topics(
-    asking: Asking,
+    context: CallContext,
     topics: Iterable[NewTopic | str],
     *,
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[str, CreatedTopic]]:
-    """Make topics; a name alone takes the broker's defaults. They can be written to when this returns.
+    """Create topics; a name alone uses the broker's defaults. The topics accept records when this returns.
 
-    validate_only: say what would happen, make nothing. timeout: seconds, None for default_api_timeout_ms.
+    validate_only: check the request without creating anything. timeout: seconds, None for default_api_timeout_ms.
     Raises BrokerError: TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG,
-    INVALID_TOPIC_EXCEPTION, POLICY_VIOLATION, AuthorizationError ...; AdminError where several were asked for.
+    INVALID_TOPIC_EXCEPTION, POLICY_VIOLATION, AuthorizationError ...; AdminError for several topics.
     Source: CreateTopicsRequest (KIP-4).
     """
     given = items_of(topics, (NewTopic, str), "topics")
-    wanted = {topic.name: topic for topic in (NewTopic(one) if isinstance(one, str) else one for one in given)}
-    deadline = asking.deadline(timeout)
+    requested = {topic.name: topic for topic in (NewTopic(one) if isinstance(one, str) else one for one in given)}
+    deadline = context.deadline(timeout)
     needs_defaults = any(
         topic.assignments is None and None in (topic.num_partitions, topic.replication_factor)
-        for topic in wanted.values()
+        for topic in requested.values()
     )
-    question: Question[str, CreatedTopic] = Question(
+    handler: ApiHandler[str, CreatedTopic] = ApiHandler(
         "create topic",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda names, until: messages.CreateTopicsRequest(
-            topics=[_creatable(wanted[name]) for name in names],
+            topics=[_creatable(requested[name]) for name in names],
             timeout_ms=until.left_ms,
             validate_only=validate_only,
         ),
         lambda response, names: entries(response.topics, "name", _created),
         lowest=4 if needs_defaults else 0,
     )
-    outcome = yield from settle(asking, wanted, question, deadline)
+    outcome = yield from request_items(context, requested, handler, deadline)
     if outcome.results and not validate_only:
-        yield from _shown(asking, list(outcome.results), deadline)
+        yield from _shown(context, list(outcome.results), deadline)
     return outcome.value()
 
 
 def _creatable(topic: NewTopic) -> Any:
     has_own = topic.assignments is not None
     if has_own and (topic.num_partitions is not None or topic.replication_factor is not None):
-        raise ValueError(f"topic {topic.name!r}: give either assignments or num_partitions and replication_factor")
+        raise ValueError(f"topic {topic.name!r}: pass either assignments, or num_partitions and replication_factor")
     return messages.CreatableTopic(
         name=topic.name,
         num_partitions=BROKER_DEFAULT if topic.num_partitions is None else topic.num_partitions,
@@ -94,22 +94,22 @@ def _topic_id(topic: Any) -> UUID | None:
     return None if topic.topic_id == NO_UUID else topic.topic_id
 
 
-def _shown(asking: Asking, names: list[str], deadline: Deadline) -> Flow[None]:
+def _shown(context: CallContext, names: list[str], deadline: Deadline) -> Flow[None]:
     """Wait until a broker shows a leader for every partition: before that a producer gets retriable errors."""
-    until = min(deadline.at, asking.clock() + SETTLING_SECONDS)
+    until = min(deadline.at, context.clock() + LEADER_WAIT_SECONDS)
     attempt = 0
-    while asking.clock() < until:
+    while context.clock() < until:
         request = messages.MetadataRequest(
             topics=[messages.MetadataRequestTopic(name=name) for name in names],
             allow_auto_topic_creation=False,
         )
         try:
-            reply = yield from call(ANY_NODE, request, timeout=asking.call_timeout(deadline), lowest=4)
+            reply = yield from call(ANY_NODE, request, timeout=context.call_timeout(deadline), lowest=4)
         except KcodecError:
             return  # the topics are made; a producer waits for their leaders itself
         if all(topic.error_code == ErrorCode.NONE and _has_leaders(topic) for topic in reply.message.topics):
             return
-        yield from asking.pause(attempt, deadline)
+        yield from context.pause(attempt, deadline)
         attempt += 1
 
 
@@ -117,31 +117,33 @@ def _has_leaders(topic: Any) -> bool:
     return bool(topic.partitions) and all(partition.leader_id >= 0 for partition in topic.partitions)
 
 
-def delete_topics(asking: Asking, topics: Iterable[str], *, timeout: float | None = None) -> Flow[dict[str, None]]:
+def delete_topics(
+    context: CallContext, topics: Iterable[str], *, timeout: float | None = None
+) -> Flow[dict[str, None]]:
     """Delete topics by name, with all their records.
 
     Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED, AuthorizationError ...
     """
-    question: Question[str, None] = Question(
+    handler: ApiHandler[str, None] = ApiHandler(
         "delete topic",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda names, until: messages.DeleteTopicsRequest(topic_names=names, timeout_ms=until.left_ms),
         lambda response, names: entries(response.responses, "name"),
         highest=5,  # version 6 has ids in place of names
     )
-    return results(asking, names_of(topics, "topics"), question, timeout)
+    return results(context, names_of(topics, "topics"), handler, timeout)
 
 
 def create_partitions(
-    asking: Asking, counts: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None
+    context: CallContext, counts: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None
 ) -> Flow[dict[str, None]]:
-    """Give topics more partitions: topic -> how many there shall be in all. Keys then go to other partitions.
+    """Add partitions to topics. counts: topic -> the new total number of partitions. Keys then map to other partitions.
 
-    Raises BrokerError: INVALID_PARTITIONS where that is not more than there are, and the usual ones.
+    Raises BrokerError: INVALID_PARTITIONS if the number is not larger than the current one, AuthorizationError ...
     """
-    question: Question[str, None] = Question(
+    handler: ApiHandler[str, None] = ApiHandler(
         "create partitions of topic",
-        Controller(asking.cluster),
+        Controller(context.cluster),
         lambda names, until: messages.CreatePartitionsRequest(
             topics=[messages.CreatePartitionsTopic(name=name, count=counts[name], assignments=None) for name in names],
             timeout_ms=until.left_ms,
@@ -149,22 +151,24 @@ def create_partitions(
         ),
         lambda response, names: entries(response.results, "name"),
     )
-    return results(asking, counts, question, timeout)
+    return results(context, counts, handler, timeout)
 
 
 def list_topics(
-    asking: Asking, *, include_internal: bool = False, timeout: float | None = None
+    context: CallContext, *, include_internal: bool = False, timeout: float | None = None
 ) -> Flow[dict[str, TopicListing]]:
-    """All topics that we may see, by name."""
-    question: Question[str, list[TopicListing]] = Question(
+    """Return all topics that the client may describe, by name."""
+    handler: ApiHandler[str, list[TopicListing]] = ApiHandler(
         "list topics of",
         AnyBroker(),
         lambda items, until: messages.MetadataRequest(topics=None, allow_auto_topic_creation=False),
-        lambda response, items: [(items[0], Answer(ErrorCode.NONE, [_listing(topic) for topic in response.topics]))],
+        lambda response, items: [
+            (items[0], ItemResult(ErrorCode.NONE, [_listing(topic) for topic in response.topics]))
+        ],
         named=str,
         lowest=4,
     )
-    found = (yield from results(asking, ["the cluster"], question, timeout))["the cluster"]
+    found = (yield from results(context, ["the cluster"], handler, timeout))["the cluster"]
     listings = sorted(found, key=lambda listing: listing.name)
     return {listing.name: listing for listing in listings if include_internal or not listing.is_internal}
 
@@ -174,14 +178,14 @@ def _listing(topic: Any) -> TopicListing:
 
 
 def describe_topics(
-    asking: Asking, topics: Iterable[str], *, timeout: float | None = None
+    context: CallContext, topics: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, TopicDescription]]:
-    """Partitions, leaders and replicas of topics. Nothing is made by asking.
+    """Return partitions, leaders and replicas of topics. This does not create missing topics.
 
-    Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION (after two seconds, as a topic just made is not known everywhere),
+    Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION (after two seconds, as not all brokers know a new topic at once),
     INVALID_TOPIC_EXCEPTION, AuthorizationError.
     """
-    question: Question[str, TopicDescription] = Question(
+    handler: ApiHandler[str, TopicDescription] = ApiHandler(
         "describe topic",
         AnyBroker(),
         lambda names, until: messages.MetadataRequest(
@@ -190,7 +194,7 @@ def describe_topics(
         lambda response, names: entries(response.topics, "name", _description),
         lowest=4,
     )
-    return results(asking, names_of(topics, "topics"), question, timeout)
+    return results(context, names_of(topics, "topics"), handler, timeout)
 
 
 def _description(topic: Any) -> TopicDescription:

@@ -12,7 +12,7 @@ from kcodec.cluster.producer_states import ProducerState as ProducerState
 from kcodec.cluster.producer_states import TransactionDescription as TransactionDescription
 from kcodec.cluster.producer_states import TransactionListing, coordinators_lists, producers_of, transactions_of
 from kcodec.cluster.producer_states import by_transactional_id as by_transactional_id
-from kcodec.cluster.retry_driver import Asking, Question, partition_codes, results, whole
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, partition_codes, results, whole
 from kcodec.cluster.retry_routes import EachCoordinator, Leader
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.flow import Flow
@@ -24,33 +24,33 @@ FENCING_TRANSACTION_TIMEOUT_MS = 10_000
 
 
 def describe_producers(
-    asking: Asking,
+    context: CallContext,
     partitions: Iterable[TopicPartition],
     *,
     broker_id: int | None = None,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, tuple[ProducerState, ...]]]:
-    """The producers with state in partitions, as their leaders know them, or one broker with a replica.
+    """Return the producers with state in partitions, by their leaders, or by one broker with a replica.
 
     Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError: READ on the topic); AdminError for several;
     UnsupportedError below Kafka 2.8.
     """
-    return (yield from producers_of(asking, partitions, broker_id, timeout)).value()
+    return (yield from producers_of(context, partitions, broker_id, timeout)).value()
 
 
 def describe_transactions(
-    asking: Asking, transactional_ids: Iterable[str], *, timeout: float | None = None
+    context: CallContext, transactional_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, TransactionDescription]]:
-    """State, producer and partitions of transactional ids.
+    """Return state, producer and partitions of transactional ids.
 
     Raises BrokerError: TRANSACTIONAL_ID_NOT_FOUND, AuthorizationError (DESCRIBE on the id); AdminError for several;
-    UnsupportedError below Kafka 3.0. Partitions of topics that we may not see are left out by the broker.
+    UnsupportedError below Kafka 3.0. The broker leaves out partitions of topics that the client may not describe.
     """
-    return (yield from transactions_of(asking, transactional_ids, timeout)).value()
+    return (yield from transactions_of(context, transactional_ids, timeout)).value()
 
 
 def list_transactions(
-    asking: Asking,
+    context: CallContext,
     *,
     states: Iterable[str] = (),
     producer_ids: Iterable[int] = (),
@@ -58,20 +58,21 @@ def list_transactions(
     transactional_id_pattern: str | None = None,
     timeout: float | None = None,
 ) -> Flow[dict[str, TransactionListing]]:
-    """The transactional ids of all coordinators, by id; with any of the conditions only those that meet all.
+    """Return the transactional ids of all coordinators, by id, that meet all given conditions.
 
-    states: of TRANSACTION_STATES. min_duration_ms: open for so long (KIP-994, Kafka 3.8). transactional_id_pattern: a
-    regular expression of RE2J for the whole id (KIP-1152, Kafka 4.1). ValueError for a state that there is not.
-    Raises AdminError where not all brokers answered; its `results` hold the lists of the others by broker id.
+    states: of TRANSACTION_STATES. min_duration_ms: open for at least this time (KIP-994, Kafka 3.8).
+    transactional_id_pattern: a regular expression of RE2J for the whole id (KIP-1152, Kafka 4.1). Raises ValueError for
+    an unknown state, AdminError if not all brokers responded; its `results` contain the lists of the others by broker
+    id.
     """
     outcome = yield from coordinators_lists(
-        asking, states, producer_ids, min_duration_ms, transactional_id_pattern, timeout
+        context, states, producer_ids, min_duration_ms, transactional_id_pattern, timeout
     )
     return by_transactional_id(outcome.value())
 
 
 def abort_transaction(
-    asking: Asking,
+    context: CallContext,
     partition: TopicPartition,
     producer_id: int,
     producer_epoch: int,
@@ -79,12 +80,12 @@ def abort_transaction(
     *,
     timeout: float | None = None,
 ) -> Flow[None]:
-    """Write an ABORT marker into one partition, past the coordinator: only for a transaction that hangs there.
+    """Write an ABORT marker to one partition without the coordinator: only for a transaction that hangs there.
 
     The numbers are those of `describe_producers`; a coordinator_epoch of -1 there is 0 here, as in Kafka's own tool.
-    A transaction that its coordinator still knows ends torn by this: use `fence_producers` for it. Raises BrokerError:
-    INVALID_PRODUCER_EPOCH (there is a newer one), TRANSACTION_COORDINATOR_FENCED, AuthorizationError (CLUSTER_ACTION,
-    or ALTER on the cluster). Source: AbortTransactionHandler, WriteTxnMarkersRequest.
+    If the coordinator still knows the transaction, this aborts only a part of it: use `fence_producers` instead. Raises
+    BrokerError: INVALID_PRODUCER_EPOCH (there is a newer one), TRANSACTION_COORDINATOR_FENCED, AuthorizationError
+    (CLUSTER_ACTION, or ALTER on the cluster). Source: AbortTransactionHandler, WriteTxnMarkersRequest.
     """
     marker = messages.WritableTxnMarker(
         producer_id=producer_id,
@@ -93,26 +94,26 @@ def abort_transaction(
         topics=[messages.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
         coordinator_epoch=max(coordinator_epoch, 0),
     )
-    question: Question[TopicPartition, None] = Question(
+    handler: ApiHandler[TopicPartition, None] = ApiHandler(
         f"abort transaction of producer {producer_id}/{producer_epoch} in",
-        Leader(asking.cluster),
+        Leader(context.cluster),
         lambda some, until: messages.WriteTxnMarkersRequest(markers=[marker]),
         lambda response, some: chain.from_iterable(partition_codes(marker, some) for marker in response.markers),
     )
-    yield from results(asking, [partition], question, timeout)
+    yield from results(context, [partition], handler, timeout)
 
 
 def fence_producers(
-    asking: Asking, transactional_ids: Iterable[str], *, timeout: float | None = None
+    context: CallContext, transactional_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, ProducerIdAndEpoch]]:
-    """End the open transactions of these ids by an abort, and shut out the producers that use them now.
+    """Abort the open transactions of these ids, and fence the producers that use them now.
 
-    Gives the producer id and epoch that are current then. An id that no producer has used yet is made by this.
-    Raises BrokerError: AuthorizationError (WRITE on the id); AdminError where several were asked for. (KIP-664)
+    Return the current producer id and epoch of each. An id that no producer has used yet is created by this.
+    Raises BrokerError: AuthorizationError (WRITE on the id); AdminError for several ids. (KIP-664)
     """
-    question: Question[str, ProducerIdAndEpoch] = Question(
+    handler: ApiHandler[str, ProducerIdAndEpoch] = ApiHandler(
         "fence producers of",
-        EachCoordinator(asking.cluster, "transaction"),
+        EachCoordinator(context.cluster, "transaction"),
         lambda ids, until: messages.InitProducerIdRequest(
             transactional_id=ids[0], transaction_timeout_ms=FENCING_TRANSACTION_TIMEOUT_MS
         ),
@@ -122,4 +123,4 @@ def fence_producers(
         at_most=1,
         highest=5,
     )
-    return results(asking, names_of(transactional_ids, "transactional_ids"), question, timeout)
+    return results(context, names_of(transactional_ids, "transactional_ids"), handler, timeout)

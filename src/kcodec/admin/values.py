@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Admin takes and gives: frozen values by Kafka's names. Times are milliseconds since 1970."""
+"""Arguments and results of Admin: frozen values with Kafka's names. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kcodec.offsets import TopicPartition
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to be made. num_partitions, replication_factor: None for the broker's default.
+    """A topic to create. num_partitions, replication_factor: None for the broker's default.
 
-    assignments: partition -> broker ids, the first to lead; then the two numbers must stay None.
+    assignments: partition -> broker ids, the preferred leader first; the two numbers must then be None.
     """
 
     name: str
@@ -28,7 +28,7 @@ class NewTopic:
 
 @dataclass(frozen=True)
 class CreatedTopic:
-    """A topic that was made. configs: as the broker responded, empty where it does not show them."""
+    """A created topic. configs: as the broker responded, empty if it does not report them."""
 
     name: str
     topic_id: UUID | None
@@ -49,7 +49,7 @@ class TopicListing:
 
 @dataclass(frozen=True)
 class PartitionDescription:
-    """A partition: leader None while there is none, leader_epoch None from old brokers; ids of brokers."""
+    """A partition: leader None while none exists, leader_epoch None from old brokers; ids of brokers."""
 
     partition: int
     leader: int | None
@@ -83,7 +83,7 @@ class TopicDescription:
 
 
 class ConfigResourceType(IntEnum):
-    """What a configuration belongs to (Kafka: ConfigResource.Type)."""
+    """The type of resource that a configuration belongs to (Kafka: ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -94,7 +94,7 @@ class ConfigResourceType(IntEnum):
 
 @dataclass(frozen=True)
 class ConfigResource:
-    """A topic, a broker (its id as text; "" for the default of all) or a group, whose configuration is meant."""
+    """A topic, a broker (its id as text; "" for the default of all) or a group with a configuration."""
 
     type: ConfigResourceType
     name: str
@@ -104,17 +104,17 @@ class ConfigResource:
 
     @classmethod
     def topic(cls, name: str) -> ConfigResource:
-        """Of a topic."""
+        """Return the resource of a topic."""
         return cls(ConfigResourceType.TOPIC, name)
 
     @classmethod
     def broker(cls, broker_id: int | None) -> ConfigResource:
-        """Of a broker; None: the default of all brokers."""
+        """Return the resource of a broker; None: the default of all brokers."""
         return cls(ConfigResourceType.BROKER, "" if broker_id is None else str(broker_id))
 
     @classmethod
     def group(cls, group_id: str) -> ConfigResource:
-        """Of a group (KIP-848)."""
+        """Return the resource of a group (KIP-848)."""
         return cls(ConfigResourceType.GROUP, group_id)
 
 
@@ -134,7 +134,7 @@ CONFIG_SOURCES = {
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """One setting. value: None where the broker keeps it secret. source: of CONFIG_SOURCES."""
+    """One setting. value: None if the broker keeps it secret. source: one of CONFIG_SOURCES."""
 
     name: str
     value: str | None
@@ -145,12 +145,12 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether it has the default."""
+        """Whether it has its default value."""
         return self.source == "DEFAULT_CONFIG"
 
 
 class AlterOperation(IntEnum):
-    """What to do with a setting (KIP-339); APPEND and SUBTRACT are for settings that are lists."""
+    """The change of a setting (KIP-339); APPEND and SUBTRACT are for settings that are lists."""
 
     SET = 0
     DELETE = 1
@@ -171,7 +171,7 @@ class BrokerNode:
 
 @dataclass(frozen=True)
 class ClusterDescription:
-    """A cluster: its brokers by id. controller_id: None while there is none."""
+    """A cluster: its brokers by id. controller_id: None while none exists."""
 
     cluster_id: str | None
     controller_id: int | None
@@ -180,7 +180,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True)
 class FeatureDescription:
-    """A feature (KIP-584): what is switched on (None: never finalized), and what the brokers could."""
+    """A feature (KIP-584): its finalized level (None: never finalized), and the levels that brokers support."""
 
     name: str
     finalized_level: int | None
@@ -190,7 +190,7 @@ class FeatureDescription:
 
 @dataclass(frozen=True)
 class ElectedLeader:
-    """What an election did in a partition: whether it was needed."""
+    """The result of an election in a partition: whether it was needed."""
 
     partition: TopicPartition
     was_needed: bool

@@ -127,7 +127,7 @@ def files_at(path: Path) -> list[DumpedFile]:
     kind = _kind_of(path)
     if kind is None:
         known = ", ".join([*SUFFIXES, *NAMES])
-        raise CommandError(f"{path}: no file of a Kafka log directory; those are named {known}")
+        raise CommandError(f"{path}: the name is not that of a file in a log directory; expected {known}")
     return [DumpedFile(path, kind, is_last_segment(str(path)))]
 
 

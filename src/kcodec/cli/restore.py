@@ -290,8 +290,8 @@ def _check_configs(admin: Admin, plan: Plan, topics: list[str], output: Output) 
         topic = resource.name
         if entries["message.timestamp.type"].value == "LogAppendTime":
             raise CommandError(
-                f"topic {topic} gives records the broker's time (message.timestamp.type=LogAppendTime): theirs would "
-                f"be lost. kcodec topics config {topic} --set message.timestamp.type=CreateTime"
+                f"topic {topic} replaces timestamps, as its message.timestamp.type is LogAppendTime; change it: "
+                f"kcodec topics config {topic} --set message.timestamp.type=CreateTime"
             )
         policy = entries["cleanup.policy"].value or ""
         retention = int(entries["retention.ms"].value or -1)
@@ -316,8 +316,8 @@ def read_progress(plan: Plan, options: argparse.Namespace) -> None:
         if found is None:
             if end > 0 and not options.append and _has_records(part.target, options):
                 raise CommandError(
-                    f"{part.target} holds records, and they are not of this restore ({plan.name}): --append writes "
-                    "behind them, --map names another topic, --name goes on with a restore of that name"
+                    f"{part.target} has records that are not of this restore ({plan.name}): --append writes after "
+                    "them, --map names another topic, --name continues a restore of that name"
                 )
             part.begun = end
         else:
@@ -372,7 +372,7 @@ class _Restoring:
             for part in self._plan.parts:
                 self._restore(part, producer, progress)
         except KcodecError as error:
-            raise CommandError(f"{error}; what was committed stays: the same command goes on behind it") from error
+            raise CommandError(f"{error}; committed records stay, and the same command continues after them") from error
         finally:
             progress.end()
             producer.close(CLOSE_SECONDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka clients: flows carried by a thread here, by asyncio in `kcodec.client.aio` under the same names."""
+"""Kafka clients, run by an I/O thread. `kcodec.client.aio` has the same names for asyncio."""
 
 from __future__ import annotations
 

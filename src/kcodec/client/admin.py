@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Concatenate, Never, ParamSpec, Self, TypeVar, 
 from kcodec.admin import flows
 from kcodec.client.flows import document
 from kcodec.client.waiting import ClientBase, IoLoop
-from kcodec.cluster.retry_driver import Asking
+from kcodec.cluster.retry_driver import CallContext
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
@@ -26,9 +26,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _method(flow: Callable[Concatenate[Asking, P], Flow[T]]) -> Callable[Concatenate[Admin, P], T]:
+def _method(
+    flow: Callable[Concatenate[CallContext, P], Flow[T]],
+) -> Callable[Concatenate[Admin, P], T]:
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(flow(self._asking, *args, **kwargs))
+        return self._run(flow(self._context, *args, **kwargs))
 
     document(method, flow)
     return method
@@ -41,11 +43,11 @@ class Admin(ClientBase):
         admin.create_topics([NewTopic("orders", num_partitions=6)])
         admin.find_hanging_transactions().transactions
 
-    Options are those of every client (`kcodec.client.ClientOptions`, TLS and SASL: `kcodec.security`).
-    Each method takes `timeout`, seconds for the whole call, else default_api_timeout_ms counts; until then retriable
-    errors, moved leaders, coordinators and controllers are asked again. A method on several items gives what became of
-    each, by item; where one fails it raises: the item's own error if it was alone, else AdminError, an ExceptionGroup
-    with `.errors` and `.results` by item. `except* BrokerError` catches both.
+    Options are those of every client (`kcodec.client.ClientOptions`, TLS and SASL: `kcodec.security`). Each method has
+    a `timeout` in seconds for the whole call; the default is default_api_timeout_ms. Until then, requests with
+    retriable errors are repeated, also after a leader, coordinator or controller has moved. A method on several items
+    returns the result of each by item. If an item fails, the method raises the item's own error if it was the only one,
+    otherwise AdminError, an ExceptionGroup with `.errors` and `.results` by item. `except* BrokerError` catches both.
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ClientOptions]) -> None:
@@ -57,10 +59,10 @@ class Admin(ClientBase):
         self._io_loop = IoLoop(self._client)
         cluster = self._client.cluster
         cluster.allow_auto_topic_creation = False
-        self._asking = Asking(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
+        self._context = CallContext(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Close the connections; calls under way end with TransportError. Idempotent."""
+        """Close the connections; calls under way fail with TransportError. Idempotent."""
         self._io_loop.close(timeout)
 
     def __enter__(self) -> Self:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that outlive a call, for calls that come often and each do little, as `read_ranges` in the tasks of Spark.
+"""Clients that are kept for later calls, if calls are frequent and short, such as `read_ranges` in the tasks of Spark.
 
-A call takes the client of its options from the pool and gives it back; calls at the same time share it. A client is
-dropped if a call met an error of its connections, and the least recently used one when there are more than MOST_IDLE.
-The pool holds the options as they were given, secrets included, and shows none of them.
+A call takes the client of its options from the pool and returns it; concurrent calls share it. A client is dropped if
+one of its connections failed, and the least recently used one when there are more than MOST_IDLE.
+The pool holds the given options, secrets included, and never shows them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kcodec.network.client import Client, IoLoop
 from kcodec.network.options import ClientConfig
 
 L = TypeVar("L", bound=IoLoop)
-#: Maximum number of unused clients that are kept in a process.
+#: Maximum number of idle clients that a process keeps.
 MOST_IDLE = 8
 
 
 class PooledClient(Generic[L]):
-    """A client of the pool. owner: the event loop that it belongs to; guard: what closes it with that event loop."""
+    """A client of the pool. owner: its event loop; guard: closes it with that event loop."""
 
     def __init__(self, options: Mapping[str, Any], io_loop: L, owner: Any) -> None:
         self.options = options
@@ -34,12 +34,12 @@ class PooledClient(Generic[L]):
 
     @property
     def is_usable(self) -> bool:
-        """False as well in a forked child, and once its event loop is closed."""
+        """Whether it can be used: not in a forked child, nor after its event loop was closed."""
         return not self.io_loop.is_closed and not (self.owner is not None and self.owner.is_closed())
 
 
 class ClientPool(Generic[L]):
-    """See the module. make: an I/O loop for a client."""
+    """The pool; see the module. make: creates an I/O loop for a client."""
 
     def __init__(self, make: Callable[[Client], L]) -> None:
         self._make = make
@@ -48,19 +48,19 @@ class ClientPool(Generic[L]):
             os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """Also in a forked child, where another thread may have held the lock."""
+        """Forget all clients, also in a forked child, where another thread may have held the lock."""
         self._lock = threading.Lock()
         self._clients: list[PooledClient[L]] = []  # the most recently used one comes last
 
     def config(self, options: Mapping[str, Any]) -> ClientConfig | None:
-        """The checked options of a client that is kept; certificates and such are not read again."""
+        """Return the checked options of a client that is kept; certificates and other files are not read again."""
         with self._lock:
             return next((each.io_loop.client.options for each in self._clients if each.options == options), None)
 
     def take(
         self, options: Mapping[str, Any], config: ClientConfig, owner: Any = None
     ) -> tuple[PooledClient[L], list[PooledClient[L]]]:
-        """(the client for these options, idle clients that the caller must close)."""
+        """Return the client for these options, and idle clients that the caller must close."""
         with self._lock:
             self._clients = [each for each in self._clients if each.is_usable]
             found = next((one for one in self._clients if one.owner is owner and one.options == options), None)
@@ -78,7 +78,7 @@ class ClientPool(Generic[L]):
             return found, surplus
 
     def give_back(self, pooled: PooledClient[L], is_failed: bool) -> bool:
-        """End a use; return whether the caller must close the client. is_failed: no other call shall take it."""
+        """End a use; return whether the caller must close the client. is_failed: no other call may use it."""
         with self._lock:
             pooled.users -= 1
             if is_failed and pooled.is_kept:
@@ -88,7 +88,7 @@ class ClientPool(Generic[L]):
 
 
 def key_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options to compare with those of other calls: a list of addresses that the caller changes later is copied."""
+    """Return options in a comparable form, with copies of lists that the caller may change later."""
     servers = options.get("bootstrap_servers")
     if isinstance(servers, Iterable) and not isinstance(servers, str | bytes):
         return {**options, "bootstrap_servers": tuple(servers)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How flows become methods of public classes, and run in the background, the same for threads and asyncio."""
+"""Turns flows into methods of public classes, and runs background flows, for threads and asyncio alike."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kcodec.network.client import Client
 
 
 class Core(Protocol):
-    """The part of a client that runs in the background."""
+    """The background part of a client."""
 
     def crash(self, error: BaseException) -> None:
-        """Have every call that waits, and every later call, fail."""
+        """Make every waiting and every later call fail."""
 
 
 def document(method: Any, flow: Callable[..., Any]) -> None:
-    """Give a method its flow's name, docstring and signature, as help() shows them."""
+    """Give a method the name, docstring and signature of its flow, for help()."""
     method.__name__ = method.__qualname__ = flow.__name__
     method.__doc__ = flow.__doc__
     found = inspect.signature(flow)

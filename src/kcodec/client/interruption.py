@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a producer's block ends when an exception leaves it, for threads and asyncio."""
+"""The end of a producer's block that an exception leaves, for threads and asyncio."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ INTERRUPTED_ABORT_SECONDS = 1.5
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Return whether the program, or the task, is being ended: KeyboardInterrupt, SystemExit, CancelledError. A
-    generator that is closed (GeneratorExit) is not."""
+    """Return whether the program, or the task, is being ended: KeyboardInterrupt, SystemExit, CancelledError. Closing a
+    generator (GeneratorExit) does not count."""
     return not isinstance(error, Exception | GeneratorExit)
 
 
 def interrupted_timeout(error: BaseException, core: ProducerCore) -> float | None:
-    """Return the timeout of a close after `error`: none, or a few seconds if the program is being ended, and then log
-    what the close waits for."""
+    """Return the timeout of a close after `error`: None, or a few seconds if the program is being ended. In that case
+    log what the close waits for."""
     if not is_interruption(error):
         return None
     waiting = core.waiting_text()
@@ -35,7 +35,7 @@ def interrupted_timeout(error: BaseException, core: ProducerCore) -> float | Non
 
 
 def note_failures(error: BaseException, failures: DeliveryErrors | None) -> None:
-    """Add what was not delivered to an exception on its way; where the program is being ended, log it, too, as such an
+    """Add the undelivered records to an exception as a note. If the program is being ended, also log them, as such an
     exception is rarely shown with its notes."""
     if failures is None:
         return

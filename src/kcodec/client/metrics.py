@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The former place of `kcodec.client.Metrics`."""
+"""Deprecated module: `Metrics` is exported by `kcodec.client`."""
 
 from kcodec._lazy import moved_names
 

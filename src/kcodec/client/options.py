@@ -33,8 +33,7 @@ class SecurityOptions(TypedDict, total=False):
     """Whether connections use TLS ("SSL", "SASL_SSL") and SASL ("SASL_PLAINTEXT", "SASL_SSL"). (default:
     'PLAINTEXT')"""
     ssl_cafile: str | Path | None
-    """PEM file of the certificate authorities to trust, and no others. None: those of the operating system. (default:
-    None)"""
+    """PEM file of the only certificate authorities to trust. None: those of the operating system. (default: None)"""
     ssl_check_hostname: bool
     """Verify that the broker's certificate is for its host name. The signature is verified in any case. (default:
     True)"""
@@ -246,7 +245,7 @@ class ConsumerOptions(ClientOptions, total=False):
     """Verify the CRC of each batch. (default: True)"""
     on_error: Literal["raise", "skip"]
     """What `poll` does with a batch that cannot be read: raise an error with the offset behind the batch in
-    `next_offset` ("raise"), or leave the batch out and count it ("skip"). An offset that the broker refuses with
+    `next_offset` ("raise"), or skip the batch and count it ("skip"). An offset that the broker rejects with
     CORRUPT_MESSAGE is requested again first, and has no `next_offset`. (default: 'raise')"""
     columns: Iterable[str]
     """Columns of `poll_arrow`, as in `kcodec.decode`, with topic and partition. (default: ('topic', 'partition',
@@ -263,10 +262,10 @@ class ConsumerOptions(ClientOptions, total=False):
     exclude_internal_topics: bool
     """Do not match internal topics, such as __consumer_offsets, with a pattern. (default: True)"""
     offset_fetch_highest_version: int
-    """Highest version of OffsetFetch requests, to speak as with brokers before 2.5, which cannot hold back offsets of
+    """Highest version of OffsetFetch requests, to act as with brokers before 2.5, which cannot hold back offsets of
     open transactions. (default: 32767)"""
     txn_offset_commit_highest_version: int
-    """Highest version of TxnOffsetCommit requests, to speak as with brokers before 2.5. (default: 32767)"""
+    """Highest version of TxnOffsetCommit requests, to act as with brokers before 2.5. (default: 32767)"""
 
 
 class SessionOptions(ProducerOptions, total=False):
@@ -328,7 +327,7 @@ class SessionOptions(ProducerOptions, total=False):
     """Verify the CRC of each batch. (default: True)"""
     on_error: Literal["raise", "skip"]
     """What `poll` does with a batch that cannot be read: raise an error with the offset behind the batch in
-    `next_offset` ("raise"), or leave the batch out and count it ("skip"). An offset that the broker refuses with
+    `next_offset` ("raise"), or skip the batch and count it ("skip"). An offset that the broker rejects with
     CORRUPT_MESSAGE is requested again first, and has no `next_offset`. (default: 'raise')"""
     columns: Iterable[str]
     """Columns of `poll_arrow`, as in `kcodec.decode`, with topic and partition. (default: ('topic', 'partition',
@@ -345,10 +344,10 @@ class SessionOptions(ProducerOptions, total=False):
     exclude_internal_topics: bool
     """Do not match internal topics, such as __consumer_offsets, with a pattern. (default: True)"""
     offset_fetch_highest_version: int
-    """Highest version of OffsetFetch requests, to speak as with brokers before 2.5, which cannot hold back offsets of
+    """Highest version of OffsetFetch requests, to act as with brokers before 2.5, which cannot hold back offsets of
     open transactions. (default: 32767)"""
     txn_offset_commit_highest_version: int
-    """Highest version of TxnOffsetCommit requests, to speak as with brokers before 2.5. (default: 32767)"""
+    """Highest version of TxnOffsetCommit requests, to act as with brokers before 2.5. (default: 32767)"""
     on_revoked: Callback | None
     """Called within `poll` and `close` with the partitions that were revoked. (default: None)"""
     on_assigned: Callback | None
@@ -378,7 +377,7 @@ class ReadTopicOptions(ClientOptions, total=False):
     """Limits of decoding, a `kcodec.DecodeLimits`. (default: DecodeLimits(max_batch_bytes=134217728,
     max_decompressed_bytes=134217728))"""
     on_error: Literal["raise", "skip"]
-    """What to do with a batch that cannot be read: raise an error, or leave the batch out and count it ("skip").
+    """What to do with a batch that cannot be read: raise an error ("raise"), or skip the batch and count it ("skip").
     (default: 'raise')"""
     check_crcs: bool
     """Verify the CRC of each batch. (default: True)"""

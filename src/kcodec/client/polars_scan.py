@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kcodec.scan_topic`: a topic as a polars LazyFrame that reads only what a query asks for."""
+"""`kcodec.scan_topic`: a topic as a polars LazyFrame that reads only what a query needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcodec.arguments import numbers_of
 from kcodec.client.topic_reading import TopicReading
 from kcodec.client.topic_records import TopicRecords
 from kcodec.reading.predicate import HIGHEST, Bounds, bounds_of
-from kcodec.reading.ranges import Places
+from kcodec.reading.ranges import RangeBounds
 
 if TYPE_CHECKING:
     import polars
@@ -23,31 +23,32 @@ def scan_topic(
     topic: str,
     *,
     partitions: Iterable[int] | None = None,
-    start: Places = "earliest",
-    end: Places = "latest",
+    start: RangeBounds = "earliest",
+    end: RangeBounds = "latest",
     ascending_timestamps: bool = False,
     **options: Unpack[ReadTopicOptions],
 ) -> polars.LazyFrame:
-    """A LazyFrame of [start, end) of a topic; each `collect` reads again, and no more than the query needs.
+    """Return a LazyFrame of [start, end) of a topic. Each `collect` reads again, and only what the query needs.
 
         kcodec.scan_topic("orders", bootstrap_servers="localhost:9092").filter(
             pl.col("partition").is_in([0, 3]), pl.col("timestamp") >= datetime(2026, 11, 1, tzinfo=UTC)
         ).select("key", "value").collect()
 
-    Columns that are not asked for are not decoded; conditions on partition, offset and timestamp decide what is fetched
-    (a lower bound in time by ListOffsets), as does `head`. All others polars applies to what is read. Arguments and
-    errors are those of `kcodec.read_topic`.
+    Columns that the query does not use are not decoded. Conditions on partition, offset and timestamp limit what is
+    fetched (a lower bound on the timestamp by ListOffsets), as does `head`. polars applies all other conditions to the
+    result. Arguments and errors are those of `kcodec.read_topic`.
 
-    ascending_timestamps: an upper bound in time ends the reading, too. That is right where times never go back in a
-                          partition, as under message.timestamp.type=LogAppendTime; where producers set them, a record
-                          below the bound may follow one above it, so that without this all up to the end is read.
+    ascending_timestamps: an upper bound on the timestamp ends the reading, too. That is correct if timestamps never
+                          decrease in a partition, as under message.timestamp.type=LogAppendTime. If producers set them,
+                          a record below the bound may follow one above it, so without this option all up to the end is
+                          read.
 
-    Raises ImportError without polars, TypeError and ValueError for arguments; `collect` raises what a broker says.
+    Raises ImportError without polars, TypeError and ValueError for arguments; `collect` raises the errors of brokers.
     """
     try:
         from polars.io.plugins import register_io_source
     except ImportError as error:
-        raise ImportError("kcodec.scan_topic needs polars (1.30 or later): pip install polars") from error
+        raise ImportError("kcodec.scan_topic requires polars 1.30 or later: pip install polars") from error
     chosen = None if partitions is None else numbers_of(partitions, "partitions")
     scan = _Scan(topic, chosen, start, end, ascending_timestamps, options)
     return register_io_source(
@@ -56,14 +57,14 @@ def scan_topic(
 
 
 class _Scan:
-    """What polars asks for frames; it may be asked often."""
+    """The source of frames for polars, which may request them several times."""
 
     def __init__(
         self,
         topic: str,
         partitions: list[int] | None,
-        start: Places,
-        end: Places,
+        start: RangeBounds,
+        end: RangeBounds,
         ascending_timestamps: bool,
         options: Mapping[str, Any],
     ) -> None:
@@ -89,7 +90,8 @@ class _Scan:
     def frames(
         self, with_columns: list[str] | None, predicate: Any, n_rows: int | None, batch_size: int | None
     ) -> Iterator[polars.DataFrame]:
-        """As polars.io.plugins.register_io_source describes it: n_rows are counted before the predicate is applied."""
+        """Return frames as polars.io.plugins.register_io_source requires: n_rows counts before the predicate is
+        applied."""
         import polars
 
         needed = set(self._columns if with_columns is None else with_columns)

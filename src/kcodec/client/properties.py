@@ -26,9 +26,9 @@ WORDS = {"true": True, "false": False}
 
 
 def options_of_property(name: str, value: str) -> dict[str, Any]:
-    """Return the options that a property sets; an unknown name is returned with underscores, for the client to refuse.
+    """Return the options that a property sets; an unknown name is returned with underscores, for the client to reject.
 
-    Raise ValueError, whose text does not show the value as it may be a secret, if the value is invalid.
+    Raise ValueError if the value is invalid. Its text does not show the value, which may be a secret.
     """
     ours = name.replace(".", "_").replace("-", "_")
     if ours == "sasl_jaas_config":
@@ -37,7 +37,7 @@ def options_of_property(name: str, value: str) -> dict[str, Any]:
         return {"ssl_check_hostname": value.lower() not in ("", "none")}
     if ours in PEM_ONLY:
         if value.upper() != "PEM":
-            raise ValueError(f"{name}: only PEM files can be read, so that it can only be PEM")
+            raise ValueError(f"{name} must be PEM: kcodec reads only PEM files")
         return {}
     if ours not in OTHER_VALUES:
         ours = counterparts().get(ours, ours)
@@ -65,7 +65,7 @@ def _converted(name: str, value: str, kind: str) -> object:
 
 
 def _options_of_jaas(value: str) -> dict[str, str]:
-    """Java's `... required username="u" password="p";`."""
+    """Return the options of Java's `... required username="u" password="p";`."""
     found = {name: re.sub(r"\\(.)", r"\1", quoted) for name, quoted in JAAS.findall(value)}
     if set(found) != {"username", "password"}:
         raise ValueError('sasl.jaas.config: expected ... required username="..." password="...";')

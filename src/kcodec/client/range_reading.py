@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sync and async API of `read_ranges` share: options, and the flows of one read with a client of the pool."""
+"""The common part of the sync and async `read_ranges`: options, and the flows of one read with a client of the pool."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from kcodec.reading.options import SPARK_COLUMNS, ReadTopicConfig, take_client_c
 class RangeReading(BoundedReading):
     """The read of some ranges.
 
-    client_options: Those of the client, as they were given.
+    client_options: The options of the client, as they were given.
     config:         The same, checked.
 
-    Raises TypeError and ValueError for ranges and options that are invalid; nothing is requested yet.
+    Raises TypeError and ValueError for invalid ranges and options, before any request.
     """
 
     def __init__(
@@ -49,24 +49,24 @@ class RangeReading(BoundedReading):
         super().__init__(settings, RangeDecoder(settings, spark_layout=spark_layout), spark_layout)
 
     def open(self, client: Client) -> Flow[None]:
-        """Begin to fetch."""
+        """Start to fetch."""
         self._read = yield from open_ranges(client.cluster, self.ranges, self.settings, self._on_missing)
 
     def stop(self) -> None:
-        """On the I/O loop: fetch no more."""
+        """On the I/O loop: stop fetching."""
         if self._read is not None:
             self._read.stop()
 
     @property
     def has_failed_connection(self) -> bool:
-        """Whether the client may be the cause of the error."""
+        """Return whether the client may be the cause of the error."""
         return isinstance(self.failure, TransportError)
 
     @property
     def progress(self) -> tuple[RangeProgress, ...]:
-        """Each range, and how far it has come."""
+        """Return each range with its progress."""
         return tuple(partition.progress for partition in self.partitions)
 
     def describe(self) -> str:
-        """For repr."""
+        """Return a text for repr."""
         return self._describe(f"{len(self.ranges)} ranges")

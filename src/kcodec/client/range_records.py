@@ -31,27 +31,27 @@ def read_ranges(
     on_missing: Literal["raise", "skip"] = "raise",
     **options: Unpack[ReadTopicOptions],
 ) -> RangeRecords:
-    """Read ranges of offsets, of any topics, as Arrow batches. No group, nothing is committed.
+    """Read ranges of offsets, of any topics, as Arrow batches. It uses no group and commits nothing.
 
         planned = [OffsetRange("orders", 0, 500, 900), OffsetRange("payments", 3, 0, 120)]
         with kcodec.read_ranges(planned, bootstrap_servers="localhost:9092") as records:
             for batch in records:
                 table = pyarrow.table(batch)             # topic, partition, offset, timestamp, key, value, headers
 
-    For coordinators that plan offsets in one place and read them in many (Spark, Ray, Dask): ranges can be pickled, the
-    ends are given, so that brokers are not asked for offsets, and the client with its connections is kept for later
-    calls with the same options. A small range then costs one Fetch request. A client is kept until the process exits,
-    or until a call meets an error of its connections; of those that are idle, the last eight.
+    For coordinators that plan offsets in one place and read them in many (Spark, Ray, Dask). Ranges can be pickled.
+    Their ends are given, so that no offsets are requested, and the client with its connections is kept for later calls
+    with the same options. A small range then costs one Fetch request. A client is kept until the process exits, or
+    until one of its connections fails; at most eight idle clients are kept.
 
-    ranges:       `kcodec.OffsetRange` values, or one. They are fetched together, and a batch has rows of one of them;
-                  offsets rise within a range.
-    spark_layout: Spark's own Kafka source as the model: columns key, value, topic, partition, offset, timestamp,
+    ranges:       `kcodec.OffsetRange` values, or one. They are fetched together. All rows of a batch belong to one
+                  range, and offsets increase within a range.
+    spark_layout: The columns of Spark's own Kafka source: key, value, topic, partition, offset, timestamp,
                   timestamp_type unless `columns` names others, all nullable, timestamps in microseconds, NULL for a
                   record without headers.
-    on_missing:   What to do about offsets that the log does not hold: a start below its start (retention,
+    on_missing:   What to do about offsets that are not in the log: a start below its start (retention,
                   DeleteRecords), an end above its end (truncation), a topic that was deleted, or that was deleted and
                   created again (`OffsetRange.topic_id`). "raise": an error that names the range and the bounds of the
-                  log. "skip": read what is left of the range; what is not is logged as a warning and counted in
+                  log. "skip": read the rest of the range; missing offsets are logged as a warning and counted in
                   `ranges`.
     options:      Those of `read_topic` (`kcodec.client.ReadTopicOptions`).
 
@@ -82,12 +82,12 @@ class RangeRecords(BoundedRecords[RangeReading]):
 
     @property
     def ranges(self) -> tuple[RangeProgress, ...]:
-        """Each range of the call, in that order, with `next_offset` (behind what was delivered or passed over so far)
-        and `lost` (number of its offsets that the log does not hold)."""
+        """Each range of the call, in that order, with `next_offset` (after what was delivered or skipped so far)
+        and `lost` (number of its offsets that are not in the log)."""
         return self._reading.progress
 
     def close(self) -> None:
-        """End it. Idempotent."""
+        """End the read. Idempotent."""
         pooled, self._pooled = self._pooled, None
         if pooled is not None and self._give_back(pooled):
             _close(pooled)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sync and async API of `read_topic` and `read_ranges` share: options, the flows of one read, its report."""
+"""The common part of the sync and async `read_topic` and `read_ranges`: options, the flows of one read, its
+progress."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
-from kcodec.cluster.retry_driver import Asking
+from kcodec.cluster.retry_driver import CallContext
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
@@ -18,11 +19,11 @@ from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.reading.bounded_read import BoundedRead, FetchedResponse, PartitionRead, ReadRange
 from kcodec.reading.decoding import RangeDecoder
 from kcodec.reading.options import take_options
-from kcodec.reading.ranges import Places, TopicRange
+from kcodec.reading.ranges import RangeBounds, TopicRange
 
 
 class BoundedReading:
-    """One bounded read: how far it is, and how responses become records."""
+    """One bounded read: its progress, and the conversion of responses to records."""
 
     def __init__(self, settings: ConsumerSettings, decoder: RangeDecoder, spark_layout: bool = False) -> None:
         self.settings = settings
@@ -35,21 +36,21 @@ class BoundedReading:
 
     @property
     def schema(self) -> ColumnsSchema:
-        """The Arrow schema of what is given."""
+        """Return the Arrow schema of the batches."""
         settings = self.settings
         return _fast.schema_of(settings.columns, settings.binary_type, self.spark_layout, settings.framing)
 
     def next_response(self) -> Flow[FetchedResponse | None]:
-        """What is to be decoded next; None: all is given."""
+        """Return the next response to decode; None at the end."""
         assert self._read is not None
         return (yield from self._read.next_response())
 
     def decoded(self, response: FetchedResponse) -> tuple[list[DecodedRecords], DecodeError | None]:
-        """The chunks of an answer, and what is to be raised behind them."""
+        """Return the chunks of a response, and the error to raise after them."""
         return self.decoder.decode(response)
 
     def finished(self) -> None:
-        """All was fetched and decoded: what lies between the last record and the end is nothing."""
+        """Note that everything was fetched and decoded: there are no records between the last one and the end."""
         self.is_finished = True
         if not self.decoder.is_full:
             for partition in self.partitions:
@@ -57,41 +58,41 @@ class BoundedReading:
 
     @property
     def partitions(self) -> list[PartitionRead]:
-        """What is read; empty before the read begins."""
+        """The partitions to read; empty before the read begins."""
         return [] if self._read is None else self._read.partitions
 
     @property
     def bytes_fetched(self) -> int:
-        """Bytes of batches that brokers sent."""
+        """The number of bytes of batches received."""
         return 0 if self._read is None else self._read.bytes_fetched
 
     @property
     def counts(self) -> Counts:
-        """Of all that was decoded so far."""
+        """The counts of everything decoded so far."""
         return self.decoder.counts
 
     def describe(self) -> str:
-        """For repr."""
+        """Return a text for repr."""
         raise NotImplementedError
 
     def _describe(self, of: str) -> str:
         read = sum(one.next_offset - one.range.start for one in self.partitions)
-        wanted = sum(one.range.end - one.range.start for one in self.partitions)
-        return f"{of}, {read} of {wanted} offsets"
+        total = sum(one.range.end - one.range.start for one in self.partitions)
+        return f"{of}, {read} of {total} offsets"
 
 
 class TopicReading(BoundedReading):
-    """The read of a topic, with a client of its own.
+    """The read of a topic, with a separate client.
 
-    Raise TypeError or ValueError if an option or a range is invalid; nothing is requested of brokers yet.
+    Raise TypeError or ValueError for an invalid option or range, before any request.
     """
 
     def __init__(
         self,
         topic: str,
         partitions: Iterable[int] | None,
-        start: Places,
-        end: Places,
+        start: RangeBounds,
+        end: RangeBounds,
         max_rows: int | None,
         options: Mapping[str, Any],
     ) -> None:
@@ -105,11 +106,11 @@ class TopicReading(BoundedReading):
         self.client.cluster.allow_auto_topic_creation = False
 
     def open(self) -> Flow[None]:
-        """Find out what is to be read, and begin to fetch it."""
+        """Determine the ranges to read, and start to fetch."""
         cluster = self.client.cluster
         topic = self.range.topic
-        asking = Asking(cluster, self.settings.default_api_timeout, lambda: time.time_ns() // 1_000_000)
-        ranges = yield from self.range.resolve(asking, self.settings.isolation_level)
+        context = CallContext(cluster, self.settings.default_api_timeout, lambda: time.time_ns() // 1_000_000)
+        ranges = yield from self.range.resolve(context, self.settings.isolation_level)
         # Topic ids and leaders, as the flows below ask for them by name.
         yield from cluster.ensure_topic(topic, self.settings.default_api_timeout)
         found = [OffsetRange(topic, number, start, end) for number, (start, end) in ranges.items()]
@@ -119,9 +120,9 @@ class TopicReading(BoundedReading):
 
     @property
     def offsets(self) -> dict[TopicPartition, ReadRange]:
-        """Of each partition what is to be read, and how far that has come."""
+        """Return the range and the progress of each partition."""
         return {partition.topic_partition: partition.read_range for partition in self.partitions}
 
     def describe(self) -> str:
-        """For repr."""
+        """Return a text for repr."""
         return self._describe(f"{self.range.topic!r}, {len(self.partitions)} partitions")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is different in the sync API: how a client starts, waits and ends, with an I/O thread of its own.
+"""The code that only the sync API has: how a client starts, waits and ends, with its I/O thread.
 
-`kcodec.client.aio.waiting` has the same names for asyncio. Everything else is generated from the asyncio API.
+`kcodec.client.aio.waiting` has the same names for asyncio. The other modules are generated from the asyncio API.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ClientBase(NotPickled):
     _unclosed: ClassVar[str] = "was not closed"
 
     def _begin(self) -> None:
-        """On the I/O thread: run the flows that a client has in the background."""
+        """On the I/O thread: run the background flows of a client."""
 
     def _start(self) -> None:
         self._io_loop.post(self._begin)
@@ -76,7 +76,8 @@ class ClientBase(NotPickled):
 
 
 def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: float | None) -> None:
-    """Wait until it is done, `timeout` seconds at most. Past its own deadline nothing is left that could end it."""
+    """Wait until it has ended, at most `timeout` seconds, or until its own deadline has passed, as nothing can end it
+    later."""
     if delivery.done():
         return
     delivery.check_wait()
@@ -100,8 +101,10 @@ def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: flo
     if ended.is_set() or not delivery.drop_done_callback(end):
         return
     if given_up is not None and given_up <= delivery.deadline + GRACE_SECONDS:
-        raise DeliveryTimeoutError(f"{delivery!r}: not done within {timeout:g} s{delivery.why_waiting()}")
-    raise DeliveryTimeoutError(f"{delivery!r}: past its deadline, and the producer's thread does not end it")
+        raise DeliveryTimeoutError(
+            f"{delivery!r}: no result within {round(timeout or 0.0, 2):g} s{delivery.why_waiting()}"
+        )
+    raise DeliveryTimeoutError(f"{delivery!r}: its deadline has passed, and the producer's thread did not end it")
 
 
 class Delivery(deliveries.Delivery):
@@ -110,18 +113,19 @@ class Delivery(deliveries.Delivery):
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait until it is done, and return where the record is stored. Raise the error that it failed with, which
+        """Wait until it has ended, and return where the record is stored. Raise the error that it failed with, which
         names the partition.
 
-        timeout: seconds, after which DeliveryTimeoutError is raised and the record is still under way. Without one, it
-        ends by `delivery_timeout_ms` all the same. Raises RuntimeError on the I/O thread (in a callback) if the record
-        is not done, as all records would wait there.
+        timeout: seconds, after which DeliveryTimeoutError is raised and the record is still under way. Without a
+        timeout, it ends within `delivery_timeout_ms`. Raises RuntimeError on the I/O thread (in a callback) if the
+        record has not ended, as all records would wait there.
         """
         _wait(self, timeout)
         return self.outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait until it is done, as `result` does, and return the error that it failed with; None if it did not."""
+        """Wait until it has ended, as `result` does, and return the error that it failed with; None if it did not
+        fail."""
         _wait(self, timeout)
         return self.error
 
@@ -143,7 +147,7 @@ class TableDelivery(deliveries.TableDelivery):
 
 
 class ProducerBase(ClientBase):
-    """A producer, as its threads, a fork of the process and the end of the interpreter see it."""
+    """The parts of a producer that its threads, a fork of the process and the end of the interpreter use."""
 
     _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
     _core: ProducerCore
@@ -151,18 +155,19 @@ class ProducerBase(ClientBase):
     _freed: threading.Condition
 
     def _make_lock(self) -> Callable[[], None]:
-        """Make the lock of the core; return what the core calls, with the lock held, when it has buffer space again."""
+        """Create the lock of the core; return the function that the core calls, with the lock held, when it has space
+        again."""
         self._lock = threading.Lock()
         self._freed = threading.Condition(self._lock)
         return self._freed.notify_all
 
     def _put_when_space(self, put: Callable[[], Any]) -> Any:
-        """Return what `put` returns once it finds buffer space; None if it does not within max_block_ms."""
+        """Return the result of `put` once it finds buffer space; None if it does not within max_block_ms."""
         self._io_loop.check_wait()
         deadline = time.monotonic() + self._core.settings.max_block
         accumulator = self._core.accumulator
         with self._freed:
-            accumulator.room_wanted += 1
+            accumulator.space_waiters += 1
             try:
                 while (done := put()) is None:
                     left = deadline - time.monotonic()
@@ -170,7 +175,7 @@ class ProducerBase(ClientBase):
                         return None
                     self._freed.wait(left)
             finally:
-                accumulator.room_wanted -= 1
+                accumulator.space_waiters -= 1
         return done
 
     def _log_lost(self) -> None:
@@ -179,7 +184,7 @@ class ProducerBase(ClientBase):
 
 
 class _Fork:
-    """A fork happens while no producer is in the middle of something: its lock is held, in the child released too."""
+    """Handlers of a fork, which waits until no producer is in a critical section: their locks are held meanwhile."""
 
     held: ClassVar[list[ProducerBase]] = []
 
@@ -196,7 +201,7 @@ class _Fork:
 
     @classmethod
     def in_child(cls) -> None:
-        reason = f"this producer belongs to another process: a forked process ({os.getpid()}) must make its own"
+        reason = f"this producer belongs to another process; the forked process {os.getpid()} must create its own"
         for producer in cls.held:
             producer._core.forget(TransportError(reason))
         cls.in_parent()

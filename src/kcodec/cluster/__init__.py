@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every client knows of a cluster: brokers, leaders, coordinators, and the requests that find them out."""
+"""The state of a cluster that every client knows: brokers, leaders and coordinators, and the requests that find
+them."""

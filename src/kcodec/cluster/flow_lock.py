@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock for flows of one scheduler: what must not interleave although it waits in between."""
+"""A lock for flows of one scheduler, for steps that must not interleave although they wait for I/O."""
 
 from __future__ import annotations
 
 from kcodec.flow import Clock, Flow, Signal, wait
 
 
-class Gate:
-    """Held by one flow at a time. Release it in a `finally`: a cancelled flow runs that too.
+class FlowLock:
+    """A lock that one flow at a time holds. Release it in a `finally`, which also runs in a cancelled flow.
 
-    if not (yield from gate.acquire(timeout)):
+    if not (yield from lock.acquire(timeout)):
         ...  # too late
     try:
         ...
     finally:
-        gate.release()
+        lock.release()
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -23,7 +23,7 @@ class Gate:
         self.is_held = False
 
     def acquire(self, timeout: float | None = None) -> Flow[bool]:
-        """Wait until nobody holds it, and hold it. False if that took longer than `timeout` seconds."""
+        """Wait until the lock is free, and take it. Return False if that takes longer than `timeout` seconds."""
         deadline = None if timeout is None else self._clock() + timeout
         while self.is_held:
             left = None if deadline is None else deadline - self._clock()
@@ -34,6 +34,6 @@ class Gate:
         return True
 
     def release(self) -> None:
-        """Let the next one through."""
+        """Release the lock and wake the flows that wait for it."""
         self.is_held = False
         self._released.set()

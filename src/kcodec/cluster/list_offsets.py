@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets by position or time, asked of the leaders of partitions (ListOffsets; Kafka: OffsetFetcher, OffsetSpec).
+"""Offsets by position or timestamp, requested from the leaders of partitions (ListOffsets; Kafka: OffsetFetcher).
 
 "latest" is the high watermark under read_uncommitted, the last stable offset under read_committed. If a leader has
 moved, is loading, or does not know its high watermark yet (OFFSET_NOT_AVAILABLE), `kcodec.cluster.retry_driver` repeats
-the request; the leader epoch that we know goes with it, so that a former leader rejects it.
+the request. It contains the known leader epoch, so that a former leader rejects it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Asking, Question, by_topic, partition_codes, settle
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, by_topic, partition_codes, request_items
 from kcodec.cluster.retry_routes import Leader
 from kcodec.constants import IsolationLevel
 from kcodec.errors import DeliveryTimeoutError
@@ -32,17 +32,17 @@ _ISOLATION_VERSION = 2
 
 @dataclass(frozen=True)
 class ListedOffset:
-    """An answer of list_offsets. offset: -1 where no record is so late. timestamp: of that record, else -1."""
+    """A result of list_offsets. offset: -1 if no record is that late. timestamp: that of the record, otherwise -1."""
 
     offset: int
     timestamp: int = NO_TIMESTAMP
     leader_epoch: int | None = None
 
 
-def list_offsets_question(
+def list_offsets_handler(
     cluster: Cluster, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel
-) -> Question[TopicPartition, ListedOffset]:
-    """For `settle`: timestamps as on the wire, see `timestamp_of`."""
+) -> ApiHandler[TopicPartition, ListedOffset]:
+    """Return the handler for `request_items`. timestamps: in the form of the protocol, see `timestamp_of`."""
 
     def of(topic: str, number: int) -> Any:
         return messages.ListOffsetsPartition(
@@ -51,7 +51,7 @@ def list_offsets_question(
             timestamp=timestamps[TopicPartition(topic, number)],
         )
 
-    return Question(
+    return ApiHandler(
         "list offset of",
         Leader(cluster),
         lambda some, until: messages.ListOffsetsRequest(
@@ -77,16 +77,16 @@ def _listed(result: Any) -> ListedOffset:
 
 
 def timestamp_of(spec: str | int) -> int:
-    """The number for a word of OFFSET_SPECS; a time in ms stands for itself. ValueError for others."""
+    """Return the number of a word in OFFSET_SPECS, or a timestamp in ms unchanged. Raise ValueError for other words."""
     if isinstance(spec, int):
         return spec
     if spec not in OFFSET_SPECS:
-        raise ValueError(f"unknown offset {spec!r}; possible: {', '.join(OFFSET_SPECS)}, or milliseconds since 1970")
+        raise ValueError(f"offset must be one of {', '.join(OFFSET_SPECS)}, or milliseconds since 1970, not {spec!r}")
     return OFFSET_SPECS[spec]
 
 
 def isolation_of(given: IsolationLevel | str) -> IsolationLevel:
-    """An isolation level by its name. ValueError for others."""
+    """Return an isolation level by its name. Raise ValueError for other names."""
     for level in IsolationLevel:
         if level == given:
             return level
@@ -99,13 +99,15 @@ def list_offsets(
     isolation_level: IsolationLevel | str,
     timeout: float,
 ) -> Flow[dict[TopicPartition, ListedOffset]]:
-    """Offsets for a consumer: partition -> "earliest", "latest", "max_timestamp" or milliseconds since 1970.
+    """Return offsets for a consumer. specs: partition -> "earliest", "latest", "max_timestamp" or milliseconds since
+    1970.
 
-    For a time, the first record at or after it; offset -1 where there is none. Raises the error of the first partition
-    that has one (with a note on the others): BrokerError, AuthorizationError, DeliveryTimeoutError; ValueError.
+    A timestamp selects the first record at or after it; the offset is -1 if none exists. Raises ValueError, or the
+    error of the first partition that has one, with a note on the others: BrokerError, AuthorizationError,
+    DeliveryTimeoutError.
     """
-    asking = Asking(cluster, timeout, int, DeliveryTimeoutError)
+    context = CallContext(cluster, timeout, int, DeliveryTimeoutError)
     timestamps = {partition: timestamp_of(spec) for partition, spec in specs.items()}
-    question = list_offsets_question(cluster, timestamps, isolation_of(isolation_level))
-    outcome = yield from settle(asking, timestamps, question, asking.deadline(timeout))
+    handler = list_offsets_handler(cluster, timestamps, isolation_of(isolation_level))
+    outcome = yield from request_items(context, timestamps, handler, context.deadline(timeout))
     return outcome.first_value()

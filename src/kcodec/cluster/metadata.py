@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client knows of a cluster: brokers, leaders, coordinators, features; and the flows that find it out.
+"""What a client knows of a cluster: brokers, leaders, coordinators and features; and the flows that update it.
 
-Metadata is kept fresh by one flow, `keep_fresh`; others say what they miss (`request_update`, `ensure_topic`) and wait
-for `changed`. Rules: Kafka's Metadata and NetworkClient.DefaultMetadataUpdater; KIP-899 and KIP-1102 for beginning at
-the bootstrap servers again.
+The flow `keep_fresh` updates the metadata. Other flows request what they need (`request_update`, `ensure_topic`) and
+wait for `changed`. Source: Kafka's Metadata and NetworkClient.DefaultMetadataUpdater; KIP-899 and KIP-1102 for the
+return to the bootstrap servers.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ TOPIC_IDLE_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class ClusterTimes:
-    """Seconds. request: for one request; metadata_max_age; rebootstrap_trigger: time without metadata after which the
-    bootstrap servers are used again (None: never); backoff(attempt, random) -> seconds; unknown_topic: how long a
-    topic that brokers call unknown is waited for."""
+    """Times in seconds. request: for one request; metadata_max_age; rebootstrap_trigger: time without metadata after
+    which the client returns to the bootstrap servers (None: never); backoff(attempt, random) -> seconds; unknown_topic:
+    maximum wait for a topic that brokers call unknown."""
 
     request: float
     metadata_max_age: float
@@ -54,7 +54,7 @@ class ClusterTimes:
 
 
 class Cluster:
-    """See the module. `changed` is set after every metadata answer, and when a feature level becomes known."""
+    """The known cluster; see the module. `changed` is set after every metadata response and every new feature level."""
 
     def __init__(self, clock: Clock, random: Random, times: ClusterTimes) -> None:
         self.clock = clock
@@ -71,27 +71,27 @@ class Cluster:
         self.allow_auto_topic_creation = True
         self.last_error: BaseException | None = None
         self.updates = 0
-        self.wants_all_topics = False  # for a subscription to a pattern
+        self.needs_all_topics = False  # for a subscription to a pattern
         self.updates_of_all = 0
         self.rebootstraps = 0
-        self._wanted: dict[str, float] = {}
+        self._topics_used_at: dict[str, float] = {}
         self._coordinators: dict[tuple[str, str], int] = {}
         #: Why the coordinator of a group or transactional id could not be found the last time, until it is found.
         self.coordinator_errors: dict[tuple[str, str], BaseException] = {}
-        self._update_wanted = Signal()
-        self._is_update_wanted = False
+        self._update_requested = Signal()
+        self._is_update_requested = False
         self._updated_at: float | None = None
-        self._asked_since: float | None = None
+        self._requested_since: float | None = None
 
     # What is known
 
     @property
     def transaction_version(self) -> int:
-        """The finalized level of the feature transaction.version; 0 where the cluster has no such feature."""
+        """The finalized level of the feature transaction.version; 0 if the cluster does not have the feature."""
         return self.finalized_features.get("transaction.version", 0)
 
     def note_versions(self, node_id: int, versions: BrokerVersions) -> None:
-        """A broker answered ApiVersions: of its features, those of the highest epoch count."""
+        """Take the API versions and features of a broker; the features of the highest epoch count."""
         self.versions[node_id] = versions
         if versions.finalized_features_epoch > self.features_epoch or self.features_epoch == -2:
             self.features_epoch = versions.finalized_features_epoch
@@ -99,55 +99,56 @@ class Cluster:
             self.changed.set()
 
     def coordinator_versions(self, kind: str, key: str) -> BrokerVersions | None:
-        """What the coordinator of a group or a transactional id offers; None while it is not known, or not met."""
+        """Return the API versions of the coordinator of a group or a transactional id; None while they are not
+        known."""
         return self.versions.get(self._coordinators.get((kind, key), ANY_NODE))
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The broker that leads a partition; None if it is not known or there is none."""
+        """Return the leader of a partition; None if it is unknown or none exists."""
         found = self.topics.get(topic)
         known = found.partitions.get(partition) if found else None
         return known.leader if known is not None and known.leader >= 0 else None
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """The epoch of that leader; -1 if it is not known."""
+        """Return the epoch of that leader; -1 if it is unknown."""
         found = self.topics.get(topic)
         known = found.partitions.get(partition) if found else None
         return known.leader_epoch if known is not None else -1
 
     def partitions(self, topic: str) -> int | None:
-        """How many partitions a topic has; None if it is not known."""
+        """Return the number of partitions of a topic; None if it is unknown."""
         found = self.topics.get(topic)
         return len(found.partitions) if found and found.partitions else None
 
     def available_partitions(self, topic: str) -> list[int]:
-        """The partitions that have a leader."""
+        """Return the partitions that have a leader."""
         found = self.topics.get(topic)
         return sorted(number for number, part in found.partitions.items() if part.leader >= 0) if found else []
 
     def topic_id(self, topic: str) -> UUID | None:
-        """The id of a topic; None where it is not known, or the brokers have none."""
+        """Return the id of a topic; None if it is unknown, or the brokers have no topic ids."""
         found = self.topics.get(topic)
         return found.topic_id if found and found.topic_id != NO_UUID else None
 
     # What is missed
 
-    def topics_wanted(self, names: Iterable[str]) -> None:
-        """Ask for these topics from now on; an update is asked for if one of them is new."""
+    def add_topics(self, names: Iterable[str]) -> None:
+        """Include these topics in the metadata from now on; request an update if one of them is new."""
         now = self.clock()
         for name in names:
-            if name not in self._wanted:
+            if name not in self._topics_used_at:
                 self.request_update(f"topic {name} is new")
-            self._wanted[name] = now
+            self._topics_used_at[name] = now
 
     def request_update(self, reason: str) -> None:
-        """Ask for new metadata soon."""
-        if not self._is_update_wanted:
-            log.debug("metadata is asked for: %s", reason)
-        self._is_update_wanted = True
-        self._update_wanted.set()
+        """Request new metadata soon."""
+        if not self._is_update_requested:
+            log.debug("metadata is requested: %s", reason)
+        self._is_update_requested = True
+        self._update_requested.set()
 
     def forget_leader(self, topic: str, partition: int) -> None:
-        """The leader we knew is not the leader (any more)."""
+        """Forget the leader of a partition, which is out of date."""
         found = self.topics.get(topic)
         if found and partition in found.partitions:
             found.partitions[partition].leader = -1
@@ -162,18 +163,18 @@ class Cluster:
             self.changed.set()
 
     def learn_brokers(self, endpoints: Iterable[Any]) -> None:
-        """Brokers that came with such an answer (node_endpoints)."""
+        """Take the brokers of such a response (node_endpoints)."""
         for end in endpoints:
             self.brokers[end.node_id] = Broker(end.node_id, end.host, end.port, end.rack)
 
     def forget_coordinator(self, kind: str, key: str) -> None:
-        """Ask again next time."""
+        """Forget a coordinator, so that it is looked up again."""
         self._coordinators.pop((kind, key), None)
 
     # Flows
 
     def ensure_topic(self, topic: str, timeout: float) -> Flow[Topic]:
-        """Wait for the metadata of a topic. Raise BrokerError for a topic that cannot be had, DeliveryTimeoutError.
+        """Wait for the metadata of a topic. Raise BrokerError for a topic that is not available, DeliveryTimeoutError.
 
         A broker also returns UNKNOWN_TOPIC_OR_PARTITION while it creates a topic, so the wait for an unknown topic ends
         `unknown_topic` seconds after the first such response.
@@ -181,11 +182,11 @@ class Cluster:
         deadline = self.clock() + timeout
         unknown_since: float | None = None
         while True:
-            self.topics_wanted([topic])
+            self.add_topics([topic])
             found = self.topics.get(topic)
             if found is not None and found.error in LASTING_TOPIC_ERRORS:
                 # Not remembered: a permission may be given, a topic made; the next call asks again.
-                self._wanted.pop(topic, None)
+                self._topics_used_at.pop(topic, None)
                 del self.topics[topic]
                 raise broker_error(found.error, f"Metadata of topic {topic!r}", resource=topic)
             if found is not None and not found.error and found.partitions:
@@ -197,7 +198,7 @@ class Cluster:
                 unknown_since = self.clock() if unknown_since is None else unknown_since
                 left_unknown = unknown_since + self.times.unknown_topic - self.clock()
                 if left_unknown <= 0:
-                    self._wanted.pop(topic, None)
+                    self._topics_used_at.pop(topic, None)
                     raise self._unknown(topic)
                 left = min(left, left_unknown)
             else:
@@ -220,10 +221,10 @@ class Cluster:
 
     def _late(self, what: str, topic: str | None, timeout: float) -> BaseException:
         why = self.why_missing(topic)
-        return DeliveryTimeoutError(f"{what} after {timeout:g} s" + (f": {why}" if why else ""))
+        return DeliveryTimeoutError(f"{what} after {round(timeout, 2):g} s" + (f": {why}" if why else ""))
 
     def why_missing(self, topic: str | None) -> str | None:
-        """Why there is no metadata, of a topic or at all, as far as it is known; from any thread."""
+        """Return why the metadata, of a topic or in general, is missing, if that is known; from any thread."""
         found = self.topics.get(topic) if topic is not None else None
         if found is not None and found.error:
             return ERRORS[found.error].name if found.error in ERRORS else f"error {found.error}"
@@ -245,40 +246,42 @@ class Cluster:
                 raise self.last_error
 
     def keep_fresh(self) -> Flow[None]:
-        """The flow that asks for metadata, for as long as the client lives."""
+        """Request metadata for as long as the client is open. This is the flow that all others wait for."""
         attempt = gaps = 0
         while True:
-            if not self._is_update_wanted:
+            if not self._is_update_requested:
                 age = self.clock() - (self._updated_at or self.clock())
-                yield from wait(self._update_wanted, max(self.times.metadata_max_age - age, 0.0))
-            self._is_update_wanted = False
-            before, requested = self.updates, set(self._wanted)
-            yield from self._ask()
+                yield from wait(self._update_requested, max(self.times.metadata_max_age - age, 0.0))
+            self._is_update_requested = False
+            before, requested = self.updates, set(self._topics_used_at)
+            yield from self._request_metadata()
             if self.updates == before:
-                self._is_update_wanted = not isinstance(self.last_error, AuthenticationError)
-                if not self._is_update_wanted:  # a password does not get better, and an account may be locked
-                    yield from wait(self._update_wanted, self.times.metadata_max_age)
+                self._is_update_requested = not isinstance(self.last_error, AuthenticationError)
+                if not self._is_update_requested:  # a password does not get better, and an account may be locked
+                    yield from wait(self._update_requested, self.times.metadata_max_age)
                 if attempt >= max(len(self.brokers), 1):
-                    self._rebootstrap("no broker that we know answers")
+                    self._rebootstrap("no known broker responds")
                     attempt = 0
                 yield from sleep(self.times.backoff(attempt, self.random.random()))
                 attempt += 1
             else:
                 attempt = 0
-                if self._wanted.keys() - requested:  # requested since then, so not missing: at once, as Java does
-                    self._is_update_wanted = True
+                if (
+                    self._topics_used_at.keys() - requested
+                ):  # requested since then, so not missing: at once, as Java does
+                    self._is_update_requested = True
                     continue
                 gaps = gaps + 1 if self._has_gaps() else 0
                 if gaps:
-                    self._is_update_wanted = True
-                if self._is_update_wanted:
+                    self._is_update_requested = True
+                if self._is_update_requested:
                     yield from sleep(self.times.backoff(max(gaps - 1, 0), self.random.random()))
 
     def _has_gaps(self) -> bool:
-        """Whether a topic that is wanted, or a leader in it, is still missing."""
-        for name in self._wanted:
+        """Whether a requested topic, or a leader in it, is still missing."""
+        for name in self._topics_used_at:
             found = self.topics.get(name)
-            if found is None and self.wants_all_topics:
+            if found is None and self.needs_all_topics:
                 continue  # it is gone
             if found is None or (found.error and found.error not in LASTING_TOPIC_ERRORS):
                 return True
@@ -286,18 +289,20 @@ class Cluster:
                 return True
         return False
 
-    def _ask(self) -> Flow[None]:
-        """One Metadata request; what it says, or why it failed, is kept."""
+    def _request_metadata(self) -> Flow[None]:
+        """Send one Metadata request. Keep its response, or the reason of its failure."""
         from kcodec.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
         now = self.clock()
-        self._asked_since = self._asked_since if self._asked_since is not None else now
+        self._requested_since = self._requested_since if self._requested_since is not None else now
         trigger = self.times.rebootstrap_trigger
-        if trigger is not None and now - self._asked_since > trigger and self.brokers:
-            self._rebootstrap(f"no metadata for {now - self._asked_since:.0f} s")
-        self._wanted = {name: used for name, used in self._wanted.items() if now - used < TOPIC_IDLE_SECONDS}
-        topics = [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
-        are_all = self.wants_all_topics
+        if trigger is not None and now - self._requested_since > trigger and self.brokers:
+            self._rebootstrap(f"no metadata for {now - self._requested_since:.0f} s")
+        self._topics_used_at = {
+            name: used for name, used in self._topics_used_at.items() if now - used < TOPIC_IDLE_SECONDS
+        }
+        topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics_used_at)]
+        are_all = self.needs_all_topics
         request = MetadataRequest(
             topics=None if are_all else topics, allow_auto_topic_creation=self.allow_auto_topic_creation
         )
@@ -311,13 +316,13 @@ class Cluster:
         self.apply(reply, are_all)
 
     def apply(self, reply: Reply, are_all: bool = False) -> None:
-        """Take a MetadataResponse in. are_all: topics that are not in it are gone."""
+        """Apply a MetadataResponse. are_all: it lists all topics, so the others no longer exist."""
         message = reply.message
         if message.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
-            self._rebootstrap("the broker asked for it")
+            self._rebootstrap("a broker requested it")
             return
         if not message.brokers:
-            self.last_error = TransportError("a broker that knows no brokers answered Metadata")
+            self.last_error = TransportError("the Metadata response of a broker lists no brokers")
             self.changed.set()
             return
         self.brokers = {one.node_id: Broker(one.node_id, one.host, one.port, one.rack) for one in message.brokers}
@@ -333,7 +338,7 @@ class Cluster:
         self.updates_of_all += are_all
         self.last_error = None
         self._updated_at = self.clock()
-        self._asked_since = None
+        self._requested_since = None
         self.changed.set()
 
     def _apply_topic(self, found: Any) -> None:
@@ -361,14 +366,14 @@ class Cluster:
             self.brokers = {}
             self._coordinators.clear()
             self.rebootstraps += 1
-        self._asked_since = self.clock()
-        self._is_update_wanted = True
+        self._requested_since = self.clock()
+        self._is_update_requested = True
 
     def coordinator(self, kind: str, key: str, timeout: float) -> Flow[int]:
-        """The broker that coordinates a group ("group") or a transactional id ("transaction"), remembered.
+        """Return the coordinator of a group ("group") or a transactional id ("transaction"), and remember it.
 
-        FindCoordinator also makes the internal topic on a fresh cluster, so it comes before any request to a
-        coordinator. Raises AuthorizationError with the resource, BrokerError, DeliveryTimeoutError.
+        FindCoordinator also creates the internal topic in a new cluster, so it precedes any request to a coordinator.
+        Raises AuthorizationError with the resource, BrokerError, DeliveryTimeoutError.
         """
         deadline = self.clock() + timeout
         attempt = 0
@@ -377,7 +382,7 @@ class Cluster:
             left = deadline - self.clock()
             if left <= 0:
                 raise DeliveryTimeoutError(
-                    f"the coordinator of {kind} {key!r} was not found within {timeout:g} s: {last}"
+                    f"the coordinator of {kind} {key!r} was not found within {round(timeout, 2):g} s: {last}"
                 )
             try:
                 yield from self._find_coordinator(kind, key, min(left, self.times.request))
@@ -406,14 +411,17 @@ class Cluster:
 
         request = ByVersion(FindCoordinatorRequest, build)
         reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=1 if kind == "transaction" else 0)
-        answer = reply.message.coordinators[0] if reply.version >= 4 else reply.message
-        if answer.error_code:
+        coordinator = reply.message.coordinators[0] if reply.version >= 4 else reply.message
+        if coordinator.error_code:
             error = broker_error(
-                answer.error_code, f"FindCoordinator of {kind} {key!r}", resource=key, message=answer.error_message
+                coordinator.error_code,
+                f"FindCoordinator of {kind} {key!r}",
+                resource=key,
+                message=coordinator.error_message,
             )
             note_final(error)  # whatever the code means elsewhere, no abort changes where a coordinator is
             raise error
-        self._coordinators[kind, key] = answer.node_id
+        self._coordinators[kind, key] = coordinator.node_id
         self.coordinator_errors.pop((kind, key), None)
-        if answer.node_id not in self.brokers:
-            self.brokers[answer.node_id] = Broker(answer.node_id, answer.host, answer.port)
+        if coordinator.node_id not in self.brokers:
+            self.brokers[coordinator.node_id] = Broker(coordinator.node_id, coordinator.host, coordinator.port)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has a transaction open where: what leaders know of producers, and coordinators of transactional ids (KIP-664).
+"""Open transactions: what leaders know of producers, and coordinators of transactional ids (KIP-664).
 
-For Admin, and for a consumer that wants to know what holds a last stable offset back.
+Used by Admin, and by a consumer that looks for the transaction that blocks a last stable offset.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcodec.arguments import names_of, numbers_of, partitions_of
-from kcodec.cluster.retry_driver import Asking, Outcome, Question, by_topic, entries, partition_codes, settle, whole
+from kcodec.cluster.retry_driver import (
+    ApiHandler,
+    CallContext,
+    Outcome,
+    by_topic,
+    entries,
+    partition_codes,
+    request_items,
+    whole,
+)
 from kcodec.cluster.retry_routes import EachBroker, EachCoordinator, Leader, OneBroker, Route
 from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
@@ -32,9 +41,10 @@ TRANSACTION_STATES = (
 
 @dataclass(frozen=True)
 class ProducerState:
-    """A producer that a partition remembers. current_transaction_start_offset: None without an open transaction.
+    """The state of a producer in a partition. current_transaction_start_offset: None without an open transaction.
 
-    coordinator_epoch: of its last marker here, -1 before the first. last_timestamp: of its last record, as that said.
+    coordinator_epoch: that of its last marker in the partition, -1 before the first. last_timestamp: that of its last
+    record.
     """
 
     producer_id: int
@@ -57,9 +67,9 @@ class TransactionListing:
 
 @dataclass(frozen=True)
 class TransactionDescription:
-    """What the coordinator knows of a transactional id. start_timestamp: None where no transaction is open.
+    """A coordinator's state of a transactional id. start_timestamp: None if no transaction is open.
 
-    partitions: those that the coordinator will write an end marker to, in order.
+    partitions: those that will get an end marker, in order.
     """
 
     transactional_id: str
@@ -79,11 +89,11 @@ class TransactionDescription:
 
 
 def producers_of(
-    asking: Asking, partitions: Iterable[TopicPartition], broker_id: int | None, timeout: float | None
+    context: CallContext, partitions: Iterable[TopicPartition], broker_id: int | None, timeout: float | None
 ) -> Flow[Outcome[TopicPartition, tuple[ProducerState, ...]]]:
-    """`describe_producers`, errors beside results."""
-    route: Route[TopicPartition] = Leader(asking.cluster) if broker_id is None else OneBroker(broker_id)
-    question: Question[TopicPartition, tuple[ProducerState, ...]] = Question(
+    """Return the result of `describe_producers` as an Outcome, with errors next to results."""
+    route: Route[TopicPartition] = Leader(context.cluster) if broker_id is None else OneBroker(broker_id)
+    handler: ApiHandler[TopicPartition, tuple[ProducerState, ...]] = ApiHandler(
         "describe producers of",
         route,
         lambda some, until: messages.DescribeProducersRequest(
@@ -96,7 +106,7 @@ def producers_of(
             response, some, value=lambda result: tuple(map(_producer, result.active_producers))
         ),
     )
-    return (yield from settle(asking, partitions_of(partitions), question, asking.deadline(timeout)))
+    return (yield from request_items(context, partitions_of(partitions), handler, context.deadline(timeout)))
 
 
 def _producer(state: Any) -> ProducerState:
@@ -112,17 +122,19 @@ def _producer(state: Any) -> ProducerState:
 
 
 def transactions_of(
-    asking: Asking, transactional_ids: Iterable[str], timeout: float | None
+    context: CallContext, transactional_ids: Iterable[str], timeout: float | None
 ) -> Flow[Outcome[str, TransactionDescription]]:
-    """`describe_transactions`, errors beside results."""
-    question: Question[str, TransactionDescription] = Question(
+    """Return the result of `describe_transactions` as an Outcome, with errors next to results."""
+    handler: ApiHandler[str, TransactionDescription] = ApiHandler(
         "describe transaction",
-        EachCoordinator(asking.cluster, "transaction"),
+        EachCoordinator(context.cluster, "transaction"),
         lambda ids, until: messages.DescribeTransactionsRequest(transactional_ids=ids),
         lambda response, ids: entries(response.transaction_states, "transactional_id", _transaction),
     )
     return (
-        yield from settle(asking, names_of(transactional_ids, "transactional_ids"), question, asking.deadline(timeout))
+        yield from request_items(
+            context, names_of(transactional_ids, "transactional_ids"), handler, context.deadline(timeout)
+        )
     )
 
 
@@ -140,25 +152,25 @@ def _transaction(state: Any) -> TransactionDescription:
 
 
 def coordinators_lists(
-    asking: Asking,
+    context: CallContext,
     states: Iterable[str],
     producer_ids: Iterable[int],
     min_duration_ms: int | None,
     transactional_id_pattern: str | None,
     timeout: float | None,
 ) -> Flow[Outcome[int, list[TransactionListing]]]:
-    """`list_transactions` by broker, errors beside results."""
-    wanted, ids = names_of(states, "states"), numbers_of(producer_ids, "producer_ids")
-    unknown = sorted(set(wanted) - set(TRANSACTION_STATES))
+    """Return the result of `list_transactions` by broker as an Outcome, with errors next to results."""
+    requested_states, ids = names_of(states, "states"), numbers_of(producer_ids, "producer_ids")
+    unknown = sorted(set(requested_states) - set(TRANSACTION_STATES))
     if unknown:
-        raise ValueError(f"unknown state {unknown[0]!r}; possible: {', '.join(TRANSACTION_STATES)}")
-    deadline = asking.deadline(timeout)
-    yield from asking.cluster.refresh(asking.call_timeout(deadline))
-    question: Question[int, list[TransactionListing]] = Question(
+        raise ValueError(f"state must be one of {', '.join(TRANSACTION_STATES)}, not {unknown[0]!r}")
+    deadline = context.deadline(timeout)
+    yield from context.cluster.refresh(context.call_timeout(deadline))
+    handler: ApiHandler[int, list[TransactionListing]] = ApiHandler(
         "list transactions of broker",
         EachBroker(),
         lambda brokers, until: messages.ListTransactionsRequest(
-            state_filters=wanted,
+            state_filters=requested_states,
             producer_id_filters=ids,
             duration_filter=-1 if min_duration_ms is None else min_duration_ms,
             transactional_id_pattern=transactional_id_pattern,
@@ -166,11 +178,11 @@ def coordinators_lists(
         lambda response, brokers: whole(response, brokers, lambda response: _listings(response, brokers[0])),
         lowest=2 if transactional_id_pattern is not None else 1 if min_duration_ms is not None else 0,
     )
-    return (yield from settle(asking, asking.cluster.brokers, question, deadline))
+    return (yield from request_items(context, context.cluster.brokers, handler, deadline))
 
 
 def by_transactional_id(lists: Mapping[int, list[TransactionListing]]) -> dict[str, TransactionListing]:
-    """The lists of all brokers as one, by id."""
+    """Merge the lists of all brokers by transactional id."""
     found = [listing for listings in lists.values() for listing in listings]
     return {one.transactional_id: one for one in sorted(found, key=lambda listing: listing.transactional_id)}
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The retry driver of calls about many items: each is requested from its broker, and again where that helps.
+"""The retry driver of calls with many items: it requests each item from its broker and repeats retriable failures.
 
-Admin's calls, and a consumer's about offsets, have items (topics, partitions, groups, ids). `settle` finds the broker
-of each item, sends one request for all items of a broker, takes the results, and requests the items with a retriable
-error again (the controller, a leader or a coordinator has moved, a broker is starting) until the deadline. This is
-KafkaAdminClient's Call and AdminApiDriver.
+The items of Admin's calls, and of a consumer's calls about offsets, are topics, partitions, groups or ids.
+`request_items` finds the broker of each item, sends one request for all items of a broker, takes the results, and
+requests items with a retriable error again (the controller, a leader or a coordinator has moved, a broker is starting)
+until the deadline. Kafka's KafkaAdminClient has Call and AdminApiDriver for this.
 
-Nothing is swallowed: `Outcome` has a result or an error for each item. `Outcome.value()` gives the results, or raises:
-the error itself where one item was asked for, else `AdminError`, an ExceptionGroup that also carries the results of the
-items that went well. (`except* BrokerError` catches both.)
+No error is dropped: `Outcome` has a result or an error for each item. `Outcome.value()` returns the results or raises.
+It raises the error itself if there was one item, otherwise `AdminError`, an ExceptionGroup that also has the results of
+the successful items. (`except* BrokerError` catches both.)
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ MAX_NOTED_ERRORS = 5
 
 @dataclass
 class Outcome(Generic[K, V]):
-    """What came of the items of a call."""
+    """The results and errors of the items of a call."""
 
     doing: str
     results: dict[K, V] = field(default_factory=dict)
     errors: dict[K, KcodecError] = field(default_factory=dict)
 
     def value(self) -> dict[K, V]:
-        """The results; raises where there are errors."""
+        """Return the results; raise if there are errors."""
         if not self.errors:
             return self.results
         if len(self.errors) + len(self.results) == 1:
@@ -62,7 +62,7 @@ class Outcome(Generic[K, V]):
         raise AdminError(f"{self.doing}: {len(self.errors)} of {total} failed", self.errors, self.results)
 
     def first_value(self) -> dict[K, V]:
-        """The results; raises the first error, which has the others in a note."""
+        """Return the results; raise the first error, with a note on the others."""
         if not self.errors:
             return self.results
         first, *others = self.errors.values()
@@ -72,8 +72,8 @@ class Outcome(Generic[K, V]):
         raise first
 
 
-class Answer(NamedTuple):
-    """What a response says about an item: a result, or an error code and the broker's own words."""
+class ItemResult(NamedTuple):
+    """The result of an item in a response, or an error code and the broker's message."""
 
     code: int
     value: Any = None
@@ -81,12 +81,12 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asking:
-    """What such flows work with.
+class CallContext:
+    """The context of such flows.
 
-    api_timeout: seconds for a call without a time of its own (Kafka: default.api.timeout.ms).
-    now:         milliseconds since 1970, only to tell the age of transactions.
-    late:        what is raised of an item that is not settled by then.
+    api_timeout: seconds for a call without its own timeout (Kafka: default.api.timeout.ms).
+    now:         milliseconds since 1970, used only for the age of transactions.
+    late:        the error of an item without a result at the deadline.
     """
 
     cluster: Cluster
@@ -96,16 +96,16 @@ class Asking:
 
     @property
     def clock(self) -> Clock:
-        """The cluster's."""
+        """The clock of the cluster."""
         return self.cluster.clock
 
     def deadline(self, timeout: float | None) -> Deadline:
-        """The end of a call that begins now; `timeout` in seconds, None: `api_timeout`."""
+        """Return the deadline of a call that begins now; `timeout` in seconds, None: `api_timeout`."""
         limit = self.api_timeout if timeout is None else timeout
         return Deadline(self.clock, self.clock() + limit, limit)
 
     def call_timeout(self, deadline: Deadline) -> float:
-        """Seconds for one request: no request outlives the call that sends it."""
+        """Return the seconds for one request, which must not outlive its call."""
         return min(self.cluster.times.request, deadline.remaining)
 
     def pause(self, attempt: int, deadline: Deadline) -> Flow[None]:
@@ -116,7 +116,7 @@ class Asking:
 
 @dataclass(frozen=True)
 class Deadline:
-    """Until when; `limit` is what it was at the beginning, in seconds."""
+    """The deadline of a call. `limit`: seconds of the whole call."""
 
     clock: Clock
     at: float
@@ -124,7 +124,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds left, maybe negative."""
+        """Seconds left; negative after the deadline."""
         return self.at - self.clock()
 
     @property
@@ -133,34 +133,35 @@ class Deadline:
         return max(self.left, 0.0)
 
     def share(self, steps: int) -> float:
-        """Seconds that the next of `steps` steps of a call may take. A call that gives partial results must not spend
-        all its time on the first broker that does not respond; what a quick step leaves, the following steps have."""
+        """Return the seconds for the next of `steps` steps of a call. A call with partial results must not spend all
+        its time on the first broker that does not respond; a step that finishes early leaves its time to the next
+        ones."""
         return self.remaining / steps
 
     @property
     def left_ms(self) -> int:
-        """For a request's own timeout_ms."""
+        """Milliseconds left, for the timeout_ms of a request."""
         return max(int(self.left * 1000), 1)
 
 
 @dataclass(frozen=True)
-class Question(Generic[K, V]):
-    """An API, asked about items.
+class ApiHandler(Generic[K, V]):
+    """How an API is requested for items (Kafka: AdminApiHandler).
 
-    doing:     "delete topic"; errors say "delete topic 'orders': ...".
-    route:     where an item is answered.
-    request:   the message for some items; the deadline is for a timeout_ms inside it.
-    read:      what a response says of each item.
-    final:     codes that are not requested again here although Kafka calls them retriable.
-    resource:  what an error is about, of an item.
-    at_most:   items in one request, so that neither it nor the answer grows without bound.
+    doing:     a phrase such as "delete topic"; errors begin with "delete topic 'orders'".
+    route:     selects the broker of an item.
+    request:   returns the request for some items; the deadline is for its timeout_ms.
+    read:      returns the result of each item in a response.
+    final:     retriable codes that are not retried here.
+    resource:  returns the resource that the error of an item names.
+    at_most:   maximum number of items in one request, to bound the size of request and response.
     lowest, highest: bounds on the version.
     """
 
     doing: str
     route: Route[K]
     request: Callable[[list[K], Deadline], Any]
-    read: Callable[[Any, list[K]], Iterable[tuple[K, Answer]]]
+    read: Callable[[Any, list[K]], Iterable[tuple[K, ItemResult]]]
     final: frozenset[int] = frozenset()
     resource: Callable[[K], object] = lambda item: item
     named: Callable[[K], str] = lambda item: f"{item!r}" if isinstance(item, str) else f"{item}"
@@ -169,37 +170,37 @@ class Question(Generic[K, V]):
     highest: int = 32767
 
 
-def settle(
-    asking: Asking,
+def request_items(
+    context: CallContext,
     items: Iterable[K],
-    question: Question[K, V],
+    handler: ApiHandler[K, V],
     deadline: Deadline,
     *,
     on_result: Callable[[K, V], None] = lambda item, result: None,
-    is_wanted: Callable[[K], bool] = lambda item: True,
+    is_needed: Callable[[K], bool] = lambda item: True,
     causes: dict[K, KcodecError] | None = None,
 ) -> Generator[Any, Any, Outcome[K, V]]:
-    """Ask until each item has a result or a final error, or the deadline is over.
+    """Request items until each has a result or a final error, or the deadline has passed.
 
-    on_result: called with each result at once, before the others are there. is_wanted: called before an item is
-    requested again; one that is wanted no more has neither a result nor an error. causes: takes the last error of each
-    item that is requested again, and loses it with the item's result.
+    on_result: called with each result at once. is_needed: called before an item is requested again; an item that is no
+    longer needed gets neither a result nor an error. causes: receives the last error of each item that is requested
+    again, until the item has a result.
     """
-    outcome: Outcome[K, V] = Outcome(question.doing)
+    outcome: Outcome[K, V] = Outcome(handler.doing)
     last = {} if causes is None else causes
-    settling = _Settling(asking, question, deadline, outcome, on_result, last, asking.clock())
+    driver = _RetryDriver(context, handler, deadline, outcome, on_result, last, context.clock())
     order = list(dict.fromkeys(items))
     pending, attempt = order, 0
     while pending:
-        requests = yield from settling.route(pending)
-        yield from settling.ask(requests)
+        requests = yield from driver.route(pending)
+        yield from driver.send_all(requests)
         pending = [item for item in pending if item not in outcome.results and item not in outcome.errors]
-        pending = [item for item in pending if is_wanted(item)]
+        pending = [item for item in pending if is_needed(item)]
         if pending:
-            yield from asking.pause(attempt, deadline)
+            yield from context.pause(attempt, deadline)
             attempt += 1
             if deadline.left <= 0:
-                settling.give_up(pending)
+                driver.give_up(pending)
                 break
     outcome.results = {item: outcome.results[item] for item in order if item in outcome.results}
     outcome.errors = {item: outcome.errors[item] for item in order if item in outcome.errors}
@@ -207,19 +208,19 @@ def settle(
 
 
 def results(
-    asking: Asking, items: Iterable[K], question: Question[K, V], timeout: float | None
+    context: CallContext, items: Iterable[K], handler: ApiHandler[K, V], timeout: float | None
 ) -> Generator[Any, Any, dict[K, V]]:
-    """Ask as `settle` does, for `timeout` seconds, and return the results by item, or raise as `Outcome.value` does."""
-    outcome = yield from settle(asking, items, question, asking.deadline(timeout))
+    """Call `request_items` for `timeout` seconds. Return the results by item, or raise as `Outcome.value` does."""
+    outcome = yield from request_items(context, items, handler, context.deadline(timeout))
     return outcome.value()
 
 
 @dataclass
-class _Settling(Generic[K, V]):
-    """One run of `settle`. last: the last error of each item that is requested again; begin: on the clock."""
+class _RetryDriver(Generic[K, V]):
+    """One run of `request_items`. last: the last error of each item to be requested again; begin: time of the clock."""
 
-    _asking: Asking
-    _question: Question[K, V]
+    _context: CallContext
+    _handler: ApiHandler[K, V]
     _deadline: Deadline
     _outcome: Outcome[K, V]
     _on_result: Callable[[K, V], None]
@@ -227,140 +228,142 @@ class _Settling(Generic[K, V]):
     _begin: float
 
     def route(self, items: list[K]) -> Flow[list[tuple[int, list[K]]]]:
-        """Requests to be made: a node and the items to ask it about."""
+        """Return the requests to send: a node and its items."""
         groups: dict[int, list[K]] = {}
-        self._question.route.prepare(items)
+        self._handler.route.prepare(items)
         for item in items:
             if self._deadline.left <= 0:
                 break
             try:
-                node = yield from self._question.route.node(item, self._call_timeout())
+                node = yield from self._handler.route.node(item, self._call_timeout())
             except KcodecError as error:
                 self._failed([item], error)
             else:
                 if node is None:
-                    self._last[item] = KcodecError(f"{self._doing(item)}: no broker answers for it at the moment")
+                    self._last[item] = KcodecError(
+                        f"{self._doing(item)}: no broker is responsible for it at the moment"
+                    )
                 else:
                     groups.setdefault(node, []).append(item)
-        most = self._question.at_most
+        most = self._handler.at_most
         return [(node, some[at : at + most]) for node, some in groups.items() for at in range(0, len(some), most)]
 
-    def ask(self, requests: list[tuple[int, list[K]]]) -> Flow[None]:
-        """All of them, side by side where there are several."""
+    def send_all(self, requests: list[tuple[int, list[K]]]) -> Flow[None]:
+        """Send all requests, in parallel if there are several."""
         if len(requests) == 1:
-            yield from self._ask_one(*requests[0])
+            yield from self._send(*requests[0])
             return
         for at in range(0, len(requests), MAX_PARALLEL_REQUESTS):
             tasks: list[Task[None]] = []
             for node, items in requests[at : at + MAX_PARALLEL_REQUESTS]:
-                tasks.append((yield from spawn(self._ask_one(node, items), f"{self._question.doing} at {node}")))
+                tasks.append((yield from spawn(self._send(node, items), f"{self._handler.doing} at {node}")))
             for task in tasks:
                 yield from join(task)
 
-    def _ask_one(self, node: int, items: list[K]) -> Flow[None]:
-        question = self._question
+    def _send(self, node: int, items: list[K]) -> Flow[None]:
+        handler = self._handler
         if self._deadline.left <= 0:
             return
         try:
             reply = yield from call(
                 node,
-                question.request(items, self._deadline),
+                handler.request(items, self._deadline),
                 timeout=self._call_timeout(),
-                lowest=question.lowest,
-                highest=question.highest,
+                lowest=handler.lowest,
+                highest=handler.highest,
             )
         except (TransportError, UnsupportedError) as error:
             self._failed(items, error)
             return
         missing = set(items)
-        for item, answer in question.read(reply.message, items):
+        for item, result in handler.read(reply.message, items):
             if item in missing:  # asked for, and not answered already
                 missing.remove(item)
-                self._take(item, answer)
+                self._take(item, result)
         for item in items:
             if item in missing:
                 self._outcome.errors[item] = KcodecError(
-                    f"{self._doing(item)}: the broker's answer does not name it (node {node})"
+                    f"{self._doing(item)}: the response of broker {node} does not include it"
                 )
 
-    def _take(self, item: K, answer: Answer) -> None:
-        if answer.code == ErrorCode.NONE:
-            self._outcome.results[item] = answer.value
+    def _take(self, item: K, result: ItemResult) -> None:
+        if result.code == ErrorCode.NONE:
+            self._outcome.results[item] = result.value
             self._last.pop(item, None)
-            self._on_result(item, answer.value)
+            self._on_result(item, result.value)
             return
-        is_passing = self._may_ask_again(answer.code)
-        is_gone = answer.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_passing
+        is_passing = self._may_retry(result.code)
+        is_gone = result.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_passing
         error = broker_error(
-            answer.code,
+            result.code,
             self._doing(item),
-            message=answer.message,
+            message=result.message,
             remedy="stop" if is_gone else None,
-            text="there is no such topic or partition; check its name" if is_gone else None,
+            text="the topic or partition does not exist; check its name" if is_gone else None,
         )
-        error.resource = self._question.resource(item)
+        error.resource = self._handler.resource(item)
         if is_passing:
             self._last[item] = error
-            self._question.route.lost(item, answer.code)
+            self._handler.route.lost(item, result.code)
         else:
             self._outcome.errors[item] = error
 
-    def _may_ask_again(self, code: int) -> bool:
-        if code in self._question.final or not error_code(code).retriable:
+    def _may_retry(self, code: int) -> bool:
+        if code in self._handler.final or not error_code(code).retriable:
             return False
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            waited = self._asking.clock() - self._begin
-            return self._question.route.may_lag and waited < UNKNOWN_TOPIC_PATIENCE_SECONDS
+            waited = self._context.clock() - self._begin
+            return self._handler.route.may_lag and waited < UNKNOWN_TOPIC_PATIENCE_SECONDS
         return True
 
     def _failed(self, items: list[K], error: KcodecError) -> None:
-        """No node, or no response: requested again, unless that cannot help."""
+        """Handle a missing node or response: request the items again, unless that cannot help."""
         if isinstance(error, BrokerError):
-            is_passing = self._may_ask_again(error.code)
+            is_passing = self._may_retry(error.code)
         else:
             is_passing = isinstance(error, TransportError) and not isinstance(error, AuthenticationError)
         for item in items:
             if is_passing:
                 self._last[item] = error
-                self._question.route.lost(item, None)
+                self._handler.route.lost(item, None)
             else:
                 self._outcome.errors[item] = error
 
     def give_up(self, items: Iterable[K]) -> None:
-        """The deadline is over."""
+        """Record an error for each item that has no result at the deadline."""
         for item in items:
             last = self._last.get(item)
-            told = f"{self._doing(item)}: not done within {round(self._deadline.limit, 2):g} s"
-            error = self._asking.late(told if last is None else f"{told}; the last answer: {last}")
+            text = f"{self._doing(item)}: not finished within {round(self._deadline.limit, 2):g} s"
+            error = self._context.late(text if last is None else f"{text}; last error: {last}")
             error.__cause__ = last
             self._outcome.errors[item] = error
 
     def _doing(self, item: K) -> str:
-        return f"{self._question.doing} {self._question.named(item)}"
+        return f"{self._handler.doing} {self._handler.named(item)}"
 
     def _call_timeout(self) -> float:
-        return self._asking.call_timeout(self._deadline)
+        return self._context.call_timeout(self._deadline)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """topic -> its partitions, as most requests want them."""
+    """Return topic -> its partitions, as most requests need them."""
     found: dict[str, list[int]] = {}
     for topic, partition in partitions:
         found.setdefault(topic, []).append(partition)
     return found
 
 
-def whole(response: Any, items: list[K], value: Callable[[Any], Any]) -> Iterator[tuple[K, Answer]]:
-    """Read a response that is about its only item. value: the item's result, given the response."""
-    yield items[0], Answer(response.error_code, value(response), getattr(response, "error_message", None))
+def whole(response: Any, items: list[K], value: Callable[[Any], Any]) -> Iterator[tuple[K, ItemResult]]:
+    """Read a response about its only item. value: returns the result of the item."""
+    yield items[0], ItemResult(response.error_code, value(response), getattr(response, "error_message", None))
 
 
 def entries(
     results: Iterable[Any], key: str, value: Callable[[Any], Any] = lambda result: None
-) -> Iterator[tuple[Any, Answer]]:
-    """Read a response that has a result for each item. key: the field with the item; value: what the result holds."""
+) -> Iterator[tuple[Any, ItemResult]]:
+    """Read a response with a result for each item. key: the field with the item; value: returns the item's result."""
     for result in results:
-        yield getattr(result, key), Answer(result.error_code, value(result), getattr(result, "error_message", None))
+        yield getattr(result, key), ItemResult(result.error_code, value(result), getattr(result, "error_message", None))
 
 
 def partition_codes(
@@ -368,10 +371,10 @@ def partition_codes(
     partitions: list[TopicPartition],
     name_of: Callable[[Any], str] = lambda topic: str(topic.name),
     value: Callable[[Any], Any] = lambda result: None,
-) -> Iterator[tuple[TopicPartition, Answer]]:
-    """Read a response that has a code for each partition. name_of: a topic of it, where ids stand for it; value: what
-    the result of a partition holds."""
+) -> Iterator[tuple[TopicPartition, ItemResult]]:
+    """Read a response with a code for each partition. name_of: returns the topic's name, for a response with topic ids;
+    value: returns the partition's result."""
     for topic in response.topics:
         for result in topic.partitions:
             partition = TopicPartition(name_of(topic), result.partition_index)
-            yield partition, Answer(result.error_code, value(result), getattr(result, "error_message", None))
+            yield partition, ItemResult(result.error_code, value(result), getattr(result, "error_message", None))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which broker gets the request for an item of a call about many, and what to forget when it is the wrong one."""
+"""Routes: the broker that gets the request for an item, and what to forget if it is the wrong one."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ TOPIC_PATIENCE_SECONDS = 1.0
 
 
 class Route(ABC, Generic[K_contra]):
-    """The broker that gets the request for an item.
+    """Selects the broker that gets the request for an item.
 
-    may_lag: that broker learns of new topics later than the controller, so that "unknown" may pass.
+    may_lag: that broker learns of new topics later than the controller, so an unknown topic may be known soon.
     """
 
     may_lag = True
 
     @abstractmethod
     def node(self, item: K_contra, timeout: float) -> Flow[int | None]:
-        """The node; None: not known now, try again. BrokerError or TransportError where that cannot be found out."""
+        """Return the node; None: unknown now, try again. Raise BrokerError or TransportError if it cannot be found."""
 
     def prepare(self, items: Iterable[K_contra]) -> None:
-        """Called once before `node` is, with all items: for what may be found out together."""
+        """Prepare for all items together; called once before `node`."""
 
     def lost(self, item: K_contra, code: int | None) -> None:
-        """The item is requested again soon: after this error code, or without a response if None."""
+        """Note that the item will be requested again, after this error code, or without a response if None."""
 
 
 class OneBroker(Route[object]):
-    """One broker for all items (ANY_NODE: whichever, but the same request)."""
+    """One broker for all items. ANY_NODE: any broker, with one request for all items."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
@@ -68,7 +68,7 @@ class OneBroker(Route[object]):
 
 
 class AnyBroker(OneBroker):
-    """Every broker knows."""
+    """Any broker, as all of them have the information."""
 
     def __init__(self) -> None:
         super().__init__(ANY_NODE)
@@ -84,7 +84,8 @@ class EachBroker(Route[int]):
 
 
 class Controller(Route[object]):
-    """The active controller. A KRaft cluster names any broker, which forwards; one with ZooKeeper the controller."""
+    """The active controller. A KRaft cluster names any broker, which forwards; one with ZooKeeper names the
+    controller."""
 
     may_lag = False
 
@@ -100,7 +101,7 @@ class Controller(Route[object]):
         return None if self._cluster.controller_id < 0 else self._cluster.controller_id
 
     def lost(self, item: object, code: int | None) -> None:
-        """NOT_CONTROLLER, or a broker that is gone."""
+        """Look the controller up again after NOT_CONTROLLER, or if the broker is gone."""
         self._is_stale = self._is_stale or code in NOT_THE_CONTROLLER
 
 
@@ -116,7 +117,7 @@ class EachCoordinator(Route[str]):
         return (yield from self._cluster.coordinator(self._kind, item, timeout))
 
     def lost(self, item: str, code: int | None) -> None:
-        """NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, or a broker that is gone."""
+        """Look the coordinator up again after NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, or if the broker is gone."""
         if code in NOT_THE_COORDINATOR:
             self._cluster.forget_coordinator(self._kind, item)
 
@@ -144,8 +145,8 @@ class Leader(Route[TopicPartition]):
         self._cluster = cluster
 
     def prepare(self, items: Iterable[TopicPartition]) -> None:
-        """All topics in one Metadata request."""
-        self._cluster.topics_wanted({item.topic for item in items})
+        """Request all topics in one Metadata request."""
+        self._cluster.add_topics({item.topic for item in items})
 
     def node(self, item: TopicPartition, timeout: float) -> Flow[int | None]:
         """As in Route."""
@@ -163,12 +164,12 @@ class Leader(Route[TopicPartition]):
             self._cluster.request_update(f"{item} has no leader")
             count = self._cluster.partitions(item.topic)
             if count is not None and item.partition >= count:
-                told = f"{item}: the topic has {count} partitions, numbered from 0"
+                text = f"{item}: the partition does not exist; the topic has {count} partitions, numbered from 0"
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                raise BrokerError(told, code=code, name=code.name)
+                raise BrokerError(text, code=code, name=code.name)
         return found
 
     def lost(self, item: TopicPartition, code: int | None) -> None:
-        """It may have moved."""
+        """Look the leader up again, as it may have moved."""
         if code in NOT_THE_LEADER:
             self._cluster.forget_leader(item.topic, item.partition)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metadata says of brokers, topics and partitions."""
+"""The values of metadata: brokers, topics and partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_UUID = UUID(int=0)
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker as metadata names it."""
+    """A broker in the metadata."""
 
     node_id: int
     host: str
@@ -23,13 +23,13 @@ class Broker:
 
     @property
     def address(self) -> Address:
-        """Where to dial."""
+        """The address of the broker."""
         return Address(self.host, self.port)
 
 
 @dataclass
 class Partition:
-    """What metadata says of a partition. leader: -1 while there is none; leader_epoch: -1 if not known."""
+    """A partition in the metadata. leader: -1 while none exists; leader_epoch: -1 if unknown."""
 
     leader: int
     leader_epoch: int
@@ -40,7 +40,7 @@ class Partition:
 
 @dataclass
 class Topic:
-    """A topic as metadata shows it. error: of the topic, 0 if there is none."""
+    """A topic in the metadata. error: the error code of the topic, 0 if none exists."""
 
     name: str
     topic_id: UUID = NO_UUID
@@ -50,7 +50,7 @@ class Topic:
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """The identity that a batch carries (Kafka: ProducerIdAndEpoch)."""
+    """A producer id and its epoch, as in the header of a batch (Kafka: ProducerIdAndEpoch)."""
 
     producer_id: int
     producer_epoch: int

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer reads, and its position in each partition (Kafka: SubscriptionState).
+"""The assigned partitions of a consumer and its position in each of them (Kafka: SubscriptionState).
 
-A partition is read from `position` on. What may change it comes later: fetched records, responses to offset
-requests. Each has the `version` of the state that it was requested for, and is dropped if a seek or a new assignment
-came between.
+A partition is read from `position` on. Fetched records and responses to offset requests arrive later. Each belongs to
+the `version` of the state that it was requested for, and is dropped after a seek or a new assignment.
 
-The completed position is the one that automatic commits carry. It lags behind the position by what the application was
-given last: those records count as completed when it requests the next ones.
+Automatic commits use the completed position. It is behind the position by the records that the application was given
+last: those count as completed when it requests the next ones.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ class PartitionState:
     """The position of a consumer in one partition. Changed on the loop's thread, or by the caller of poll under the
     assignment's lock.
 
-    position:       the offset read next; None while it is not known.
-    position_epoch: the leader epoch of the record before it (KIP-320); -1: not known.
-    chunk:          decoded records that an iteration delivers one by one: the position is the chunk's. Setting another
-                    position ends it.
-    version:        another one after each seek; 0 once it is not assigned any more.
-    awaiting:       COMMITTED, RESET or VALIDATION while it cannot be read for that reason, else None.
-    reset_to:       where a RESET goes: "earliest", "latest" or a time in ms; None: what auto_offset_reset says.
-    is_paused:      by the user: nothing is delivered, what was fetched is kept.
-    is_held_back:   on_assigned runs, and may seek first: nothing is delivered yet.
-    is_revoking:    it is about to be given away: nothing is delivered any more.
+    position:       the next offset to read; None while it is unknown.
+    position_epoch: the leader epoch of the record before it (KIP-320); -1: unknown.
+    chunk:          decoded records that an iteration delivers one by one; it then determines the position. Setting
+                    another position ends it.
+    version:        changes after each seek; 0 once the partition is no longer assigned.
+    awaiting:       COMMITTED, RESET or VALIDATION while the partition cannot be read for that reason, otherwise None.
+    reset_to:       the target of a RESET: "earliest", "latest" or a time in ms; None: see auto_offset_reset.
+    is_paused:      by the user: nothing is delivered, fetched data is kept.
+    is_held_back:   on_assigned runs and may seek first: nothing is delivered yet.
+    is_revoking:    the partition is about to be revoked: nothing is delivered any more.
     preferred_replica: the broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
     error:          what poll raises, until a seek.
     is_error_passing: poll raises `error` once, and then the position is requested again.
-    high_watermark, last_stable_offset, log_start_offset: as in the last response; -1: not known.
+    high_watermark, last_stable_offset, log_start_offset: as in the last response; -1: unknown.
     """
 
     topic_partition: TopicPartition
@@ -72,7 +71,7 @@ class PartitionState:
 
     @property
     def position(self) -> int | None:
-        """The offset read next."""
+        """The next offset to read."""
         return self._offset if self.chunk is None else self.chunk.position.offset
 
     @position.setter
@@ -91,14 +90,14 @@ class PartitionState:
 
     @property
     def log_position(self) -> LogPosition | None:
-        """The position and its epoch, read together; None while it is not known."""
+        """The position and its epoch, read together; None while it is unknown."""
         if self.chunk is not None:
             return self.chunk.position
         return None if self._offset is None else LogPosition(self._offset, self._epoch)
 
     @property
     def completed_position(self) -> LogPosition | None:
-        """The position after the records that the application is done with. None where nothing is known."""
+        """The position after the records that the application has completed. None if it is unknown."""
         here = self.log_position
         if self._before is not None:
             return self._before if here is None else min(self._before, here, key=lambda each: each.offset)
@@ -106,11 +105,12 @@ class PartitionState:
 
     @property
     def decoded_from(self) -> int | None:
-        """The position, but for the records that the chunk has delivered: fetched data continues here."""
+        """The position without the records that the chunk has delivered: fetched data continues here."""
         return self._offset
 
     def note_delivery(self) -> None:
-        """Before the position moves past records that the application is given: they are not completed yet."""
+        """Call this before the position moves past records that the application is given: they are not completed
+        yet."""
         if self._before is None:
             self._before = self.log_position
 
@@ -121,7 +121,7 @@ class PartitionState:
             self.chunk.complete()
 
     def complete_to(self, offset: int, leader_epoch: int) -> None:
-        """Count what was delivered below `offset` as completed: the application has committed it."""
+        """Count records delivered below `offset` as completed, as the application has committed it."""
         if self.chunk is not None:
             self.chunk.complete_to(offset)
         here = self.log_position
@@ -129,7 +129,7 @@ class PartitionState:
             self._before = None if offset >= here.offset else LogPosition(offset, leader_epoch)
 
     def take_back(self) -> None:
-        """Go back to the completed position: what was delivered after it is not processed, or was never seen."""
+        """Return to the completed position: records delivered after it were not processed, or not received."""
         back, here = self.completed_position, self.log_position
         if back is None or here is None:
             return
@@ -164,7 +164,7 @@ class PartitionState:
 
     @property
     def is_assigned(self) -> bool:
-        """Whether it is (still) read."""
+        """Whether it is still assigned."""
         return self.version != 0
 
     def __repr__(self) -> str:
@@ -172,11 +172,11 @@ class PartitionState:
 
 
 class Assignment:
-    """The partitions that are read.
+    """The assigned partitions.
 
     lock: a threading lock in the sync API, a null context in asyncio; held while states change.
     post: runs a function on the loop's thread; from any thread.
-    changed: set on the loop after any change that those who fetch or seek positions should look at.
+    changed: set on the loop after any change that fetcher and positions should check.
     delivery: what the last request for records gave to an iteration.
     """
 
@@ -194,7 +194,7 @@ class Assignment:
     # Requests for records, on the thread of the application
 
     def begin_request(self) -> None:
-        """The application requests records: it has completed those that it was given before."""
+        """Begin a request of the application for records, which completes those that it was given before."""
         self.delivery.is_over = True
         self.delivery = Delivery()
         self.complete()
@@ -207,11 +207,11 @@ class Assignment:
             self._given.clear()
 
     def note_given(self, state: PartitionState) -> None:
-        """Under the lock, before the position moves past records, or an iteration delivers them."""
+        """Under the lock: call this before the position moves past records, or an iteration delivers them."""
         self._given.append(state)
 
     def take_back_request(self) -> None:
-        """The request was interrupted: the application was not given what was taken for it."""
+        """Undo an interrupted request: the application was not given what was taken for it."""
         with self.lock:
             given = [(state, state.log_position) for state in self._given]
             for state, _ in given:
@@ -222,8 +222,8 @@ class Assignment:
             self.poke()  # what was taken is fetched again
 
     def take_back(self) -> None:
-        """Any thread: go back to the completed positions. The application failed while it processed what it was given
-        last."""
+        """Any thread: return to the completed positions, as the application failed while it processed the last
+        records."""
         with self.lock:
             for state in self.partitions.values():
                 state.take_back()
@@ -231,11 +231,11 @@ class Assignment:
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Any thread: an iteration is to request again before it takes the next record."""
+        """Any thread: make an iteration request again before it takes the next record."""
         self.delivery.is_over = True
 
     def poke(self) -> None:
-        """Any thread: have `changed` set on the loop, soon. Once the client is closed, nothing waits for it."""
+        """Any thread: set `changed` on the loop, soon. After the client is closed this has no effect."""
         if not self._is_poked:
             self._is_poked = True
             with suppress(TransportError):  # closed: flows that end now must not fail because of it
@@ -246,7 +246,7 @@ class Assignment:
         self.changed.set()
 
     def state(self, partition: TopicPartition) -> PartitionState:
-        """Raises ValueError for one that is not assigned."""
+        """Return the state of a partition. Raise ValueError if it is not assigned."""
         found = self.partitions.get(partition)
         if found is None:
             assigned = ", ".join(map(str, sorted(self.partitions)[:5])) or "nothing"
@@ -256,15 +256,15 @@ class Assignment:
     def consumed(
         self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Any thread: the positions, as they are committed: where to go on, not what was read last. is_kept: without
-        those that are being given away, or lost."""
+        """Any thread: return the positions in the form to commit: the next offsets to read. is_kept: without partitions
+        that are being revoked, or are lost."""
         return self._offsets(lambda state: state.log_position, partitions, is_kept)
 
     def completed(
         self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Any thread: as `consumed`, without the records that the application is still processing. Automatic commits
-        carry these."""
+        """Any thread: as `consumed`, without the records that the application is still processing, for automatic
+        commits."""
         return self._offsets(lambda state: state.completed_position, partitions, is_kept)
 
     def _offsets(
@@ -289,7 +289,7 @@ class Assignment:
         self.changed.set()
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these too, from the committed offsets on; those already there keep their state."""
+        """Add partitions, which are read from the committed offsets on; those already assigned keep their state."""
         with self.lock:
             for partition in partitions:
                 if partition not in self.partitions:
@@ -297,7 +297,7 @@ class Assignment:
         self._has_changed()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more. Those not there are passed over."""
+        """Remove partitions. Those that are not assigned are ignored."""
         with self.lock:
             for partition in partitions:
                 if (state := self.partitions.pop(partition, None)) is not None:
@@ -306,9 +306,9 @@ class Assignment:
         self._has_changed()
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Go on at `offset`. Whatever is under way for this partition is dropped when it comes.
+        """Continue at `offset`. Responses under way for this partition are dropped when they arrive.
 
-        leader_epoch: of the record before it, -1 if not known; with one, the position is validated first (KIP-320).
+        leader_epoch: of the record before it, -1 if unknown; with one, the position is validated first (KIP-320).
         """
         with self.lock:
             state = self._renewed(partition)
@@ -317,7 +317,7 @@ class Assignment:
         self._has_changed()
 
     def reset(self, partition: TopicPartition, to: str | int | None = None) -> None:
-        """Look up where to go on: "earliest", "latest", a time in ms; None: as auto_offset_reset says."""
+        """Look up where to continue: "earliest", "latest", a time in ms; None: as auto_offset_reset says."""
         with self.lock:
             state = self._renewed(partition)
             state.position, state.position_epoch = None, -1
@@ -331,14 +331,14 @@ class Assignment:
         return state
 
     def fail(self, state: PartitionState, error: BaseException, *, is_passing: bool = False) -> None:
-        """Nothing more can be read here; poll raises `error` until a seek. is_passing: poll raises it once, then the
+        """Stop reading the partition; poll raises `error` until a seek. is_passing: poll raises it once, then the
         position is requested again."""
         with self.lock:
             state.error, state.is_error_passing = error, is_passing
         self._has_changed()
 
     def pause(self, partitions: Iterable[TopicPartition], is_paused: bool) -> None:
-        """Deliver nothing of these, or go on. Raises ValueError for one that is not assigned."""
+        """Pause or resume delivery. Raise ValueError for a partition that is not assigned."""
         with self.lock:
             for state in [self.state(partition) for partition in partitions]:
                 state.is_paused = is_paused
@@ -348,21 +348,21 @@ class Assignment:
         return (self.partitions[partition] for partition in partitions if partition in self.partitions)
 
     def hold_back(self, partitions: Iterable[TopicPartition], is_held_back: bool) -> None:
-        """Deliver nothing of these yet, or begin to."""
+        """Hold back the delivery of these partitions, or start it."""
         with self.lock:
             for state in self._assigned(partitions):
                 state.is_held_back = is_held_back
         self._has_changed()
 
     def set_revoking(self, partitions: Iterable[TopicPartition]) -> None:
-        """They are about to be given away: deliver nothing more of them."""
+        """Deliver nothing more of these partitions, which are about to be revoked."""
         with self.lock:
             for state in self._assigned(partitions):
                 state.is_revoking = True
         self._has_changed()
 
     def note_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """What is committed is completed."""
+        """Count committed records as completed."""
         with self.lock:
             for state in self._assigned(offsets):
                 committed = offsets[state.topic_partition]

@@ -19,7 +19,7 @@ from kcodec.flow import Flow, Signal, wait
 
 @dataclass(frozen=True, slots=True)
 class RebalanceListener:
-    """What the application wants called for a rebalance, each with a frozenset of TopicPartition. Without on_lost,
+    """The application's functions for a rebalance, each called with a frozenset of TopicPartition. Without on_lost,
     on_revoked is called for lost partitions (as in Java)."""
 
     on_revoked: Callable[..., Any] | None = None
@@ -29,7 +29,7 @@ class RebalanceListener:
 
 @dataclass(slots=True, eq=False)
 class Callback:
-    """One call of a function of the application. completed: set when it has returned, or was given up."""
+    """One call of a function of the application. completed: set when it has returned, or was cancelled."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -37,17 +37,17 @@ class Callback:
     completed: Signal = field(default_factory=Signal)
 
     def call(self) -> Any:
-        """Call it, where the application polls; the result may be something to await."""
+        """Call the function, where the application polls; the result may be awaitable."""
         return self.function(*self.arguments)
 
     def complete(self) -> None:
-        """On the loop: it has returned, or raised what poll raises."""
+        """On the loop: note that it has returned, or raised an error that poll raises."""
         self.is_completed = True
         self.completed.set()
 
 
 class CallbackQueue:
-    """The callbacks to make, in order. posted: set on the loop when there are any; interrupt: called then, too, as an
+    """The callbacks to call, in order. posted: set on the loop when there are any; interrupt: called then, too, as an
     iteration does not wait for anything."""
 
     def __init__(self, posted: Signal, interrupt: Callable[[], None]) -> None:
@@ -58,11 +58,11 @@ class CallbackQueue:
 
     @property
     def is_calling(self) -> bool:
-        """Whether a function of the application runs now."""
+        """Whether a function of the application is running."""
         return self._current is not None and not self._current.is_completed
 
     def put(self, function: Callable[..., Any], *arguments: Any) -> Callback:
-        """Have it called; nothing waits for that."""
+        """Queue a callback without waiting for it."""
         callback = Callback(function, arguments)
         self.waiting.append(callback)
         self._interrupt()
@@ -70,14 +70,14 @@ class CallbackQueue:
         return callback
 
     def begin(self, callback: Callback) -> None:
-        """Any thread, right before the call. Until here it stays queued, so that a poll that is interrupted loses
-        none."""
+        """Any thread, right before the call: remove it from the queue, so that an interrupted poll loses no
+        callback."""
         self._current = callback
         with suppress(ValueError):  # close takes them out itself
             self.waiting.remove(callback)
 
     def call(self, function: Callable[..., Any] | None, *arguments: Any) -> Flow[None]:
-        """Have it called, and wait until it has returned."""
+        """Queue a callback, and wait until it has returned."""
         if function is None:
             return
         callback = self.put(function, *arguments)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits of a consumer: requested ones, which carry the positions, and automatic ones, which carry the completed
-positions. See `kcodec.consumer.assignment` for the difference."""
+"""Commits of a consumer: requested commits use the positions, automatic commits the completed positions. See
+`kcodec.consumer.assignment` for the difference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.flow_lock import FlowLock
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.callbacks import CallbackQueue
 from kcodec.consumer.committed_offsets import CommittedOffsets
@@ -27,7 +27,7 @@ REVOCATION_SECONDS = 10.0
 
 
 class _CommitRequest(NamedTuple):
-    """states: of those partitions that were assigned when the commit was requested."""
+    """A commit. states: those of the partitions that were assigned when it was requested."""
 
     offsets: dict[TopicPartition, OffsetAndMetadata]
     on_committed: OnCommitted | None
@@ -35,7 +35,7 @@ class _CommitRequest(NamedTuple):
     states: dict[TopicPartition, PartitionState]
 
     def still_ours(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Without what was taken away since: another generation's commit must not carry it."""
+        """Remove partitions that were revoked since: a commit of another generation must not include them."""
         return {
             partition: offset
             for partition, offset in self.offsets.items()
@@ -46,7 +46,7 @@ class _CommitRequest(NamedTuple):
 class Commits:
     """The commits of one consumer, in order, one at a time.
 
-    committed: None for a consumer without a group. member: the identity to commit with, as of now.
+    committed: None for a consumer without a group. member: returns the current identity to commit with.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Commits:
         self._clock = clock
         self._member = member
         self.queue: deque[_CommitRequest] = deque()
-        self._gate = Gate(clock)
+        self._commit_lock = FlowLock(clock)
         self._requested = Signal()
         self._idle = Signal()
         self._is_busy = False
@@ -74,15 +74,15 @@ class Commits:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether positions are committed without being asked to."""
+        """Whether positions are committed automatically."""
         return self._settings.enable_auto_commit and self._committed is not None
 
     def forget(self) -> None:
-        """Others may have committed since: what was committed last is no reason to commit nothing."""
+        """Forget the last commit, as other members may have committed since."""
         self._last = {}
 
     def note_poll(self, now: float) -> None:
-        """Any thread, when records are requested: all that was delivered before is completed."""
+        """Any thread, when records are requested: all records delivered before are completed."""
         if not self.is_automatic:
             return
         if self._due is None:
@@ -92,11 +92,11 @@ class Commits:
             self.put(self._assignment.completed(is_kept=True), None)
 
     def is_due(self, now: float) -> bool:
-        """Whether the next request for records commits."""
+        """Return whether the next request for records commits."""
         return self.is_automatic and self._due is not None and now >= self._due
 
     def put(self, offsets: Offsets, on_committed: OnCommitted | None, *, is_forced: bool = False) -> None:
-        """Any thread: have these committed in the background; is_forced: even if they were the last time."""
+        """Any thread: commit in the background; is_forced: even if the offsets are those of the last commit."""
         with self._assignment.lock:
             there = self._assignment.partitions
             states = {partition: there[partition] for partition in offsets if partition in there}
@@ -104,7 +104,7 @@ class Commits:
         self._assignment.post(self._requested.set)
 
     def run(self) -> Flow[None]:
-        """The flow that commits in the background."""
+        """Commit in the background."""
         while True:
             while self.queue:
                 request = self.queue.popleft()
@@ -130,15 +130,15 @@ class Commits:
             self._callbacks.put(request.on_committed, request.offsets, error)
 
     def commit(self, offsets: Offsets, timeout: float) -> Flow[None]:
-        """OffsetCommit, waited for. Raises BrokerError (a rebalance took the partitions), DeliveryTimeoutError."""
+        """Commit and wait. Raises BrokerError (a rebalance revoked the partitions), DeliveryTimeoutError."""
         if self._committed is None:
-            raise ValueError("commit needs group_id=: offsets are committed for a group")
+            raise ValueError("commit needs a consumer with group_id=, as offsets are committed for a group")
         if not offsets:
             return
         deadline = self._clock() + timeout
         # The repeat of an older commit must not come behind a newer one.
-        if not (yield from self._gate.acquire(timeout)):
-            raise DeliveryTimeoutError(f"the previous commit got no response within {timeout:g} s")
+        if not (yield from self._commit_lock.acquire(timeout)):
+            raise DeliveryTimeoutError(f"the previous commit got no response within {round(timeout, 2):g} s")
         try:
             # Until there is a response, it is not known what is committed.
             self._last = {}
@@ -150,15 +150,15 @@ class Commits:
             self._last = dict(offsets)
             self._assignment.note_committed(offsets)
         finally:
-            self._gate.release()
+            self._commit_lock.release()
 
     def commit_before_revocation(
         self, partitions: Iterable[TopicPartition], deadline: float | None = None
     ) -> Flow[None]:
-        """Commit the completed positions of these, where commits are automatic. What fails is logged: the next owner
-        then reads again what was not committed.
+        """Commit the completed positions of these partitions, if commits are automatic. A failure is logged: the next
+        owner then reads again what was not committed.
 
-        deadline: of the call that gives them away, by the client's clock; None for a rebalance.
+        deadline: of the call that revokes them, by the client's clock; None for a rebalance.
         """
         if not self.is_automatic:
             return
@@ -171,10 +171,10 @@ class Commits:
                 timeout = max(min(timeout, deadline - self._clock()), 0.0)
             yield from self.commit(offsets, timeout)
         except KcodecError as error:
-            log.warning("the commit before a revocation failed, so the records will be read again: %s", error)
+            log.warning("the commit before a revocation failed, so records will be read again: %s", error)
 
     def drain(self, timeout: float) -> Flow[None]:
-        """Wait until nothing is queued or under way; no longer than `timeout`."""
+        """Wait until nothing is queued or under way, for at most `timeout` seconds."""
         deadline = self._clock() + timeout
         while self.queue or self._is_busy:
             left = deadline - self._clock()

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Committed offsets of a group: fetched (OffsetFetch 1 to 10) and committed (OffsetCommit 2 to 10).
 
-What is fetched is stable: while a transaction that commits offsets of a partition is not ended, the coordinator reports
-UNSTABLE_OFFSET_COMMIT (KIP-447), and the request is repeated until it is ended, or the time is over. A reader
-that began at the offset before it would read twice what the transaction covers. Brokers before 2.5 do not report it.
+Fetched offsets are stable: while a transaction that commits offsets of a partition is open, the coordinator responds
+UNSTABLE_OFFSET_COMMIT (KIP-447), and the request is repeated until the transaction has ended or the deadline has
+passed. A reader that began at the previous offset would read twice what the transaction covers. Brokers before 2.5 do
+not return this error.
 
-Coordinators that moved or load are looked up again, topics are named by their ids where brokers know them (version 10),
-and a member of KIP-848 is checked by its epoch (version 9). Kafka: ConsumerCoordinator, CommitRequestManager.
+Coordinators that moved or load are looked up again, topics are named by id if brokers know them (version 10), and a
+KIP-848 member is checked by its epoch (version 9). Kafka: ConsumerCoordinator, CommitRequestManager.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from kcodec.cluster.metadata import NO_UUID, Cluster
-from kcodec.cluster.retry_driver import Answer, Asking, Deadline, Outcome, Question, by_topic, partition_codes, settle
+from kcodec.cluster.retry_driver import (
+    ApiHandler,
+    CallContext,
+    Deadline,
+    ItemResult,
+    Outcome,
+    by_topic,
+    partition_codes,
+    request_items,
+)
 from kcodec.cluster.retry_routes import CoordinatorOf
 from kcodec.consumer.options import HIGHEST_VERSION, ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
@@ -52,7 +62,7 @@ Member = ConsumerGroupMetadata | Callable[[], ConsumerGroupMetadata]
 class CommittedOffsets:
     """The offsets of one group, for a consumer.
 
-    settings: offset_fetch_highest_version below 7 speaks as with a broker before 2.5, without RequireStable.
+    settings: offset_fetch_highest_version below 7 acts as with a broker before 2.5, without RequireStable.
     """
 
     def __init__(self, cluster: Cluster, group_id: str, settings: ConsumerSettings) -> None:
@@ -61,18 +71,18 @@ class CommittedOffsets:
         self._highest = settings.offset_fetch_highest_version
         #: Partitions whose offset was pending in the last response (UNSTABLE_OFFSET_COMMIT).
         self.unstable: set[TopicPartition] = set()
-        self._asking = Asking(cluster, settings.default_api_timeout, int, DeliveryTimeoutError)
+        self._context = CallContext(cluster, settings.default_api_timeout, int, DeliveryTimeoutError)
 
     def fetch(
         self, partitions: Iterable[TopicPartition], timeout: float, member: Member | None = None
     ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """The committed offsets, None where there is none; waits for those that an open transaction commits.
+        """Return the committed offsets, None if none exists. Wait for those that an open transaction commits.
 
-        member: only of a group of KIP-848, whose coordinator then checks the epoch. Raises BrokerError (of the group:
-        UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH ...; resource says of what), DeliveryTimeoutError, which says so if a
-        transaction was not ended.
+        member: only of a KIP-848 group, whose coordinator then checks the epoch. Raises BrokerError (of the group:
+        UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH ...; resource names it) and DeliveryTimeoutError, which says so if a
+        transaction has not ended.
         """
-        deadline = self._asking.deadline(timeout)
+        deadline = self._context.deadline(timeout)
         outcome = yield from self.outcome(list(partitions), deadline, member)
         return value_of(outcome, self.group_id)
 
@@ -83,25 +93,27 @@ class CommittedOffsets:
         member: Member | None = None,
         *,
         on_result: Callable[[TopicPartition, OffsetAndMetadata | None], None] = lambda partition, found: None,
-        is_wanted: Callable[[TopicPartition], bool] = lambda partition: True,
+        is_needed: Callable[[TopicPartition], bool] = lambda partition: True,
         causes: dict[TopicPartition, KcodecError] | None = None,
     ) -> Flow[Outcome[TopicPartition, OffsetAndMetadata | None]]:
-        """`fetch`, errors beside results; for the rest see `settle`."""
+        """As `fetch`, with errors next to results; for the arguments see `request_items`."""
 
-        def ask(who: ConsumerGroupMetadata | None, items: list[TopicPartition]) -> Flow[Outcome[TopicPartition, Any]]:
+        def send(
+            metadata: ConsumerGroupMetadata | None, items: list[TopicPartition]
+        ) -> Flow[Outcome[TopicPartition, Any]]:
             self.unstable.difference_update(items)
-            question = fetch_question(
-                self._cluster, self.group_id, items, member=who, highest=self._highest, unstable=self.unstable
+            handler = offset_fetch_handler(
+                self._cluster, self.group_id, items, member=metadata, highest=self._highest, unstable=self.unstable
             )
-            return settle(
-                *(self._asking, items, question, deadline), on_result=stable, is_wanted=is_wanted, causes=causes
+            return request_items(
+                *(self._context, items, handler, deadline), on_result=stable, is_needed=is_needed, causes=causes
             )
 
         def stable(partition: TopicPartition, found: OffsetAndMetadata | None) -> None:
             self.unstable.discard(partition)
             on_result(partition, found)
 
-        return (yield from _as_member(member, partitions, deadline, ask))
+        return (yield from _as_member(member, partitions, deadline, send))
 
     def commit(
         self,
@@ -109,21 +121,23 @@ class CommittedOffsets:
         group_metadata: Member,
         timeout: float,
     ) -> Flow[None]:
-        """Commit positions: where the group's consumers go on, never the last record read.
+        """Commit positions: the next offsets to read, not those of the last records.
 
-        Repeated until there is a response: committing the same offsets again changes nothing. Raises BrokerError with
+        The request is repeated until there is a response, as a repeat changes nothing. Raises BrokerError with
         one of GROUP_CODES if the group no longer accepts commits of this member, or for one partition
         (OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, UNKNOWN_TOPIC_OR_PARTITION; the others are committed);
         AuthorizationError, DeliveryTimeoutError.
         """
-        deadline = self._asking.deadline(timeout)
+        deadline = self._context.deadline(timeout)
 
-        def ask(who: ConsumerGroupMetadata | None, items: list[TopicPartition]) -> Flow[Outcome[TopicPartition, None]]:
+        def send(
+            metadata: ConsumerGroupMetadata | None, items: list[TopicPartition]
+        ) -> Flow[Outcome[TopicPartition, None]]:
             some = {partition: offsets[partition] for partition in items}
-            question = commit_question(self._cluster, self.group_id, some, who)
-            return settle(self._asking, items, question, deadline)
+            handler = offset_commit_handler(self._cluster, self.group_id, some, metadata)
+            return request_items(self._context, items, handler, deadline)
 
-        outcome = yield from _as_member(group_metadata, list(offsets), deadline, ask)
+        outcome = yield from _as_member(group_metadata, list(offsets), deadline, send)
         value_of(outcome, self.group_id)
 
 
@@ -131,24 +145,24 @@ def _as_member(
     member: Member | None,
     partitions: list[TopicPartition],
     deadline: Deadline,
-    ask: Callable[[ConsumerGroupMetadata | None, list[TopicPartition]], Flow[Outcome[TopicPartition, V]]],
+    send: Callable[[ConsumerGroupMetadata | None, list[TopicPartition]], Flow[Outcome[TopicPartition, V]]],
 ) -> Flow[Outcome[TopicPartition, V]]:
-    """Ask; what was refused for an epoch that is not the member's any more, with the new one."""
+    """Send the request; repeat the items that were rejected for an outdated member epoch with the new one."""
     done: Outcome[TopicPartition, V] = Outcome("")
     items = partitions
     while True:
-        who = member() if callable(member) else member
-        outcome = yield from ask(who, items)
+        metadata = member() if callable(member) else member
+        outcome = yield from send(metadata, items)
         done = Outcome(outcome.doing, {**done.results, **outcome.results}, outcome.errors)
         items = [
             item for item, error in outcome.errors.items() if getattr(error, "code", 0) == ErrorCode.STALE_MEMBER_EPOCH
         ]
-        if not items or deadline.left <= 0 or not callable(member) or member() == who:
+        if not items or deadline.left <= 0 or not callable(member) or member() == metadata:
             return done
 
 
 def value_of(outcome: Outcome[TopicPartition, V], group_id: str) -> dict[TopicPartition, V]:
-    """The results; raises the first error, whose resource is what it is about: group, topic or partition."""
+    """Return the results; raise the first error, whose resource is the group, topic or partition concerned."""
     for item, error in outcome.errors.items():
         if isinstance(error, BrokerError) and error.code in GROUP_CODES:
             error.resource = group_id
@@ -162,7 +176,7 @@ def value_of(outcome: Outcome[TopicPartition, V], group_id: str) -> dict[TopicPa
 
 
 class _GroupCoordinator(CoordinatorOf):
-    """Asks for metadata where the coordinator knows a topic otherwise than we."""
+    """The group's coordinator. It requests metadata if the coordinator knows a topic by another id."""
 
     def __init__(self, cluster: Cluster, group_id: str, unstable: set[TopicPartition] | None = None) -> None:
         super().__init__(cluster, "group", group_id)
@@ -175,11 +189,11 @@ class _GroupCoordinator(CoordinatorOf):
         if code == ErrorCode.UNSTABLE_OFFSET_COMMIT and self._unstable is not None and isinstance(item, TopicPartition):
             self._unstable.add(item)
         if code in _UNKNOWN_TOPIC:
-            self._metadata.request_update(f"{item} is not known to the coordinator")
+            self._metadata.request_update(f"the coordinator does not know {item}")
 
 
 class _RequestedTopics:
-    """Topics of a question by name and id: a response is read with the ids that were asked for."""
+    """The topics of a request by name and id: a response is read with the ids of its request."""
 
     def __init__(self, cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
         self._cluster = cluster
@@ -188,17 +202,17 @@ class _RequestedTopics:
         self.have_ids = all(cluster.topic_id(topic) is not None for topic in topics)
 
     def id_of(self, topic: str) -> UUID:
-        """To ask with; zeros where there is none (any more), which no coordinator knows."""
+        """Return the id to request; zeros if none exists, which no coordinator knows."""
         found = self._cluster.topic_id(topic) or NO_UUID
         self._names[found] = topic
         return found
 
     def name_of(self, topic: Any) -> str:
-        """Of a topic of a response."""
+        """Return the name of a topic in a response."""
         return str(topic.name or self._names.get(topic.topic_id, ""))
 
 
-def fetch_question(
+def offset_fetch_handler(
     cluster: Cluster,
     group_id: str,
     partitions: Iterable[TopicPartition],
@@ -208,13 +222,16 @@ def fetch_question(
     lowest: int = 1,
     highest: int = HIGHEST_VERSION,
     unstable: set[TopicPartition] | None = None,
-) -> Question[TopicPartition, Any]:
-    """For `settle`: OffsetFetch of partitions, each with an OffsetAndMetadata or None; or of the one item ALL, with a
-    dict of them. require_stable: where the coordinator's version has it; say lowest=7 to insist. unstable: takes the
-    partitions whose offset is pending."""
-    wanted = list(partitions)
-    topics = _RequestedTopics(cluster, wanted)
-    is_all = wanted == [ALL]
+) -> ApiHandler[TopicPartition, Any]:
+    """Return the handler of OffsetFetch for `request_items`. Its result is an OffsetAndMetadata or None for each
+    partition, or a dict of them for the item ALL.
+
+    require_stable: applies if the coordinator's version has it; lowest=7 makes it mandatory. unstable: receives the
+    partitions whose offset is pending.
+    """
+    requested = list(partitions)
+    topics = _RequestedTopics(cluster, requested)
+    is_all = requested == [ALL]
 
     def request(some: list[TopicPartition], until: Deadline) -> ByVersion:
         return ByVersion(
@@ -229,7 +246,7 @@ def fetch_question(
             ),
         )
 
-    return Question(
+    return ApiHandler(
         f"fetch committed offsets of group {group_id!r} in",
         _GroupCoordinator(cluster, group_id, unstable),
         request,
@@ -248,14 +265,14 @@ def _fetch_request(
     require_stable: bool,
     version: int,
 ) -> Any:
-    wanted = None if partitions is None else by_topic(partitions).items()
+    requested = None if partitions is None else by_topic(partitions).items()
     if version < GROUPS_VERSION:
         few = messages.OffsetFetchRequestTopic
         return messages.OffsetFetchRequest(
             group_id=group_id,
             topics=None
-            if wanted is None
-            else [few(name=topic, partition_indexes=numbers) for topic, numbers in wanted],
+            if requested is None
+            else [few(name=topic, partition_indexes=numbers) for topic, numbers in requested],
             require_stable=require_stable,
         )
     group = messages.OffsetFetchRequestGroup(
@@ -263,23 +280,23 @@ def _fetch_request(
         member_id=member.member_id if member is not None and member.member_id else None,
         member_epoch=member.generation_id if member is not None and member.member_id else -1,
         topics=None
-        if wanted is None
+        if requested is None
         else [
             messages.OffsetFetchRequestTopics(name=topic, topic_id=topics.id_of(topic), partition_indexes=numbers)
-            for topic, numbers in wanted
+            for topic, numbers in requested
         ],
     )
     return messages.OffsetFetchRequest(groups=[group], require_stable=require_stable)
 
 
-def _partitions_of(response: Any, topics: _RequestedTopics) -> Iterator[tuple[TopicPartition, Answer]]:
-    """What a response says, whichever its version."""
+def _partitions_of(response: Any, topics: _RequestedTopics) -> Iterator[tuple[TopicPartition, ItemResult]]:
+    """Read the partitions of a response of any version."""
     topics_found = response.groups[0].topics if response.groups else response.topics
     for topic in topics_found:
         for one in topic.partitions:
             found = OffsetAndMetadata(one.committed_offset, one.metadata or "", one.committed_leader_epoch)
             value = None if one.committed_offset < 0 else found
-            yield TopicPartition(topics.name_of(topic), one.partition_index), Answer(one.error_code, value)
+            yield TopicPartition(topics.name_of(topic), one.partition_index), ItemResult(one.error_code, value)
 
 
 def _code(response: Any) -> int:
@@ -288,28 +305,28 @@ def _code(response: Any) -> int:
 
 def _fetched(
     response: Any, some: list[TopicPartition], topics: _RequestedTopics
-) -> Iterable[tuple[TopicPartition, Answer]]:
+) -> Iterable[tuple[TopicPartition, ItemResult]]:
     code = _code(response)
-    return ((partition, Answer(code)) for partition in some) if code else _partitions_of(response, topics)
+    return ((partition, ItemResult(code)) for partition in some) if code else _partitions_of(response, topics)
 
 
-def _all_fetched(response: Any, topics: _RequestedTopics) -> Iterator[tuple[TopicPartition, Answer]]:
+def _all_fetched(response: Any, topics: _RequestedTopics) -> Iterator[tuple[TopicPartition, ItemResult]]:
     code, found = _code(response), {}
-    for partition, answer in () if code else _partitions_of(response, topics):
-        code = code or answer.code
-        found[partition] = answer.value
-    yield ALL, Answer(code, found)
+    for partition, result in () if code else _partitions_of(response, topics):
+        code = code or result.code
+        found[partition] = result.value
+    yield ALL, ItemResult(code, found)
 
 
-def commit_question(
+def offset_commit_handler(
     cluster: Cluster,
     group_id: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     group_metadata: ConsumerGroupMetadata | None = None,
-) -> Question[TopicPartition, None]:
-    """For `settle`: OffsetCommit of partitions. group_metadata: None for nobody who is checked (an empty group)."""
+) -> ApiHandler[TopicPartition, None]:
+    """Handler of OffsetCommit for `request_items`. group_metadata: None for an empty group: no member is checked."""
     topics = _RequestedTopics(cluster, offsets)
-    who = group_metadata or ConsumerGroupMetadata(group_id)
+    metadata = group_metadata or ConsumerGroupMetadata(group_id)
 
     def of(topic: str, number: int) -> Any:
         found = offsets[TopicPartition(topic, number)]
@@ -320,14 +337,14 @@ def commit_question(
             committed_metadata=found.metadata,
         )
 
-    return Question(
+    return ApiHandler(
         f"commit offset of group {group_id!r} in",
         _GroupCoordinator(cluster, group_id),
         lambda some, until: messages.OffsetCommitRequest(
             group_id=group_id,
-            generation_id_or_member_epoch=who.generation_id,
-            member_id=who.member_id,
-            group_instance_id=who.group_instance_id,
+            generation_id_or_member_epoch=metadata.generation_id,
+            member_id=metadata.member_id,
+            group_instance_id=metadata.group_instance_id,
             topics=[
                 messages.OffsetCommitRequestTopic(
                     name=topic, topic_id=topics.id_of(topic), partitions=[of(topic, number) for number in numbers]
@@ -336,6 +353,6 @@ def commit_question(
             ],
         ),
         lambda response, some: partition_codes(response, some, topics.name_of),
-        lowest=2 if who.group_instance_id is None else _STATIC_VERSION,
+        lowest=2 if metadata.group_instance_id is None else _STATIC_VERSION,
         highest=HIGHEST_VERSION if topics.have_ids else TOPIC_ID_VERSION - 1,
     )

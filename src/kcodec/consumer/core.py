@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core of `kcodec.client.Consumer` and its async counterpart: assignment, fetcher, positions, committed offsets and
-membership, put together.
+"""The core of `kcodec.client.Consumer` and its async counterpart: it combines assignment, fetcher, positions, committed
+offsets and membership.
 
-It uses no socket and no thread. A public class gives a lock and a way to reach the loop, runs the flows, and calls the
-application's callbacks (`CallbackQueue`) where it polls. Flows with a docstring about `timeout` are the methods of the
-public classes: timeout is in seconds, None stands for default_api_timeout_ms.
+It uses no socket and no thread. A public class provides a lock and access to the loop, runs the flows, and calls the
+application's callbacks (`CallbackQueue`) where it polls. The flows with a `timeout` are the methods of the public
+classes: timeout is in seconds, None means default_api_timeout_ms.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscr
 from kcodec.consumer.held_back import HeldBack
 from kcodec.consumer.lag import PartitionLag
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.consumer.polling_handler import PollingHandler, Polls
 from kcodec.consumer.positions import Positions
+from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Partitions = Iterable[TopicPartition]
 log = logging.getLogger("kcodec.consumer")
 #: Interval at which metadata of the topics in use is requested, well below the time after which metadata forgets them.
-TOPICS_WANTED_SECONDS = 60.0
+TOPICS_REFRESH_SECONDS = 60.0
 #: Bounds of the interval at which a consumer looks for the progress of an iteration.
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
 #: Longest time that a consumer that leaves waits for its own rejoin, which other members may delay.
@@ -54,14 +54,14 @@ LEAVING_SECONDS, LEAVING_SHARE = 1.0, 0.25
 
 
 def leaving_seconds(timeout: float) -> float:
-    """Return the part of a timeout that is kept for leaving the group: a member that does not leave keeps its
-    partitions until its session ends, also where only its commit or its abort got no response."""
+    """Return the share of a timeout that is reserved for leaving the group: a member that does not leave keeps its
+    partitions until its session ends, even if only its commit or its abort got no response."""
     return min(LEAVING_SECONDS, timeout * LEAVING_SHARE)
 
 
 class ConsumerCore:
-    """One consumer. Methods run on the loop's thread, but for `begin_poll`, `take_back`, `has_business`, `take`,
-    `take_arrow` and `take_delivery`, which the caller of poll runs where it is.
+    """One consumer. Methods run on the loop's thread, except `begin_poll`, `take_back`, `has_business`, `take`,
+    `take_arrow` and `take_delivery`, which run where poll is called.
 
     handler: what a rebalance does; None for a plain consumer. post: runs a function on the loop; from any thread.
     now: milliseconds since 1970.
@@ -92,7 +92,7 @@ class ConsumerCore:
         member = self._member if settings.group_protocol == "consumer" else None
         self._positions = Positions(cluster, assignment, self.committed_offsets, settings, member=member, now=now)
         self.commits = Commits(self.committed_offsets, assignment, self.callbacks, settings, self.clock, self._member)
-        self.handler: RebalanceHandler = handler or PollingHandler(
+        self.handler: RebalanceHandler = handler or ConsumerRebalanceHandler(
             assignment, self.polls, self.callbacks, self.commits, add=self.add, remove=self.remove
         )
         self.subscription = Subscription()
@@ -111,12 +111,12 @@ class ConsumerCore:
     # Background flows
 
     def run(self) -> Flow[None]:
-        """All that goes on in the background, until `close`; the public class spawns it once."""
+        """Run all background work until `close`; the public class spawns it once."""
         flows = {
             "fetcher": self.fetcher.run(),
             "positions": self._positions.run(),
             "commits": self.commits.run(),
-            "topics": self._keep_topics_wanted(),
+            "topics": self._keep_topics(),
             "held back": HeldBack(
                 self.cluster, self.assignment, self.committed_offsets, self.settings, self.polls
             ).run(),
@@ -135,7 +135,7 @@ class ConsumerCore:
                 task.cancel()
 
     def _guarded(self, flow: Flow[None]) -> Flow[None]:
-        """Background work that fails must not fail in silence: poll raises what it met."""
+        """Run background work. If it fails, poll raises the error."""
         try:
             yield from flow
         except Exception as error:
@@ -143,15 +143,15 @@ class ConsumerCore:
             raise
 
     def _watch(self, signal: Callable[[], Signal]) -> Flow[None]:
-        """A poll that waits looks again when this is set."""
+        """Wake a waiting poll whenever this signal is set."""
         while True:
             yield from wait(signal())
             self.assignment.interrupt()
             self.wake.set()
 
     def _watch_iteration(self) -> Flow[None]:
-        """Records of a chunk are delivered without reading the clock: note here that the application requests them, and
-        interrupt it when a commit is due."""
+        """Iterations deliver records of a chunk without reading the clock: note here that the application requests
+        them, and interrupt the iteration when a commit is due."""
         settings = self.settings
         longest = settings.max_poll_interval / 10
         if self.commits.is_automatic:
@@ -168,13 +168,13 @@ class ConsumerCore:
             if self.commits.is_due(self.clock()):
                 self.assignment.interrupt()
 
-    def _keep_topics_wanted(self) -> Flow[None]:
+    def _keep_topics(self) -> Flow[None]:
         while True:
-            self.cluster.topics_wanted({each.topic for each in self.assignment.partitions} | self.subscription.topics)
-            yield from sleep(TOPICS_WANTED_SECONDS)
+            self.cluster.add_topics({each.topic for each in self.assignment.partitions} | self.subscription.topics)
+            yield from sleep(TOPICS_REFRESH_SECONDS)
 
     def crash(self, error: BaseException) -> None:
-        """The loop cannot go on, or a part of it failed: every call raises from now on."""
+        """Make every call raise from now on, as the loop or a part of it failed."""
         if self.error is None and not isinstance(error, CancelledFlow):
             reason = error
             if not isinstance(error, KcodecError):
@@ -194,17 +194,17 @@ class ConsumerCore:
         on_assigned: Callable[..., Any] | None = None,
         on_lost: Callable[..., Any] | None = None,
     ) -> Flow[None]:
-        """Have the group give out the partitions of these topics. Raises ValueError after `assign`, or without a
+        """Subscribe to topics, whose partitions the group then assigns. Raises ValueError after `assign`, or without a
         group."""
         self.check_open()
         if self.settings.group_id is None:
-            raise ValueError("subscribe needs group_id=: a group gives out the partitions")
+            raise ValueError("subscribe needs a consumer with group_id=, as a group assigns the partitions")
         if self.assignment.partitions and self.membership is None:
-            raise ValueError("partitions were assigned by hand, which excludes a subscription: unsubscribe() first")
-        if isinstance(self.handler, PollingHandler):
+            raise ValueError("subscribe is not possible after assign(); call unsubscribe() first")
+        if isinstance(self.handler, ConsumerRebalanceHandler):
             self.handler.listener = RebalanceListener(on_revoked, on_assigned, on_lost)
         self.subscription = Subscription(frozenset(topics), pattern)
-        self.cluster.topics_wanted(self.subscription.topics)
+        self.cluster.add_topics(self.subscription.topics)
         if self.membership is None:
             self.membership = self._new_membership()
             self._tasks.append((yield from spawn(self._guarded(self.membership.run()), "membership")))
@@ -219,14 +219,14 @@ class ConsumerCore:
         return classic_membership.ClassicMembership(self.cluster, self.settings, self.handler)
 
     def assign(self, partitions: Partitions) -> Flow[None]:
-        """Read exactly these partitions, without a group giving them out. Those that stay keep their position.
+        """Read exactly these partitions, without a group. Partitions that were assigned before keep their position.
 
         Raises ValueError after `subscribe`.
         """
         assigned = frozenset(partitions_of(partitions))
         self.check_open()
         if self.membership is not None:
-            raise ValueError("the group gives out the partitions, which excludes assigning them: unsubscribe() first")
+            raise ValueError("assign is not possible after subscribe(); call unsubscribe() first")
         self._left = None  # partitions chosen by hand do not belong to a member
         going = frozenset(self.assignment.partitions) - assigned
         if going:
@@ -235,7 +235,7 @@ class ConsumerCore:
         self.add(assigned)
 
     def unsubscribe(self, timeout: float, reason: str = "the consumer unsubscribed") -> Flow[None]:
-        """Give everything away, and leave the group, within `timeout` seconds in all."""
+        """Revoke all partitions and leave the group, within `timeout` seconds in total."""
         self.subscription = Subscription()
         membership, deadline = self.membership, self.clock() + timeout
         if membership is None:
@@ -243,7 +243,7 @@ class ConsumerCore:
             self.remove(list(self.assignment.partitions))
             return
         # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
-        is_held = yield from membership.gate.acquire(min(timeout - leaving_seconds(timeout), REJOIN_SECONDS))
+        is_held = yield from membership.group_lock.acquire(min(timeout - leaving_seconds(timeout), REJOIN_SECONDS))
         is_given_up = False
         try:
             yield from self._revoke_all(deadline - leaving_seconds(timeout))
@@ -252,7 +252,7 @@ class ConsumerCore:
             raise
         finally:
             if is_held:
-                membership.gate.release()
+                membership.group_lock.release()
             # Until here it was a member, so that what was revoked could be committed. It keeps its last identity, as a
             # coordinator accepts offsets without a member also in a group that has members.
             self._left = membership.group_metadata
@@ -264,40 +264,41 @@ class ConsumerCore:
                 self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
 
     def _revoke_all(self, deadline: float) -> Flow[None]:
-        """Have the handler give everything away. What is not committed at the deadline stays uncommitted, and a
-        rebalance that is under way is not waited for any longer."""
+        """Let the handler revoke all partitions. What is not committed at the deadline stays uncommitted, and a
+        rebalance under way is not awaited any longer."""
         task = yield from spawn(self.handler.revoke(self.handler.owned, deadline), "revoke")
         try:
             yield from join(task, max(deadline - self.clock(), 0.0))
         except TimeoutError:
-            log.warning("the partitions were given away without waiting any longer: the timeout of the call is over")
+            log.warning("the partitions were revoked without waiting any longer, as the timeout of the call has passed")
         finally:
             task.cancel()
 
     def add(self, partitions: Iterable[TopicPartition], *, held_back: bool = False) -> None:
-        """Read these, from their committed offsets on; held_back: nothing is delivered yet."""
+        """Read these partitions from their committed offsets on; held_back: nothing is delivered yet."""
         new = frozenset(partitions)
         self.commits.forget()
-        self.cluster.topics_wanted({each.topic for each in new})
+        self.cluster.add_topics({each.topic for each in new})
         self.assignment.add(new)
         if held_back:
             self.assignment.hold_back(new, True)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more."""
+        """Stop reading these partitions."""
         gone = list(partitions)
         self.assignment.remove(gone)
         self.fetcher.drop(gone)
 
-    def enforce_rebalance(self, reason: str = "the application asked for it") -> Flow[None]:
-        """Have the group give out its partitions again. Raises ValueError without a subscription."""
+    def enforce_rebalance(self, reason: str = "the application requested it") -> Flow[None]:
+        """Start a rebalance of the group. Raises ValueError without a subscription."""
         yield from ()
         if self.membership is None:
-            raise ValueError("enforce_rebalance needs a subscription")
+            raise ValueError("enforce_rebalance needs a subscription; call subscribe() first")
         self.membership.request_rejoin(reason)
 
     def pause(self, *partitions: TopicPartition) -> Flow[None]:
-        """Deliver nothing of these until `resume`; what was fetched is kept. Raises ValueError for one not assigned."""
+        """Stop delivery of these until `resume`; fetched data is kept. Raises ValueError for a partition not
+        assigned."""
         yield from ()
         self.assignment.pause(partitions_of(partitions), True)
 
@@ -309,9 +310,9 @@ class ConsumerCore:
     # Polling
 
     def begin_poll(self) -> None:
-        """Any thread: the application requests records, so it has completed those that it was given before.
+        """Any thread: begin a request for records, which completes the records given before.
 
-        Raises RuntimeError where there is neither a subscription nor an assignment.
+        Raises RuntimeError without a subscription or an assignment.
         """
         self.check_open()
         if self.membership is None and not self.assignment.partitions and self.error is None:
@@ -325,17 +326,17 @@ class ConsumerCore:
         self.polls.note()
 
     def take_back(self) -> None:
-        """Any thread: the poll that has begun was interrupted, and the application is not given what was taken."""
+        """Any thread: undo an interrupted poll, whose records the application did not get."""
         self.assignment.take_back_request()
 
     def take_back_uncompleted(self) -> None:
-        """Any thread: an exception ends the block of the consumer. Positions go back to what was completed, so that
-        neither the automatic commit of `close` nor a commit in on_revoked includes records that were not processed."""
+        """Any thread: an exception ends the block of the consumer. Return to the completed positions, so that neither
+        the automatic commit of `close` nor a commit in on_revoked includes records that were not processed."""
         self.assignment.take_back()
 
     @property
     def has_business(self) -> bool:
-        """Any thread: whether the loop has something for this poll beside records."""
+        """Any thread: return whether the loop has something for this poll other than records."""
         return (
             self.polls.is_awaited
             or bool(self.callbacks.waiting)
@@ -344,20 +345,20 @@ class ConsumerCore:
         )
 
     def take(self, max_records: int) -> list[Record]:
-        """Any thread: records that are here, [] if none are. Raises the errors of partitions."""
+        """Any thread: return fetched records, [] if there are none. Raises the errors of partitions."""
         return self.fetcher.buffer.take(max_records)
 
     def take_arrow(self) -> DecodedRecords:
-        """Any thread: what is here of one partition, as columns; of no rows if nothing is."""
+        """Any thread: return fetched records of one partition as columns, without rows if there are none."""
         return self.fetcher.buffer.take_arrow()
 
     def take_delivery(self, max_records: int) -> Delivery | None:
-        """Any thread: records that are here, to be delivered one by one; None if none are. Raises as `take`."""
+        """Any thread: return fetched records to be delivered one by one; None if there are none. Raises as `take`."""
         return self.fetcher.buffer.take_delivery(max_records)
 
     def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
-        """Part of a poll: ends with a callback to be called, or None when there may be something to take, or time is
-        over. Raises what the group or the loop met."""
+        """Wait as part of a poll. Return a callback to call, or None when records may be available or the time has
+        passed. Raises errors of the group or the loop."""
         deadline = self.clock() + timeout
         self.polls.begin()
         try:
@@ -378,7 +379,7 @@ class ConsumerCore:
             self.polls.end()
 
     def next_callback(self, task: Task[Any]) -> Flow[Callback | None]:
-        """While a call runs that may make callbacks: the next of them, None once the call has ended."""
+        """Return the next callback of a running call that may make callbacks; None once the call has ended."""
         task.when_done(lambda ended: self.wake.set())
         self.polls.begin()
         try:
@@ -396,12 +397,12 @@ class ConsumerCore:
             self.membership.note_poll(self.clock())
 
     def check_open(self) -> None:
-        """Raises TransportError once it is closed."""
+        """Raise TransportError once it is closed."""
         if self.is_closed:
             raise TransportError("the consumer is closed")
 
     def raise_errors(self) -> None:
-        """Raises what the loop or the group met."""
+        """Raise errors of the loop or the group."""
         error = self.error or (self.membership.error if self.membership is not None else None)
         if error is not None:
             raise error.with_traceback(None)
@@ -412,9 +413,9 @@ class ConsumerCore:
         return self.settings.default_api_timeout if timeout is None else timeout
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> Flow[int]:
-        """The offset that is read next, waited for where it is looked up. It moves past markers and aborted records.
+        """Return the next offset to read; wait while it is looked up. It moves past markers and aborted records.
 
-        Raises ValueError for a partition that is not assigned, DeliveryTimeoutError, and what keeps it from being read.
+        Raises ValueError for a partition that is not assigned, DeliveryTimeoutError, and errors of the partition.
         """
         name, seconds = TopicPartition(*partition), self._seconds(timeout)
         deadline = self.clock() + seconds
@@ -427,30 +428,30 @@ class ConsumerCore:
                 return state.position
             left = deadline - self.clock()
             if left <= 0:
-                late = f"{name} has no position after {seconds:g} s: it awaits {state.awaiting}"
+                late = f"{name} has no position after {round(seconds, 2):g} s: it awaits {state.awaiting}"
                 cause = self._report.cause_of(name)
                 raise DeliveryTimeoutError(f"{late}; {cause}" if cause else late)
             yield from wait(self.wake, left)
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> Flow[None]:
-        """Go on at this offset at the next poll. Raises ValueError for a partition that is not assigned."""
+        """Continue at this offset at the next poll. Raises ValueError for a partition that is not assigned."""
         yield from ()
         ((name, target),) = check_offsets({partition: offset}).items()
         self.assignment.seek(name, target.offset, target.leader_epoch)
         self.fetcher.drop([name])
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> Flow[None]:
-        """Go on at the first offset of these partitions, or of all assigned ones if none is named.
+        """Continue at the first offset of these partitions, or of all assigned ones if none is named.
 
-        Raises ValueError for a partition that is not assigned, and where nothing is assigned: a subscription gets its
+        Raises ValueError for a partition that is not assigned, and if nothing is assigned: a subscription gets its
         partitions within `poll`, so call it in `on_assigned`.
         """
         yield from ()
         self._seek_to(partitions_of(partitions), "earliest", "seek_to_beginning")
 
     def seek_to_end(self, *partitions: TopicPartition) -> Flow[None]:
-        """Go on at the end of these partitions, or of all assigned ones if none is named: under read_committed the last
-        stable offset. Raises ValueError as `seek_to_beginning`."""
+        """Continue at the end of these partitions, or of all assigned ones if none is named: under read_committed the
+        last stable offset. Raises ValueError as `seek_to_beginning`."""
         yield from ()
         self._seek_to(partitions_of(partitions), "latest", "seek_to_end")
 
@@ -458,8 +459,8 @@ class ConsumerCore:
         chosen = list(partitions) or list(self.assignment.partitions)
         if not chosen and not self.callbacks.is_calling:  # on_assigned may have got nothing
             raise ValueError(
-                f"{name}() has no partition to move: nothing is assigned to this consumer yet; a subscription gets its "
-                "partitions within poll(), so call it in on_assigned"
+                f"{name}() cannot move anything: no partition is assigned to this consumer yet; a subscription gets "
+                "its partitions within poll(), so call it in on_assigned"
             )
         for partition in chosen:
             self.assignment.reset(partition, to)
@@ -468,12 +469,12 @@ class ConsumerCore:
     def beginning_offsets(
         self, partitions: Partitions, timeout: float | None = None
     ) -> Flow[dict[TopicPartition, int]]:
-        """The first offset of each. Raises BrokerError, DeliveryTimeoutError."""
+        """Return the first offset of each partition. Raises BrokerError, DeliveryTimeoutError."""
         return (yield from self._end_of(partitions, "earliest", timeout))
 
     def end_offsets(self, partitions: Partitions, timeout: float | None = None) -> Flow[dict[TopicPartition, int]]:
-        """The offset behind the last record of each that this consumer can see: the last stable offset under
-        read_committed, the high watermark else. Raises BrokerError, DeliveryTimeoutError."""
+        """Return the offset after the last record of each partition that this consumer can read: the last stable offset
+        under read_committed, otherwise the high watermark. Raises BrokerError, DeliveryTimeoutError."""
         return (yield from self._end_of(partitions, "latest", timeout))
 
     def _end_of(self, partitions: Partitions, end: str, timeout: float | None) -> Flow[dict[TopicPartition, int]]:
@@ -483,14 +484,14 @@ class ConsumerCore:
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> Flow[dict[TopicPartition, ListedOffset | None]]:
-        """The first offset whose record is of this time (ms since 1970) or later; None where there is none.
+        """Return the offset of the first record at or after a time (ms since 1970); None if none exists.
 
         Raises BrokerError, DeliveryTimeoutError.
         """
         given = by_partition(timestamps, "timestamps", "ms since 1970")
         for partition, timestamp in given.items():
             if not isinstance(timestamp, int) or timestamp < 0:
-                raise ValueError(f"timestamps[{partition}]: {timestamp!r} is no time in ms since 1970")
+                raise ValueError(f"timestamps[{partition}] must be a time in ms since 1970, not {timestamp!r}")
         found = yield from self._list_offsets({**given}, timeout)
         return {partition: listed if listed.offset >= 0 else None for partition, listed in found.items()}
 
@@ -500,12 +501,12 @@ class ConsumerCore:
         return list_offsets(self.cluster, specs, self.settings.isolation_level, self._seconds(timeout))
 
     def lag(self, timeout: float | None = None) -> Flow[dict[TopicPartition, PartitionLag]]:
-        """How far behind this consumer is in each assigned partition, by the log's end and by the last stable offset,
-        and which transaction holds the latter back. Raises BrokerError, DeliveryTimeoutError."""
+        """Return the lag of this consumer in each assigned partition, up to the log's end and up to the last stable
+        offset, and the transaction that blocks the latter. Raises BrokerError, DeliveryTimeoutError."""
         return lags.lag(self.cluster, self.assignment, self.settings.group_id, self._seconds(timeout))
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> Flow[int]:
-        """How many partitions a topic has. Raises BrokerError, DeliveryTimeoutError."""
+        """Return the number of partitions of a topic. Raises BrokerError, DeliveryTimeoutError."""
         found = yield from self.cluster.ensure_topic(topic, self._seconds(timeout))
         return len(found.partitions)
 
@@ -514,8 +515,8 @@ class ConsumerCore:
     def committed(
         self, partitions: Partitions, timeout: float | None = None
     ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """The offsets the group has committed; None where it has none. Offsets of a transaction that is not ended are
-        waited for (RequireStable, KIP-447).
+        """Return the group's committed offsets; None if none exists. Wait for offsets of an open transaction
+        (RequireStable, KIP-447).
 
         Raises ValueError without a group, DeliveryTimeoutError, AuthorizationError, BrokerError.
         """
@@ -527,25 +528,25 @@ class ConsumerCore:
     def commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, timeout: float | None = None
     ) -> Flow[None]:
-        """Commit these offsets, or the positions of all assigned partitions: where a consumer goes on, not what it read
-        last. Waits for the response.
+        """Commit these offsets, or the positions of all assigned partitions: the next offsets to read, not those of the
+        last records. Wait for the response.
 
-        Raises ValueError without a group; BrokerError if a rebalance took the partitions (ILLEGAL_GENERATION,
-        UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID), naming the partition if one was refused;
+        Raises ValueError without a group; BrokerError if a rebalance revoked the partitions (ILLEGAL_GENERATION,
+        UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID), naming the partition if one was rejected;
         DeliveryTimeoutError, AuthorizationError.
         """
         given = self.assignment.consumed() if offsets is None else check_offsets(offsets)
         yield from self.commits.commit(given, self._seconds(timeout))
 
     def group_metadata(self) -> Flow[ConsumerGroupMetadata]:
-        """Who this member is, for `send_offsets` of a transaction: its generation fences it once it lost its
-        partitions. Raises ValueError without a group."""
+        """The identity of this member, for `send_offsets` of a transaction: its generation fences it once it has lost
+        its partitions. Raises ValueError without a group."""
         yield from ()
         self.need_group("group_metadata")
         return self._member()
 
     def _member(self) -> ConsumerGroupMetadata:
-        """The identity to commit with, as of now."""
+        """Return the current identity to commit with."""
         if self.membership is not None:
             return self.membership.group_metadata
         if self._left is not None:
@@ -554,15 +555,15 @@ class ConsumerCore:
         return ConsumerGroupMetadata(self.settings.group_id, group_instance_id=self.settings.group_instance_id)
 
     def need_group(self, what: str) -> CommittedOffsets:
-        """Raises ValueError without a group."""
+        """Raise ValueError without a group."""
         if self.committed_offsets is None:
-            raise ValueError(f"{what} needs group_id=: offsets are committed for a group")
+            raise ValueError(f"{what} needs a consumer with group_id=, as offsets are committed for a group")
         return self.committed_offsets
 
     # The end
 
     def close(self, timeout: float) -> Flow[None]:
-        """Commit where that is automatic, give everything away, leave the group, end. Idempotent."""
+        """Commit if that is automatic, revoke all partitions, leave the group, and end. Idempotent."""
         if self.is_closed:
             return
         self.assignment.complete()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a consumer can go on behind a batch that cannot be read.
+"""Where a consumer can continue after a batch that cannot be read.
 
-Kafka's consumers leave that to the user, who can only guess. Here the error says it, by what can be proved best:
+Kafka's consumers leave that to the user, who can only guess. Here the error contains the offset and how it was found,
+by the strongest available evidence:
 
-1. the damaged batch's own header, where it is plausible and what follows agrees with it: behind its last offset;
-2. the next batch in the same answer that proves itself by its checksum: its first offset;
-3. neither: one offset on, and the text says that this is a guess.
+1. the corrupt batch's own header, if it is plausible and the following data agrees with it: after its last offset;
+2. the next batch in the same response that its checksum confirms: its first offset;
+3. otherwise the next offset, and the text says that this is a guess.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ def explain_corruption(
     high_watermark: int,
     limits: DecodeLimits,
 ) -> DecodeError:
-    """Gives the error its `topic_partition` and `next_offset`, and says in its text how that was found.
+    """Set `topic_partition` and `next_offset` of the error, and add to its text how that offset was found.
 
-    data: the records of the response; position: where the consumer stands; high_watermark: -1 if it is not known.
+    data: the records of the response; position: the consumer's position; high_watermark: -1 if unknown.
     """
     end = high_watermark if high_watermark > position else 1 << 63
     at = error.position or 0
     found = _behind_header(data, at, position, end, limits)
-    how = "the batch behind this one"
+    how = "the end of this batch"
     if found is None:
         found = _next_provable(data, at, position, end, limits)
-        how = "the next batch that can be proved"
+        how = "the next batch with a valid checksum"
     if found is None:
         found = position + 1
-        how = "a guess, as nothing that follows can be proved"
+        how = "a guess, as no later batch with a valid checksum was found"
     error.topic_partition = partition
     error.next_offset = found
-    error.reason += f"; next_offset {found} is {how}: seek there to go on"
+    error.reason += f"; next_offset {found} is {how}: seek there to continue"
     return error
 
 
 def _behind_header(data: Any, at: int, position: int, end: int, limits: DecodeLimits) -> int | None:
-    """The offset behind the batch, by its header; None where that is not to be believed."""
+    """Return the offset after the batch by its header; None if the header is not credible."""
     try:
         batch = header_at(data[at:], at, limits=limits)
     except DecodeError:
@@ -71,7 +72,7 @@ def _behind_header(data: Any, at: int, position: int, end: int, limits: DecodeLi
 
 
 def _agrees(rest: Any, behind: int, limits: DecodeLimits) -> bool:
-    """Whether what follows is a batch from `behind` on: one that proves itself, or the cut one that ends a response."""
+    """Return whether a batch follows from `behind` on: a valid one, or the incomplete one that ends a response."""
     try:
         after = header_at(rest, limits=limits)
     except DecodeError:
@@ -84,7 +85,7 @@ def _agrees(rest: Any, behind: int, limits: DecodeLimits) -> bool:
 
 
 def _next_provable(data: Any, at: int, position: int, end: int, limits: DecodeLimits) -> int | None:
-    """The first offset of the next batch in the response that proves itself."""
+    """Return the first offset of the next batch in the response that its checksum confirms."""
     rest = data[at + 1 :]
     found = find_provable(rest, position, limits, _SEARCH_BATCHES * limits.max_batch_bytes)
     if found < 0:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LogPosition(NamedTuple):
-    """An offset to read next. leader_epoch: of the record before it (KIP-320); -1: not known."""
+    """The next offset to read. leader_epoch: of the record before it (KIP-320); -1: unknown."""
 
     offset: int
     leader_epoch: int

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was fetched and is not taken yet (Kafka: FetchBuffer, CompletedFetch, FetchCollector).
+"""Fetched records that the application has not taken yet (Kafka: FetchBuffer, CompletedFetch, FetchCollector).
 
-The loop adds responses; the caller of poll takes records out of them on its own thread. What both touch is held by the
-assignment's lock; decoding, which takes longest, happens outside of it. A response counts only while the partition's
-state is the one that it was requested for and its position is where the response begins: a seek alone makes it
-obsolete.
+The loop adds responses; the caller of poll takes records out of them on its own thread. The assignment's lock protects
+what both use; decoding, which takes longest, happens outside of it. A response counts only while the partition's state
+is the one that it was requested for and its position is where the response begins: a seek alone makes it obsolete.
 
-A partition holds up to `RESPONSES_AHEAD` responses, so that the next one comes while one is taken; its records come in
-order, and partitions take turns, response by response.
+A partition holds up to `RESPONSES_AHEAD` responses, so that the next one arrives while one is taken. Its records are
+returned in order, and partitions take turns, response by response.
 
-An iteration is given a `Chunk`: decoded records, of which the position counts only those that it has delivered. What it
-left is delivered first by the next request: `take` goes on with the chunk, `take_arrow` decodes the response again from
-the position on.
+An iteration is given a `Chunk`: decoded records, of which the position counts only those that were delivered. The next
+request first delivers the rest of it: `take` continues with the chunk, `take_arrow` decodes the response again from the
+position on.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ _SCHEMA_IDS = ("key_schema_id", "value_schema_id")
 
 @dataclass(slots=True, eq=False)
 class FetchedPartition:
-    """The records of one partition in one response, and how far they were taken.
+    """The records of one partition in one response, and how many of them were taken.
 
-    next_offset, last_epoch: behind the last whole batch, by its header; None where that cannot be read.
-    is_cut: the response has not even one whole batch; it takes bytes_needed.
+    next_offset, last_epoch: after the last whole batch, by its header; None if that cannot be read.
+    is_cut: the response does not contain even one whole batch, which needs bytes_needed.
     chunk: records of this response that an iteration delivers; `position` is before them.
     """
 
@@ -74,7 +73,7 @@ class FetchedPartition:
         self._walk()
 
     def _walk(self) -> None:
-        """What the headers tell of the end, before anything is decoded."""
+        """Read the end of the response from the batch headers, before anything is decoded."""
         try:
             headers = batches(self.data, limits=self.settings.limits)
             if not len(headers):
@@ -90,7 +89,7 @@ class FetchedPartition:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is still what the consumer reads next."""
+        """Return whether this is still what the consumer reads next."""
         state = self.state
         return state.version == self.version and state.decoded_from == self.position and state.chunk is self.chunk
 
@@ -116,33 +115,33 @@ class FetchedPartition:
         return self._fetched
 
     def take(self, count: int) -> list[Record]:
-        """The next records, at most `count`; none left where fewer come."""
+        """Return the next records, at most `count`; if fewer are returned, none are left."""
         return self._opened(False).take(count)
 
     def take_arrow(self) -> DecodedRecords:
-        """The next records, as columns."""
+        """Return the next records as columns."""
         return self._opened(True).take_decoded()
 
     @property
     def taken(self) -> FetchedRecords:
-        """What `take` or `take_arrow` took from last."""
+        """Return what `take` or `take_arrow` returned last."""
         assert self._fetched is not None
         return self._fetched
 
     def failure(self) -> Exception | None:
-        """What ended it, once all that can be had was taken: corruption, or a response without a whole
-        batch from the requested offset on."""
+        """Return the error that ended it, once all readable records were taken: corruption, or a response without a
+        whole batch from the requested offset on."""
         taken = self.taken
         error = taken.error
         if error is None and self.is_cut:
             error = TruncatedError(
-                f"the answer holds {self.size} bytes of a batch of {self.bytes_needed}, and no whole one",
+                f"the response contains {self.size} bytes of a batch of {self.bytes_needed} bytes, and no whole batch",
                 position=0,
                 needed=self.bytes_needed,
                 available=self.size,
             )
         elif error is None and taken.position == self._begin:
-            error = DecodeError(f"asked for offset {self._begin}, the broker sent {self.size} bytes that lie before it")
+            error = DecodeError(f"all {self.size} bytes of the response are before the requested offset {self._begin}")
         if isinstance(error, DecodeError):
             name, limits = self.state.topic_partition, self.settings.limits
             return explain_corruption(error, name, self.data, taken.position, self.high_watermark, limits)
@@ -150,21 +149,21 @@ class FetchedPartition:
 
 
 class FetchBuffer:
-    """See the module. on_taken: called on the caller's thread when a response is used up, to fetch on."""
+    """See the module. on_taken: called on the caller's thread when a response is used up, to fetch more."""
 
     def __init__(self, assignment: Assignment, settings: ConsumerSettings, on_taken: Callable[[], None]) -> None:
         self._assignment = assignment
         self._settings = settings
         self._on_taken = on_taken
         self._queues: dict[TopicPartition, deque[FetchedPartition]] = {}
-        #: Raised once each, beside the errors of partitions that stay until a seek.
+        #: Errors that are raised once each, in addition to those of partitions, which stay until a seek.
         self.passing: deque[BaseException] = deque()
         self.skipped_batches = 0
 
     # For the loop, under the lock
 
     def add(self, entry: FetchedPartition) -> bool:
-        """Keep a response, if it is what comes next in its partition."""
+        """Keep a response if it is the next one of its partition."""
         queue = self._current(entry.state.topic_partition)
         expected = queue[-1].next_offset if queue else entry.state.position
         if entry.state.version != entry.version or entry.position != expected:
@@ -173,11 +172,11 @@ class FetchBuffer:
         return True
 
     def ahead(self, state: PartitionState) -> deque[FetchedPartition]:
-        """The responses of a partition that are not used up."""
+        """Return the responses of a partition that are not used up."""
         return self._current(state.topic_partition)
 
     def _current(self, partition: TopicPartition) -> deque[FetchedPartition]:
-        """The responses of a partition, without obsolete ones."""
+        """Return the responses of a partition, without obsolete ones."""
         queue = self._queues.get(partition)
         if queue is None:
             return deque()
@@ -188,24 +187,25 @@ class FetchBuffer:
         return queue
 
     def waiting_bytes(self, *, is_paused: bool = False) -> int:
-        """The memory of responses that wait to be taken: a response stays whole as long as one of its partitions waits.
+        """Return the memory of responses in the buffer: a response stays whole as long as one of its partitions needs
+        it.
 
-        is_paused: of those that are kept only for partitions that the user paused, which do not count else.
+        is_paused: of those that are kept only for partitions that the user paused, which otherwise do not count.
         """
         memory = {True: dict[int, int](), False: dict[int, int]()}
         for queue in self._queues.values():
             for entry in queue:
                 owner = entry.data.obj if isinstance(entry.data, memoryview) else entry.data
                 memory[entry.state.is_paused][id(owner)] = memoryview(owner).nbytes
-        wanted = memory[is_paused]
-        return sum(size for owner, size in wanted.items() if not is_paused or owner not in memory[False])
+        counted = memory[is_paused]
+        return sum(size for owner, size in counted.items() if not is_paused or owner not in memory[False])
 
     def drop_paused(self) -> None:
-        """Forget what was fetched of paused partitions; it is fetched again when they are resumed."""
+        """Drop the records of paused partitions; they are fetched again after resume."""
         self.drop([name for name, queue in self._queues.items() if queue and queue[0].state.is_paused])
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what was fetched of them."""
+        """Drop the records of these partitions."""
         for partition in partitions:
             if (queue := self._queues.pop(partition, None)) is not None:
                 queue[0].state.leave_chunk()
@@ -214,7 +214,7 @@ class FetchBuffer:
 
     @property
     def has_ready(self) -> bool:
-        """Whether there is something to take, or to raise."""
+        """Return whether there is something to take, or to raise."""
         with self._assignment.lock:
             if self.passing or self._failed() is not None:
                 return True
@@ -227,7 +227,7 @@ class FetchBuffer:
         return None
 
     def raise_failed(self) -> None:
-        """Raise what keeps a partition from being read, if anything does."""
+        """Raise the error of a partition that cannot be read, if there is one."""
         is_passing = False
         with self._assignment.lock:
             error = self.passing.popleft() if self.passing else None
@@ -241,11 +241,11 @@ class FetchBuffer:
             raise error.with_traceback(None)
 
     def take(self, max_records: int) -> list[Record]:
-        """At most `max_records` records of those that were fetched; positions are moved past them, and past markers,
-        aborted records and empty batches.
+        """Return at most `max_records` fetched records. Positions move past them, and past markers, aborted records and
+        empty batches.
 
-        Raises what keeps a partition from being read, once the records before it were given, at every call until a
-        seek: DecodeError with `topic_partition` and `next_offset`, OffsetOutOfRangeError, BrokerError.
+        Raises the error of a partition that cannot be read, once the records before it were returned, at every call
+        until a seek: DecodeError with `topic_partition` and `next_offset`, OffsetOutOfRangeError, BrokerError.
         """
         records: list[Record] = []
         self.raise_failed()
@@ -274,7 +274,7 @@ class FetchBuffer:
         return records
 
     def take_arrow(self) -> DecodedRecords:
-        """The next records of one partition, as columns; no rows where there are none. Raises as `take`."""
+        """Return the next records of one partition as columns, without rows if there are none. Raises as `take`."""
         self.raise_failed()
         try:
             while (entry := self._next()) is not None:
@@ -295,8 +295,8 @@ class FetchBuffer:
         return self._empty()
 
     def take_delivery(self, max_records: int) -> Delivery | None:
-        """The next records of one partition, at most so many, to be delivered one by one: only what the iteration takes
-        of them moves the position. None where there are none."""
+        """Return the next records of one partition, at most `max_records`, to be delivered one by one: only delivered
+        records move the position. None if there are none."""
         self.raise_failed()
         while (entry := self._next()) is not None:
             chunk = entry.chunk
@@ -320,7 +320,7 @@ class FetchBuffer:
         return None
 
     def _begin_chunk(self, entry: FetchedPartition, records: list[Record]) -> Chunk | None:
-        """Have these records delivered one by one; None where there are none, or they must not be given out."""
+        """Start to deliver these records one by one; None if there are none, or they must not be delivered."""
         taken, state = entry.taken, entry.state
         if not records:
             self._taken(entry, is_given=False)
@@ -335,7 +335,7 @@ class FetchBuffer:
             return entry.chunk
 
     def _rest(self, entry: FetchedPartition, most: int) -> list[Record]:
-        """What an iteration left of its chunk, at most so many records."""
+        """Return the rest of an iteration's chunk, at most `max_records` records."""
         with self._assignment.lock:
             chunk = entry.chunk
             if chunk is None or not entry.is_current or not entry.state.is_fetchable:
@@ -348,7 +348,7 @@ class FetchBuffer:
         return records
 
     def _leave_chunk(self, entry: FetchedPartition) -> None:
-        """Have what an iteration left of its chunk decoded again, as columns."""
+        """Decode the rest of an iteration's chunk again, as columns."""
         with self._assignment.lock:
             chunk = entry.chunk
             if chunk is not None and entry.is_current and not chunk.is_used_up:
@@ -358,7 +358,7 @@ class FetchBuffer:
         self._taken(entry, is_given=False)
 
     def _empty(self) -> DecodedRecords:
-        """A result without rows."""
+        """Return a result without rows."""
         settings = self._settings
         return decode_fetch(
             b"",
@@ -371,7 +371,7 @@ class FetchBuffer:
         )
 
     def _next(self) -> FetchedPartition | None:
-        """The response to take from."""
+        """Return the response to take from."""
         with self._assignment.lock:
             for partition in list(self._queues):
                 queue = self._current(partition)
@@ -385,8 +385,8 @@ class FetchBuffer:
         self._on_taken()
 
     def _taken(self, entry: FetchedPartition, *, is_given: bool) -> bool:
-        """After something was taken: move the position, if the partition still stands where it stood. False: what was
-        taken must not be given out. is_given: it is records, which the application completes later."""
+        """Move the position after something was taken, if it has not changed meanwhile. Return False if the taken
+        records must not be delivered. is_given: they are records, which the application completes later."""
         taken, state = entry.taken, entry.state
         failure = entry.failure() if taken.is_done else None
         with self._assignment.lock:
@@ -409,7 +409,7 @@ class FetchBuffer:
         return True
 
     def _used_up(self, entry: FetchedPartition) -> None:
-        """The next partition's turn."""
+        """Give the next partition its turn."""
         partition = entry.state.topic_partition
         queue = self._queues.pop(partition, None)
         if queue is not None:
@@ -418,12 +418,12 @@ class FetchBuffer:
                 self._queues[partition] = queue
 
     def fail(self, state: PartitionState, failure: Exception) -> None:
-        """Under the lock: what cannot be read is skipped where the user wants that, else raised until a seek."""
+        """Under the lock: skip what cannot be read if on_error="skip", otherwise raise it until a seek."""
         if not isinstance(failure, DecodeError):
             self.passing.append(failure)  # memory, say: the rest is fetched again
         elif self._settings.on_error == "skip" and not isinstance(failure, TruncatedError):
             self.skipped_batches += 1
-            log.warning("skipped, from offset %s on: %s", state.position, failure)
+            log.warning("skipped records up to offset %s: %s", state.position, failure)
             state.position, state.position_epoch = failure.next_offset, -1
         else:
             state.error, state.is_error_passing = failure, False

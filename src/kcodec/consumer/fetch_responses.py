@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of the partitions of a Fetch response (Kafka: FetchCollector, AbstractFetch.handleFetchSuccess).
+"""The handling of partitions in a Fetch response (Kafka: FetchCollector, AbstractFetch.handleFetchSuccess).
 
-OFFSET_OUT_OF_RANGE: from another replica than the leader, the leader is requested next. With a last fetched epoch in
-    the request, the request is repeated without it, as a leader that does not have so high an epoch responds with the
-    same error. Otherwise the position is reset.
-CORRUPT_MESSAGE: requested again after a pause. When the broker has refused the offset for long enough (see
-    `_corrupt`), poll raises it each time it comes; or the offset is skipped.
+OFFSET_OUT_OF_RANGE: if it came from another replica than the leader, the leader is requested next. If the request had a
+    last fetched epoch, it is repeated without it, as a leader without that high an epoch responds with the same error.
+    Otherwise the position is reset.
+CORRUPT_MESSAGE: requested again after a pause. When the broker has rejected the offset for long enough (see
+    `_corrupt`), poll raises it each time, or the offset is skipped.
 STALE_METADATA: the metadata is updated, at once if NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH names the leader
     (KIP-951), and the offset is requested again.
 UNKNOWN_SERVER_ERROR and all other retriable errors: requested again after a pause. poll also raises
     UNKNOWN_SERVER_ERROR when it has lasted for `request_timeout`.
-TOPIC_AUTHORIZATION_FAILED and all others: poll raises them, once each time they come. Their remedy is "stop", as the
+TOPIC_AUTHORIZATION_FAILED and all others: poll raises them, once for each response. Their remedy is "stop", as the
     same request gets the same response until something is changed.
 """
 
@@ -55,9 +55,9 @@ _QUIET_SECONDS = 5.0
 
 @dataclass(slots=True)
 class FetchBackoff:
-    """The backoff of a partition or broker: failures in a row, since when, and until when nothing is requested.
+    """The backoff of a partition or broker: failures in a row, their begin, and the time of the next request.
 
-    cause: the last failure, for people.
+    cause: the last failure, for messages.
     """
 
     since: float
@@ -67,7 +67,7 @@ class FetchBackoff:
 
 
 class FetchBackoffs:
-    """The partitions, and the brokers by their ids, from which nothing is requested for a while."""
+    """The partitions and brokers (by id) that are in backoff."""
 
     def __init__(self, clock: Clock, random: Random, backoff: Callable[[int, float], float]) -> None:
         self._clock = clock
@@ -76,7 +76,7 @@ class FetchBackoffs:
         self._known: dict[TopicPartition | int, FetchBackoff] = {}
 
     def put_off(self, key: TopicPartition | int, cause: str = "") -> FetchBackoff:
-        """Request nothing from it for a while, longer each time."""
+        """Request nothing from it for a while, longer after each failure."""
         now = self._clock()
         found = self._known.setdefault(key, FetchBackoff(now, now))
         if now > found.until + _QUIET_SECONDS:
@@ -87,27 +87,27 @@ class FetchBackoffs:
         return found
 
     def cause(self, key: TopicPartition | int | None) -> str | None:
-        """The last failure of a partition or a broker; None for one whose last response was good."""
+        """Return the last failure of a partition or a broker; None if its last response was good."""
         found = None if key is None else self._known.get(key)
         return None if found is None else found.cause
 
     def until(self, key: TopicPartition | int) -> float:
-        """The time of the clock until which nothing is requested from it."""
+        """Return the time of the clock until which nothing is requested from it."""
         found = self._known.get(key)
         return found.until if found is not None else 0.0
 
     def over(self, key: TopicPartition | int) -> None:
-        """Its response was good."""
+        """End the backoff after a good response."""
         self._known.pop(key, None)
 
     def keep(self, keys: Set[Any]) -> None:
-        """Forget all but these."""
+        """Forget all others."""
         for gone in self._known.keys() - keys:
             del self._known[gone]
 
 
 class RequestedPartition(NamedTuple):
-    """A partition in a request: its state, the version of that then, and what was requested."""
+    """A partition in a request: its state, the version of the state then, and the requested values."""
 
     state: PartitionState
     version: int
@@ -116,9 +116,9 @@ class RequestedPartition(NamedTuple):
 
 @dataclass(slots=True)
 class Refusals:
-    """An offset that brokers refuse with CORRUPT_MESSAGE. version: of the state when it was requested.
+    """An offset that brokers reject with CORRUPT_MESSAGE. version: of the state when it was requested.
 
-    begin: the first of consecutive offsets that were refused as corrupt; None if there is none.
+    begin: the first of consecutive offsets that were rejected as corrupt; None if none exists.
     """
 
     version: int
@@ -128,7 +128,7 @@ class Refusals:
     count: int = 0
 
     def is_corrupt(self, now: float) -> bool:
-        """Whether the offset was refused long enough to call it corrupt."""
+        """Return whether the offset was rejected long enough to count as corrupt."""
         if self.begin is not None:
             return self.count >= NEXT_CORRUPT_REFUSALS
         return self.count >= CORRUPT_REFUSALS and now - self.since >= CORRUPT_SECONDS
@@ -137,8 +137,8 @@ class Refusals:
 class FetchResponses:
     """See the module.
 
-    larger:           the size requested of partitions whose next batch is above max_partition_fetch_bytes.
-    without_epoch_at: partitions whose leader, of this epoch, is not sent the leader epoch of what was read last.
+    larger:           the size requested for partitions whose next batch is above max_partition_fetch_bytes.
+    without_epoch_at: partitions whose leader, of this epoch, is not sent the leader epoch of the last record read.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class FetchResponses:
             self._refused(node, partition, requested, data)
 
     def _received(self, node: int, partition: TopicPartition, requested: RequestedPartition, data: Any) -> None:
-        """A response without an error: keep its records, and what it says of the log."""
+        """Handle a response without an error: keep its records and its offsets."""
         self._backoffs.over(partition)
         self._read_again(partition, requested)
         state, version, request = requested
@@ -196,23 +196,24 @@ class FetchResponses:
             self.assignment.changed.set()
 
     def _requests_more(self, partition: TopicPartition, entry: FetchedPartition) -> bool:
-        """A batch that did not fit into max_partition_fetch_bytes, of a broker that cuts even the first one."""
+        """Request more for a batch above max_partition_fetch_bytes, from a broker that cuts even the first one."""
         if not entry.is_cut or entry.bytes_needed > self.settings.limits.max_batch_bytes:
             return False
         self.larger[partition] = entry.bytes_needed
         return True
 
     def _look_for_divergence(self, node: int, state: PartitionState, diverging: Any) -> None:
-        """The broker's log has not the leader epoch that we read last, up to where we read it (KIP-320, KIP-595)."""
+        """Handle a leader log that differs in the leader epoch or end offset of the last record read (KIP-320,
+        KIP-595)."""
         if diverging.epoch < 0 and diverging.end_offset < 0:
             return
-        log.info("%s: the log of broker %d parts from what was read, %r", state.topic_partition, node, diverging)
+        log.info("%s: the log of broker %d differs from the records read, %r", state.topic_partition, node, diverging)
         self._backoffs.put_off(state.topic_partition)
         if state.awaiting is None and not self._buffer.ahead(state):  # else: once that is taken
             state.awaiting = VALIDATION
 
     def _refused(self, node: int, partition: TopicPartition, requested: RequestedPartition, data: Any) -> None:
-        """An error for one partition: see the table at the top."""
+        """Handle an error for one partition: see the table at the top."""
         state, _, request = requested
         code = error_code(data.error_code)
         cause = f"broker {node} responded to Fetch at offset {request.offset} with {code.name}"
@@ -242,7 +243,7 @@ class FetchResponses:
             self.pass_on(broker_error(code, f"Fetch at offset {request.offset} from broker {node}", resource=partition))
 
     def pass_on(self, error: BaseException) -> None:
-        """Have poll raise it once, and go on: what it is about may be cured meanwhile."""
+        """Make poll raise the error once, and continue, as its cause may be removed meanwhile."""
         with self.assignment.lock:
             if str(error) not in map(str, self._buffer.passing):
                 self._buffer.passing.append(error)
@@ -254,7 +255,7 @@ class FetchResponses:
                 return  # the records before it are still to be taken
             state.awaiting, state.reset_to = RESET, None
         log.warning(
-            "%s: offset %d is not in the log; auto_offset_reset=%s decides where reading goes on",
+            "%s: offset %d is not in the log; continuing according to auto_offset_reset=%s",
             state.topic_partition,
             request.offset,
             self.settings.auto_offset_reset,
@@ -262,13 +263,13 @@ class FetchResponses:
         self.assignment.changed.set()
 
     def _corrupt(self, node: int, partition: TopicPartition, requested: RequestedPartition) -> None:
-        """The broker refuses the offset with CORRUPT_MESSAGE: its own log is corrupt there, or reading it failed once.
+        """Handle CORRUPT_MESSAGE: the broker's own log is corrupt at the offset, or one read of it failed.
 
-        The code is retriable, and no byte of the batch was sent: nothing may be left out for one such response. The
-        offset is requested again after a pause, from the leader that the metadata then names. What was refused
-        CORRUPT_REFUSALS times in CORRUPT_SECONDS counts as corrupt: poll raises that, and the request is repeated all
-        the same. With on_error="skip" that one offset is left out; where the next one is refused, too, it follows
-        after NEXT_CORRUPT_REFUSALS, until the broker sends records again.
+        The code is retriable, and no byte of the batch was sent, so nothing may be skipped for one such response. The
+        offset is requested again after a pause, from the leader that the metadata then names. An offset rejected
+        CORRUPT_REFUSALS times in CORRUPT_SECONDS counts as corrupt: poll raises that, and the request is still
+        repeated. With on_error="skip" that one offset is skipped; if the next one is rejected, too, it is skipped after
+        NEXT_CORRUPT_REFUSALS, until the broker sends records again.
         """
         state, version, request = requested
         if state.position != request.offset:
@@ -288,20 +289,20 @@ class FetchResponses:
         self._arrived.set()
 
     def keep_refusals(self, partitions: Set[TopicPartition]) -> None:
-        """Forget the refused offsets of all partitions but these."""
+        """Forget the rejected offsets of all other partitions."""
         for gone in self._refusals.keys() - partitions:
             del self._refusals[gone]
 
     def _refused_next(self, before: Refusals | None, requested: RequestedPartition, now: float) -> Refusals:
-        """Begin to count the refusals of an offset. One behind an offset that is called corrupt is so sooner: with
-        on_error="skip" only the one that follows directly, as it may be left out; else any further one."""
+        """Begin to count the rejections of an offset. An offset after a corrupt one counts as corrupt sooner: with
+        on_error="skip" only the directly following one, as it may be skipped; otherwise any later one."""
         _, version, request = requested
         is_skip = self.settings.on_error == "skip"
         is_behind = before is not None and (before.version == version if is_skip else before.offset < request.offset)
         return Refusals(version, request.offset, now, before.begin if before is not None and is_behind else None)
 
     def _leave_out(self, node: int, state: PartitionState, refused: Refusals) -> None:
-        """on_error="skip": go on one offset behind one that was refused long enough."""
+        """With on_error="skip", continue after an offset that was rejected long enough."""
         with self.assignment.lock:
             if state.version != refused.version or state.position != refused.offset:
                 return
@@ -311,7 +312,7 @@ class FetchResponses:
                 self._buffer.skipped_batches += 1
         if refused.begin == refused.offset:
             log.warning(
-                "%s: left out offset %d, whose bytes were never received: broker %d refused it with CORRUPT_MESSAGE "
+                "%s: skipped offset %d, whose bytes were never received: broker %d rejected it with CORRUPT_MESSAGE "
                 'for at least %g s (on_error="skip")',
                 state.topic_partition,
                 refused.offset,
@@ -322,13 +323,13 @@ class FetchResponses:
         self.assignment.changed.set()
 
     def _read_again(self, partition: TopicPartition, requested: RequestedPartition) -> None:
-        """The broker sends records, or says that there are none yet: what it refused before is over."""
+        """End the count of rejections, as the broker sends records, or reports that there are none yet."""
         refused = self._refusals.pop(partition, None)
         if self.settings.on_error != "skip" or refused is None or refused.begin is None:
             return
         if refused.version == requested.version and refused.begin < requested.request.offset:
             log.warning(
-                "%s: offsets %d to %d were left out, as the broker refused them with CORRUPT_MESSAGE; reading "
+                "%s: offsets %d to %d were skipped, as the broker rejected them with CORRUPT_MESSAGE; reading "
                 "continues at offset %d",
                 partition,
                 refused.begin,
@@ -338,11 +339,11 @@ class FetchResponses:
 
 
 def _refused_error(node: int, partition: TopicPartition, offset: int) -> DecodeError:
-    """For on_error="raise"; it is not raised here."""
+    """Return the error for on_error="raise"; it is not raised here."""
     return DecodeError(
-        f"broker {node} refuses offset {offset} with CORRUPT_MESSAGE (at least {CORRUPT_REFUSALS} requests in "
+        f"broker {node} rejects offset {offset} with CORRUPT_MESSAGE (at least {CORRUPT_REFUSALS} requests in "
         f"{CORRUPT_SECONDS:g} s), so its log is probably corrupt there. The bytes were never received, so next_offset "
-        "is None: where the next intact record begins is not known. The offset is requested again while the "
-        f"application polls; seek to {offset + 1} or further to leave records out, or have the broker's disk repaired",
+        "is None: the offset of the next intact record is unknown. The request is repeated while the application "
+        f"polls; seek to {offset + 1} or further to skip records, or have the broker's disk repaired",
         topic_partition=partition,
     )

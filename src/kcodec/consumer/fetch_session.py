@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker remembers between our Fetch requests, so that each names only what changed (KIP-227).
+"""Fetch sessions: a broker remembers the partitions of a consumer, so that requests only name changes (KIP-227).
 
-A full request (epoch 0) names all partitions and opens a session; the following ones name those that are new, have
-another offset, or leave. A broker that forgot the session, or counts otherwise, is sent a full request again. Rules:
-Kafka's FetchSessionHandler and FetchMetadata; topics go by id from version 13 on (KIP-516), and one that got another
-id leaves the session and enters it anew.
+A full request (epoch 0) names all partitions and opens a session. Later requests name partitions that are new, have
+another offset, or leave. If a broker has forgotten the session, or is at another epoch, a full request follows. Source:
+Kafka's FetchSessionHandler and FetchMetadata. From version 13 on topics have ids (KIP-516); a topic with a new id
+leaves the session and enters it again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAST_EPOCH = 0x7FFFFFFF
 
 
 class PartitionRequest(NamedTuple):
-    """What a request says of a partition: from where it is read, and how much. Epochs: -1 for not known."""
+    """A partition in a request: its offset and maximum size. Epochs: -1 if unknown."""
 
     topic_id: UUID
     offset: int
@@ -36,7 +36,7 @@ class PartitionRequest(NamedTuple):
     max_bytes: int
 
     def message(self, partition: int, version: int) -> FetchPartition:
-        """As a request has it."""
+        """Return it as a struct of the request."""
         return FetchPartition(
             partition=partition,
             current_leader_epoch=self.leader_epoch,
@@ -47,7 +47,7 @@ class PartitionRequest(NamedTuple):
 
 
 class FetchSession:
-    """The session with one broker. `request` and then `accept`, `refuse` or `fail`, in turn.
+    """The session with one broker. Call `request`, then `accept`, `refuse` or `fail`, in turn.
 
     is_kept: False for a single request that leaves nothing behind.
     """
@@ -64,7 +64,7 @@ class FetchSession:
     def request(
         self, partitions: Mapping[TopicPartition, PartitionRequest], version: int, **fields: Any
     ) -> FetchRequest:
-        """A request for these partitions, with the other fields given."""
+        """Return a request for these partitions, with the other fields given."""
         has_ids = version >= FIRST_WITH_TOPIC_IDS
         if version < FIRST_WITH_SESSIONS or has_ids != self._has_ids:
             self.epoch = self._first_epoch  # names and ids do not mix: the old session is given up
@@ -96,7 +96,7 @@ class FetchSession:
     def _changes(
         self, partitions: Mapping[TopicPartition, PartitionRequest]
     ) -> tuple[list[tuple[TopicPartition, PartitionRequest]], list[tuple[TopicPartition, PartitionRequest]]]:
-        """What to name, and what to have forgotten."""
+        """Return the partitions to name, and those to forget."""
         if self.epoch <= INITIAL_EPOCH:
             return list(partitions.items()), []
         known = self._partitions
@@ -109,8 +109,8 @@ class FetchSession:
         return changed, left
 
     def accept(self, message: Any) -> tuple[list[tuple[TopicPartition, Any]], str | None]:
-        """The partitions of a response without an error; and None, or why the session cannot go on with it: then
-        nothing of the response is used, and all is requested again."""
+        """Return the partitions of a response without an error, and None; or the reason why the session cannot continue
+        with it: then the response is not used, and everything is requested again."""
         found = []
         for topic in message.responses:
             name = self._by_id.get(topic.topic_id) if self._has_ids else topic.topic
@@ -118,14 +118,14 @@ class FetchSession:
                 partition = TopicPartition(name or "", data.partition_index)
                 if name is None or partition not in self._partitions:
                     self.fail()
-                    return [], f"{name or topic.topic_id} partition {data.partition_index} was not asked for"
+                    return [], f"{name or topic.topic_id} partition {data.partition_index} was not requested"
                 found.append((partition, data))
         if self._sent_epoch <= INITIAL_EPOCH:
             if len(found) < len(self._partitions):
                 self.session_id, self.epoch = NO_SESSION, INITIAL_EPOCH
                 if not found and message.throttle_time_ms > 0:
                     return [], None  # nothing but the wish to be left alone for a while
-                return [], f"{len(self._partitions)} partitions were asked for, {len(found)} are in the answer"
+                return [], f"{len(self._partitions)} partitions were requested, but the response has {len(found)}"
             self.session_id = message.session_id
             self.epoch = INITIAL_EPOCH if message.session_id == NO_SESSION else 1
         elif message.session_id == NO_SESSION:
@@ -135,11 +135,11 @@ class FetchSession:
         return found, None
 
     def refuse(self, code: int) -> None:
-        """The response was an error as a whole."""
+        """Handle a response that is an error as a whole."""
         self.fail()
         if code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self.session_id = NO_SESSION
 
     def fail(self) -> None:
-        """There was no response, or none that fits: the session is closed by a request that opens the next."""
+        """Handle a missing or unusable response: the next request closes the session and opens a new one."""
         self.epoch = INITIAL_EPOCH

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches what is assigned, ahead of the caller (Kafka: AbstractFetch, Fetcher).
+"""Fetches the assigned partitions ahead of the caller (Kafka: AbstractFetch, Fetcher).
 
-One Fetch is under way to each broker, on a connection of its own, as it may be held there until data comes. It names
-all partitions to be read from that broker, so that its session (KIP-227) stays as it is; a broker one of whose
-partitions has enough responses gets no request until one is taken, or a partition that comes free meanwhile would have
-to wait for a request that does not name it. What is needed while a request is under way, after a seek, a new assignment
-or the end of a pause, is requested at once on the side, without session and without waiting there.
+One Fetch is under way to each broker, on a separate connection, as the broker may delay it until data arrives. It names
+all partitions to be read from that broker, so that its session (KIP-227) stays unchanged. A broker with a partition
+that has enough responses gets no request until one is taken; otherwise a partition that becomes ready meanwhile would
+have to wait for a request that does not name it. What is needed while a request is under way, after a seek, a new
+assignment or the end of a pause, is requested at once by an extra request, without session and without delay.
 
-The memory of responses, under way and not taken, is bounded by `fetch_ahead_max_bytes` over all brokers together: a
-request sets the size of its response aside, and a response that claims more is refused before it is received. Brokers
-send a batch that is larger than what was requested whole, so such a request is repeated with what the response claimed,
-when there is space for it. One response may always be under way, however large (up to max_response_bytes). What is kept
-for paused partitions is not counted, as it would hold up the others; it has the same bound of its own.
+`fetch_ahead_max_bytes` bounds the memory of responses, under way and not taken, over all brokers together: a request
+reserves the size of its response, and a response that claims more is rejected before it is received. Brokers send a
+batch that is larger than the requested size whole, so such a request is repeated with the claimed size when there is
+space for it. One response may always be under way, however large (up to max_response_bytes). Responses kept for paused
+partitions have a separate bound of the same size, so that they do not stop the other partitions.
 
 A partition is read from its leader, or from the replica that the leader prefers for our rack (KIP-392) until that
-fails, or `metadata_max_age` is over. What errors lead to: `kcodec.consumer.fetch_responses`.
+fails, or `metadata_max_age` has passed. `kcodec.consumer.fetch_responses` handles errors.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ Plan = dict[TopicPartition, RequestedPartition]
 class Fetcher:
     """See the module.
 
-    arrived: set on the loop when there is something new to take, or to raise.
-    buffer:  what was fetched, for the caller of poll.
+    arrived: set on the loop when there are new records, or an error to raise.
+    buffer:  the fetched records, for the caller of poll.
     """
 
     def __init__(self, cluster: Cluster, assignment: Assignment, settings: ConsumerSettings, metrics: Metrics) -> None:
@@ -100,7 +100,7 @@ class Fetcher:
         self._is_woken = False
 
     def cause_of(self, state: PartitionState) -> str:
-        """On the loop: why a partition could not be fetched the last time; "" if it could."""
+        """On the loop: return why a partition could not be fetched the last time; "" if it could."""
         partition = state.topic_partition
         node = state.preferred_replica
         cause = self._backoffs.cause(partition)
@@ -109,7 +109,7 @@ class Fetcher:
         return cause or ""
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what was fetched of them."""
+        """Drop the fetched records of these partitions."""
         with self.assignment.lock:
             self.buffer.drop(partitions)
         self.assignment.poke()
@@ -117,7 +117,7 @@ class Fetcher:
     # The flow
 
     def run(self) -> Flow[None]:
-        """Fetch, for as long as the consumer lives."""
+        """Fetch until the consumer is closed."""
         listeners: list[Task[None]] = []
         try:
             for signal in (self.assignment.changed, self.cluster.changed):
@@ -145,7 +145,7 @@ class Fetcher:
     # What to fetch
 
     def _round(self) -> Flow[float | None]:
-        """Begin what may begin; the result is after how long there may be more."""
+        """Send the requests that are possible now. Return the seconds until more may be possible."""
         now = self._clock()
         with self.assignment.lock:
             plans, due = self._plan(now)
@@ -169,12 +169,12 @@ class Fetcher:
         return None if due is None else max(due - now, 0.0)
 
     def _has_space(self, size: int, waiting: int) -> bool:
-        """Whether a response of `size` bytes may come now."""
+        """Return whether there is free capacity for a response of `size` bytes."""
         held = waiting + sum(self._set_aside.values())
         return held == 0 or held + size <= self.settings.fetch_ahead_max_bytes
 
     def _alone(self, node: int, plan: Plan) -> Plan:
-        """After a response that was too large, one of its partitions, in turn."""
+        """Return one of the partitions of a response that was too large, in turn."""
         while alone := self._one_by_one.pop(node, None):
             partition = alone.pop(0)
             self._one_by_one[node] = alone
@@ -183,7 +183,7 @@ class Fetcher:
         return plan
 
     def _plan(self, now: float) -> tuple[dict[tuple[int, str], Plan], float | None]:
-        """By broker and channel, what is to be requested now; and when something else comes due."""
+        """Return the requests to send now, by broker and channel, and when more are due."""
         plans: dict[int, Plan] = {}
         busy: set[int] = set()
         due: list[float] = []
@@ -202,7 +202,7 @@ class Fetcher:
                 due.append(left_alone)
                 continue
             if node is None:
-                self.cluster.topics_wanted([partition.topic])
+                self.cluster.add_topics([partition.topic])
                 self.cluster.request_update(f"{partition} has no leader")
                 due.append(self._backoffs.put_off(partition).until)
                 continue
@@ -222,7 +222,7 @@ class Fetcher:
         return free, min(due, default=None)
 
     def _news(self, plan: Plan, under_way: Plan) -> Plan:
-        """What the request under way does not ask for; each once, as there may be nothing yet."""
+        """Return partitions that the request under way does not name; each once, as there may be no data yet."""
         news = {}
         for partition, requested in plan.items():
             known, key = under_way.get(partition), (requested.version, requested.request.offset)
@@ -233,7 +233,7 @@ class Fetcher:
         return news
 
     def _next(self, state: PartitionState) -> tuple[int, int, bool]:
-        """The offset to ask for and the leader epoch before it; and whether it has to be taken from first."""
+        """Return the offset to request and the leader epoch before it; and whether records must be taken first."""
         assert state.position is not None
         ahead = self.buffer.ahead(state)
         if not ahead:
@@ -253,7 +253,7 @@ class Fetcher:
         )
 
     def _node(self, state: PartitionState, now: float) -> int | None:
-        """The broker to read from."""
+        """Return the broker to read from."""
         preferred = state.preferred_replica
         if preferred is not None:
             if now < state.preferred_replica_until and preferred in self.cluster.brokers:
@@ -296,7 +296,7 @@ class Fetcher:
         except KcodecError as error:
             session.fail()
             if is_aside:
-                log.debug("fetching from broker %d on the side: %s", node, error)
+                log.debug("an extra fetch from broker %d failed: %s", node, error)
             else:
                 self._failed(node, plan, error)
             self._note_size(node, error.__cause__)
@@ -307,11 +307,11 @@ class Fetcher:
             self._wake()
 
     def _failed(self, node: int, plan: Plan, error: KcodecError) -> None:
-        """No response: another replica, or the same broker later."""
-        log.info("fetching from broker %d: %s", node, error)
+        """Handle a missing response: try another replica, or the same broker later."""
+        log.info("a fetch from broker %d failed: %s", node, error)
         self._metrics.count("consumer.fetch_failed", node=node)
         self._backoffs.put_off(node, str(error))
-        self.cluster.request_update(f"broker {node} did not answer a Fetch")
+        self.cluster.request_update(f"broker {node} did not respond to a Fetch")
         with self.assignment.lock:
             for requested in plan.values():
                 if requested.state.preferred_replica == node:
@@ -322,12 +322,12 @@ class Fetcher:
             self._too_large(node, plan, error.__cause__)
 
     def _note_size(self, node: int, cause: BaseException | None) -> None:
-        """A response claimed more than was set aside for it: the next request sets that aside."""
+        """Note that a response claimed more than was reserved: the next request reserves that size."""
         if isinstance(cause, LimitExceededError) and cause.limit == RESPONSE_LIMIT:
             self._large[node] = max(cause.claimed, self._large.get(node, 0))
 
     def _shrink(self, node: int, message: Any) -> None:
-        """Large batches may have been few: set a little less aside with each response, down to what they bring."""
+        """Reserve a little less with each response, down to the real size, as large batches may have been few."""
         if size := self._large.pop(node, 0):
             brought = sum(len(part.records or b"") for topic in message.responses for part in topic.partitions)
             smaller = max(size - max(size // SHRINK, 1), brought)
@@ -335,13 +335,13 @@ class Fetcher:
                 self._large[node] = smaller
 
     def _too_large(self, node: int, plan: Plan, error: LimitExceededError) -> None:
-        """The response is above max_response_bytes: with one partition alone, its next batch is."""
+        """Handle a response above max_response_bytes: with one partition alone, its next batch is too large."""
         if len(plan) > 1:
             self._one_by_one[node] = list(plan)
             return
         ((partition, requested),) = plan.items()
         failure = LimitExceededError(
-            f"the batch at offset {requested.request.offset} comes in {error.reason}: raise that to read it",
+            f"the batch at offset {requested.request.offset} is too large to read: {error.reason}; increase this limit",
             limit=error.limit,
             value=error.value,
             claimed=error.claimed,
@@ -357,7 +357,7 @@ class Fetcher:
         if message.error_code:
             session.refuse(message.error_code)
             code = error_code(message.error_code)
-            log.info("broker %d refused a Fetch: %s (%s)", node, code.name, code.text)
+            log.info("broker %d rejected a Fetch: %s (%s)", node, code.name, code.text)
             is_first = node not in self._session_errors
             self._session_errors.discard(node)
             if code in SESSION_ERRORS:
@@ -370,7 +370,7 @@ class Fetcher:
         found, problem = session.accept(message)
         if problem is not None:
             log.info("the response of broker %d does not match its fetch session: %s", node, problem)
-            self._backoffs.put_off(node, f"the Fetch response of broker {node} does not fit its session: {problem}")
+            self._backoffs.put_off(node, f"the Fetch response of broker {node} does not match its session: {problem}")
             return
         self._backoffs.over(node)
         self._session_errors.discard(node)

@@ -3,8 +3,8 @@
 
 A read_committed consumer stops in two places: at the last stable offset of a partition while a transaction in it is
 open, and before its first fetch while a transaction that commits the group's offsets is open (UNSTABLE_OFFSET_COMMIT,
-KIP-447). Both are correct and both look like an empty topic, so after a few seconds the consumer asks the brokers which
-transaction it is (DescribeProducers, ListTransactions, DescribeTransactions; KIP-664) and logs it.
+KIP-447). Both are correct and both look like an empty topic, so after a few seconds the consumer looks up the
+transaction (DescribeProducers, ListTransactions, DescribeTransactions; KIP-664) and logs it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import logging
 from typing import NamedTuple
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Asking
+from kcodec.cluster.retry_driver import CallContext
 from kcodec.consumer.assignment import COMMITTED, Assignment
 from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.lag import BlockingTransaction, open_transactions_of
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.consumer.polling_handler import Polls
+from kcodec.consumer.rebalance_handler import Polls
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition
@@ -40,14 +40,14 @@ ADVICE = (
 
 
 class _Held(NamedTuple):
-    """Since when a partition is held back, at which offset; -1: its committed offset is pending."""
+    """Since when a partition is blocked, at which offset; -1: its committed offset is pending."""
 
     since: float
     offset: int
 
 
 class HeldBack:
-    """The partitions of one consumer that transactions hold back."""
+    """The partitions of one consumer that transactions block."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class HeldBack:
         self._quiet_until = 0.0
 
     def run(self) -> Flow[None]:
-        """Look at the partitions now and then, for as long as the consumer is open."""
+        """Check the partitions periodically until the consumer is closed."""
         while True:
             yield from sleep(LOOK_SECONDS)
             self._look()
@@ -79,7 +79,7 @@ class HeldBack:
                 except KcodecError as error:
                     names = ", ".join(map(str, sorted(late)[:MAX_PARTITIONS]))
                     log.warning(
-                        "poll returns no records of %s, as a transaction is open; which one is unknown: %s",
+                        "poll returns no records of %s, as a transaction is open; the transaction is unknown: %s",
                         names,
                         error,
                     )
@@ -102,15 +102,15 @@ class HeldBack:
         self._held = found
 
     def _warn(self, late: list[TopicPartition]) -> Flow[None]:
-        asking = Asking(self._cluster, DESCRIBE_SECONDS, int, DeliveryTimeoutError)
-        deadline = asking.deadline(None)
+        context = CallContext(self._cluster, DESCRIBE_SECONDS, int, DeliveryTimeoutError)
+        deadline = context.deadline(None)
         shown = sorted(late)[:MAX_PARTITIONS]
         places = {item: item if self._held[item].offset >= 0 else None for item in shown}
         if None in places.values():
             offsets = yield from self._offsets_partition(deadline.share(4))
             places = {item: place or offsets for item, place in places.items()}
-        wanted = {place for place in places.values() if place is not None}
-        opened = yield from open_transactions_of(asking, wanted, deadline, most=MAX_TRANSACTIONS)
+        shown_partitions = {place for place in places.values() if place is not None}
+        opened = yield from open_transactions_of(context, shown_partitions, deadline, most=MAX_TRANSACTIONS)
         for item in shown:
             held, place = self._held.get(item), places[item]
             if held is None or place is None:
@@ -135,7 +135,7 @@ class HeldBack:
                     *(item, seconds, self._settings.group_id, place, named, ADVICE),
                 )
         if len(late) > len(shown):
-            log.warning("%d more partitions are held back by open transactions", len(late) - len(shown))
+            log.warning("open transactions block %d more partitions", len(late) - len(shown))
 
     def _offsets_partition(self, timeout: float) -> Flow[TopicPartition]:
         """Return the partition of __consumer_offsets that has the group's offsets. Source: GroupCoordinator

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a reader is behind, by the end of the log and by the last stable offset; and which transaction holds the
-latter back.
+"""The lag of a reader up to the end of the log and up to the last stable offset; and the transaction that blocks the
+latter.
 
-A read_committed reader cannot pass the last stable offset: where it lies below the end of the log, a transaction is
-open, and the reader is not slow. The leader tells its producer and first offset (DescribeProducers), the coordinators
-its transactional id and since when it is open (ListTransactions, DescribeTransactions; KIP-664).
+A read_committed reader cannot pass the last stable offset: if it is below the end of the log, a transaction is open,
+and the reader is not slow. The leader reports the transaction's producer and first offset (DescribeProducers),
+coordinators report its transactional id and start time (ListTransactions, DescribeTransactions; KIP-664).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from kcodec.cluster.list_offsets import list_offsets_question, timestamp_of
+from kcodec.cluster.list_offsets import list_offsets_handler, timestamp_of
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.producer_states import (
     ProducerState,
@@ -22,10 +22,10 @@ from kcodec.cluster.producer_states import (
     producers_of,
     transactions_of,
 )
-from kcodec.cluster.retry_driver import Asking, Deadline, Outcome, settle
+from kcodec.cluster.retry_driver import CallContext, Deadline, Outcome, request_items
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignment import Assignment
-from kcodec.consumer.committed_offsets import fetch_question, value_of
+from kcodec.consumer.committed_offsets import offset_fetch_handler, value_of
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
@@ -33,12 +33,12 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 @dataclass(frozen=True)
 class BlockingTransaction:
-    """The transaction that holds a last stable offset back.
+    """The transaction that blocks a last stable offset.
 
-    transactional_id: None where no coordinator told it: `kcodec txn find-hanging` tells whether anybody will end it.
+    transactional_id: None if no coordinator reported it; `kcodec txn find-hanging` shows whether it is hanging.
     first_offset:     of its records in this partition; it is the last stable offset.
-    since:            when it began, in ms since 1970, as its coordinator says; None where that is not known.
-    last_timestamp:   of its last record here, in ms, as that says.
+    since:            its start in ms since 1970, as its coordinator reports it; None if that is unknown.
+    last_timestamp:   of its last record here, in ms.
     """
 
     transactional_id: str | None
@@ -51,16 +51,16 @@ class BlockingTransaction:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """How far a reader is behind in one partition.
+    """The lag of a reader in one partition.
 
-    position:           what it reads next; None where that is not known.
-    committed:          the offset that its group has committed; None for none.
+    position:           the next offset to read; None if it is unknown.
+    committed:          the committed offset of its group; None if none exists.
     log_end_offset:     the high watermark.
-    last_stable_offset: up to here read_committed readers may read.
-    lag, stable_lag:    offsets (markers count) from the position, or else the committed offset, to these two; None
-                        where neither is known. Both are 0 once everything is read, as positions move past markers.
-    holder:             the transaction that keeps the two ends apart; None where they are equal, or it has just ended.
-    holder_unknown:     why the holder, or its id, could not be found; None where it could.
+    last_stable_offset: the end of what read_committed readers can read.
+    lag, stable_lag:    offsets (markers count) from the position, or else the committed offset, to these two; None if
+                        neither is known. Both are 0 once everything is read, as positions move past markers.
+    holder:             the transaction that blocks the last stable offset; None if none exists, or it has just ended.
+    holder_unknown:     why that transaction, or its id, could not be found; None if it could.
     """
 
     position: int | None
@@ -72,12 +72,12 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """Offsets to the end of the log."""
+        """The number of offsets to the end of the log."""
         return self._to(self.log_end_offset)
 
     @property
     def stable_lag(self) -> int | None:
-        """Offsets to the last stable offset."""
+        """The number of offsets to the last stable offset."""
         return self._to(self.last_stable_offset)
 
     def _to(self, end: int) -> int | None:
@@ -92,41 +92,41 @@ def lag(
     timeout: float,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> Flow[dict[TopicPartition, PartitionLag]]:
-    """The lag of a consumer in its partitions, or in some of them; group_id: None without a group.
+    """Return the lag of a consumer in its partitions, or in some of them; group_id: None without a group.
 
-    Committed offsets are those of now, not the ones that an open transaction may commit. Raises ValueError for a
-    partition that is not assigned, BrokerError, AuthorizationError, DeliveryTimeoutError. A holder that cannot be
-    found (no permission, an old broker) is no error.
+    Committed offsets are the current ones, not those that an open transaction may commit. Raises ValueError for a
+    partition that is not assigned, BrokerError, AuthorizationError, DeliveryTimeoutError. If a blocking transaction
+    cannot be identified (no permission, an old broker), no error is raised.
     """
-    asking = Asking(cluster, timeout, int, DeliveryTimeoutError)
-    deadline = asking.deadline(timeout)
-    wanted = list(assignment.partitions if partitions is None else partitions)
-    states = {item: assignment.state(item) for item in wanted}
+    context = CallContext(cluster, timeout, int, DeliveryTimeoutError)
+    deadline = context.deadline(timeout)
+    producer_ids = list(assignment.partitions if partitions is None else partitions)
+    states = {item: assignment.state(item) for item in producer_ids}
     committed: dict[TopicPartition, OffsetAndMetadata | None] = {}
-    if group_id is not None and wanted:
-        question = fetch_question(cluster, group_id, wanted, require_stable=False)
-        committed = value_of((yield from settle(asking, wanted, question, deadline)), group_id)
-    outcome = yield from partition_lags(asking, dict.fromkeys(wanted), committed, deadline)
+    if group_id is not None and producer_ids:
+        handler = offset_fetch_handler(cluster, group_id, producer_ids, require_stable=False)
+        committed = value_of((yield from request_items(context, producer_ids, handler, deadline)), group_id)
+    outcome = yield from partition_lags(context, dict.fromkeys(producer_ids), committed, deadline)
     found = outcome.first_value()
     # Positions are taken last: records that came in between are not told as lag.
     return {item: replace(one, position=states[item].position) for item, one in found.items()}
 
 
 def partition_lags(
-    asking: Asking,
+    context: CallContext,
     positions: Mapping[TopicPartition, int | None],
     committed: Mapping[TopicPartition, OffsetAndMetadata | None],
     deadline: Deadline,
 ) -> Flow[Outcome[TopicPartition, PartitionLag]]:
-    """The lag for these positions, errors beside results."""
+    """Return the lag for these positions as an Outcome, with errors next to results."""
     outcome: Outcome[TopicPartition, PartitionLag] = Outcome("lag of")
     timestamps = dict.fromkeys(positions, timestamp_of("latest"))
     ends = {}
     for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-        question = list_offsets_question(asking.cluster, timestamps, level)
-        told = yield from settle(asking, timestamps, question, deadline)
-        outcome.errors |= told.errors
-        ends[level] = told.results
+        handler = list_offsets_handler(context.cluster, timestamps, level)
+        listed = yield from request_items(context, timestamps, handler, deadline)
+        outcome.errors |= listed.errors
+        ends[level] = listed.results
     stable, whole = ends[IsolationLevel.READ_COMMITTED], ends[IsolationLevel.READ_UNCOMMITTED]
     for item, position in positions.items():
         if item in stable and item in whole:
@@ -135,68 +135,68 @@ def partition_lags(
             outcome.results[item] = PartitionLag(position, None if at is None else at.offset, *offsets)
     held = [item for item, one in outcome.results.items() if one.last_stable_offset < one.log_end_offset]
     if held:
-        for item, (opened, unknown) in (yield from open_transactions_of(asking, held, deadline)).items():
+        for item, (opened, unknown) in (yield from open_transactions_of(context, held, deadline)).items():
             holder = opened[0] if opened else None
             outcome.results[item] = replace(outcome.results[item], holder=holder, holder_unknown=unknown)
     return outcome
 
 
 def open_transactions_of(
-    asking: Asking, partitions: Iterable[TopicPartition], deadline: Deadline, *, most: int = 1
+    context: CallContext, partitions: Iterable[TopicPartition], deadline: Deadline, *, most: int = 1
 ) -> Flow[dict[TopicPartition, tuple[tuple[BlockingTransaction, ...], str | None]]]:
     """Return the open transactions of each partition that has some, by their first offsets, and why the transactional
-    id of one is not known. There are none where the leader did not name its producers. most: transactions of each.
+    id of one is unknown. A leader that did not report its producers gives none. most: transactions of each partition.
     """
     held = list(partitions)
-    producers = yield from producers_of(asking, held, None, deadline.share(3))
+    producers = yield from producers_of(context, held, None, deadline.share(3))
     found: dict[TopicPartition, tuple[tuple[BlockingTransaction, ...], str | None]] = {}
-    holders = {}
+    blocking = {}
     for item in held:
         if item in producers.errors:
             found[item] = (), str(producers.errors[item])
         elif first := _first_open(producers.results[item])[:most]:
-            holders[item] = first
-    if not holders:
+            blocking[item] = first
+    if not blocking:
         return found
-    wanted = sorted({state.producer_id for states in holders.values() for state in states})
+    producer_ids = sorted({state.producer_id for states in blocking.values() for state in states})
     try:
-        lists = yield from coordinators_lists(asking, (), wanted, None, None, deadline.share(2))
+        lists = yield from coordinators_lists(context, (), producer_ids, None, None, deadline.share(2))
     except DeliveryTimeoutError as error:
         lists = Outcome("list transactions", {}, {-1: error})
     ids = {one.producer_id: one.transactional_id for one in by_transactional_id(lists.results).values()}
-    told = yield from transactions_of(asking, ids.values(), deadline.remaining)
-    for item, states in holders.items():
+    listed = yield from transactions_of(context, ids.values(), deadline.remaining)
+    for item, states in blocking.items():
         opened, unknown = [], None
         for state in states:
             name = ids.get(state.producer_id)
             if name is None:
                 unknown = _first_text(lists.errors.values())
-            elif name in told.errors:
-                unknown = _first_text([told.errors[name]])
-            opened.append(_opened(state, name, None if name is None else told.results.get(name)))
+            elif name in listed.errors:
+                unknown = _first_text([listed.errors[name]])
+            opened.append(_opened(state, name, None if name is None else listed.results.get(name)))
         found[item] = tuple(opened), unknown
     return found
 
 
 def _first_open(states: Iterable[ProducerState]) -> list[ProducerState]:
-    """The producers with an open transaction, the one that begins first first."""
+    """Return the producers with an open transaction, ordered by its first offset."""
     opened = [state for state in states if state.current_transaction_start_offset is not None]
     return sorted(opened, key=lambda state: state.current_transaction_start_offset or 0)
 
 
 def _first_text(errors: Iterable[KcodecError]) -> str:
-    """Why no coordinator could tell; or that all were asked and none knows the producer id."""
+    """Return why no coordinator reported the transaction."""
     return next(map(str, errors), "no transactional id has this producer id")
 
 
-def _opened(state: ProducerState, name: str | None, told: TransactionDescription | None) -> BlockingTransaction:
+def _opened(state: ProducerState, name: str | None, listed: TransactionDescription | None) -> BlockingTransaction:
     assert state.current_transaction_start_offset is not None
-    is_same = told is not None and told.producer_id == state.producer_id
+    is_same = listed is not None and listed.producer_id == state.producer_id
     return BlockingTransaction(
         name,
         state.producer_id,
         state.producer_epoch,
         state.current_transaction_start_offset,
-        told.start_timestamp if told is not None and is_same else None,
+        listed.start_timestamp if listed is not None and is_same else None,
         state.last_timestamp,
     )

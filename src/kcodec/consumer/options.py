@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a consumer, checked as Java's consumer checks them (ConsumerConfig)."""
+"""The options of a consumer. They are checked as Java's consumer checks them (ConsumerConfig)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ConsumerConfig(OptionSet):
     """Verify the CRC of each batch."""
     on_error: str = option("raise", choices=("raise", "skip"), deprecated="on_corrupt")
     """What `poll` does with a batch that cannot be read: raise an error with the offset behind the batch in
-    `next_offset` ("raise"), or leave the batch out and count it ("skip"). An offset that the broker refuses with
+    `next_offset` ("raise"), or skip the batch and count it ("skip"). An offset that the broker rejects with
     CORRUPT_MESSAGE is requested again first, and has no `next_offset`."""
     columns: Iterable[str] = option(DEFAULT_COLUMNS)
     """Columns of `poll_arrow`, as in `kcodec.decode`, with topic and partition."""
@@ -107,19 +107,19 @@ class ConsumerConfig(OptionSet):
     exclude_internal_topics: bool = option(True)
     """Do not match internal topics, such as __consumer_offsets, with a pattern."""
     offset_fetch_highest_version: int = option(HIGHEST_VERSION)
-    """Highest version of OffsetFetch requests, to speak as with brokers before 2.5, which cannot hold back offsets of
+    """Highest version of OffsetFetch requests, to act as with brokers before 2.5, which cannot hold back offsets of
     open transactions."""
     txn_offset_commit_highest_version: int = option(HIGHEST_VERSION)
-    """Highest version of TxnOffsetCommit requests, to speak as with brokers before 2.5."""
+    """Highest version of TxnOffsetCommit requests, to act as with brokers before 2.5."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("group_id", "group_instance_id"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):
-                raise ValueError(f"{name} must be a string that is not empty, got {value!r}")
+                raise ValueError(f"{name} must be a non-empty string, got {value!r}")
         if self.group_instance_id is not None and self.group_id is None:
-            raise ValueError("group_instance_id needs a group_id")
+            raise ValueError("group_instance_id requires group_id, which is not set")
         if self.group_protocol == "classic" and self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ValueError(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms:g}) must be less than session_timeout_ms"
@@ -132,7 +132,8 @@ class ConsumerConfig(OptionSet):
         checked_columns(self.columns, self.binary_type, self.framing)
 
     def _check_protocol(self) -> None:
-        """What only the other protocol heeds is a mistake, as in Java (ConsumerConfig): one would rely on it."""
+        """Reject options that only the other protocol uses, as Java does (ConsumerConfig), because they would have no
+        effect."""
         others = BROKERS_IN_CONSUMER_PROTOCOL if self.group_protocol == "consumer" else {"group_remote_assignor": ""}
         for name, setting in others.items():
             if getattr(self, name) != type(self).__dataclass_fields__[name].default:
@@ -176,7 +177,7 @@ class ConsumerConfig(OptionSet):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerSettings:
-    """What a consumer's flows use: the options of the same names, with times in seconds.
+    """The settings of a consumer's flows: the options of the same names, with times in seconds.
 
     bootstrap_servers: The addresses that the client was given, for messages.
     auto_offset_reset: "earliest", "latest", "none", or "by_duration" with auto_offset_reset_duration in seconds.
@@ -222,22 +223,22 @@ class ConsumerSettings:
 
     @property
     def is_committed_only(self) -> bool:
-        """Whether aborted records, and those of open transactions, are left out."""
+        """Whether records of aborted and open transactions are not returned."""
         return self.isolation_level is IsolationLevel.READ_COMMITTED
 
 
 def checked_columns(columns: Iterable[str], binary_type: str, framing: str | None) -> tuple[str, ...]:
-    """Return the columns of Arrow batches. Raise ValueError for a column, type or framing that there is not."""
+    """Return the columns of Arrow batches. Raise ValueError for an unknown column, type or framing."""
     names = (columns,) if isinstance(columns, str) else tuple(columns)
     for name in names:
         if name not in COLUMNS:
-            raise ValueError(f"unknown column {name!r}; possible: {', '.join(COLUMNS)}")
+            raise ValueError(f"unknown column {name!r}; expected some of {', '.join(COLUMNS)}")
     schema_of(names, binary_type, False, framing)  # the core's own check
     return names
 
 
 def take_consumer_client(left: dict[str, Any], own: Iterable[str], what: str) -> ClientConfig:
-    """As `take_client_options`. A call without a timeout waits for one request at least."""
+    """As `take_client_options`. A call without a timeout waits at least as long as one request."""
     is_chosen = "default_api_timeout_ms" in left
     client = take_client_options(left, own, what)
     if client.default_api_timeout_ms < client.request_timeout_ms and not is_chosen:
@@ -246,7 +247,7 @@ def take_consumer_client(left: dict[str, Any], own: Iterable[str], what: str) ->
 
 
 def take_options(given: Mapping[str, Any]) -> tuple[ConsumerConfig, ClientConfig]:
-    """A consumer's options and its client's from the given options. Raise TypeError for an unknown one."""
+    """Return a consumer's options and its client's from the given ones. Raise TypeError for an unknown one."""
     left = dict(given)
     own = ConsumerConfig.take(left)
     client = take_consumer_client(left, ConsumerConfig.names(), "a consumer")
@@ -257,7 +258,7 @@ def take_options(given: Mapping[str, Any]) -> tuple[ConsumerConfig, ClientConfig
 def checked_subscription(
     topics: str | Iterable[str] | None, pattern: str | re.Pattern[str] | None
 ) -> tuple[list[str], str | None]:
-    """Names, or a pattern. Raises TypeError, ValueError."""
+    """Return the names, or the pattern. Raise TypeError, ValueError."""
     if (topics is None) == (pattern is None):
         raise ValueError("pass either topics= or pattern=")
     if pattern is not None:
@@ -268,7 +269,7 @@ def checked_subscription(
     names = names_of(() if topics is None else topics, "topics")
     for name in names:
         if not name:
-            raise TypeError("topics: '' is not the name of a topic")
+            raise TypeError("topics: a topic name must not be empty")
     if not names:
         raise ValueError("topics is empty; call unsubscribe() to end a subscription")
     return names, None

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives assigned partitions a position, and takes care that it stands (Kafka: SubscriptionState, OffsetFetcher).
+"""Finds and validates the positions of assigned partitions (Kafka: SubscriptionState, OffsetFetcher).
 
-    awaiting COMMITTED    the group's committed offset; where there is none: RESET
-             RESET        where a seek said, else auto_offset_reset; with "none" the error that poll raises
-             VALIDATION   the leader epoch changed: was the log cut? (`kcodec.consumer.truncation`)
-             None         to be read
+    awaiting COMMITTED    the group's committed offset; if none exists: RESET
+             RESET        the target of a seek, otherwise auto_offset_reset; with "none" the error that poll raises
+             VALIDATION   the leader epoch changed: was the log truncated? (`kcodec.consumer.truncation`)
+             None         the partition can be read
 
-Each partition is asked about at its leader, side by side, so that one broker that does not answer holds no other back.
-Each request has the version of the partition's state: a seek makes another, and what comes for the old one is dropped.
-After a passing error the request is repeated for as long as the partition is assigned. Another one becomes
-`PartitionState.error`; after a missing permission the request is repeated, too.
+The leader of each partition is requested in parallel, so that a broker that does not respond delays only its own
+partitions. Each request has the version of the partition's state: a seek changes it, and a response for the old version
+is dropped. After a retriable error the request is repeated for as long as the partition is assigned. Another error
+becomes `PartitionState.error`; after a missing permission the request is repeated, too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kcodec.cluster.list_offsets import ListedOffset, list_offsets_question, timestamp_of
+from kcodec.cluster.list_offsets import ListedOffset, list_offsets_handler, timestamp_of
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Asking, Outcome, Question, settle
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, Outcome, request_items
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignment import COMMITTED, RESET, VALIDATION, Assignment, PartitionState
 from kcodec.consumer.committed_offsets import GROUP_CODES, CommittedOffsets, Member
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_question, is_truncated, truncation_error
+from kcodec.consumer.truncation import EpochEnd, Position, epoch_end_handler, is_truncated, truncation_error
 from kcodec.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -41,7 +41,7 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, note_final
 
 log = logging.getLogger("kcodec.consumer")
-# Requests to one broker whose answers nobody wants any more, while it does not answer: further ones wait.
+# Maximum number of obsolete requests to a broker that does not respond; further requests wait.
 MAX_UNDER_WAY = 4
 # Which repeat's pause comes between two rounds that each took all their time.
 _PATIENT_ATTEMPT = 3
@@ -61,8 +61,8 @@ class Positions:
     """See the module.
 
     committed: None for a consumer without a group.
-    member:    who asks for committed offsets (a member of KIP-848 is checked by its epoch).
-    now:       milliseconds since 1970; for auto_offset_reset "by_duration" only.
+    member:    the identity for committed offsets (a KIP-848 member is checked by its epoch).
+    now:       milliseconds since 1970; only for auto_offset_reset "by_duration".
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Positions:
         self.now = now or int
         #: Why partitions that wait for a position do not have it yet.
         self.causes: dict[TopicPartition, KcodecError] = {}
-        self._asking = Asking(cluster, settings.default_api_timeout, self.now, DeliveryTimeoutError)
+        self._context = CallContext(cluster, settings.default_api_timeout, self.now, DeliveryTimeoutError)
         self._wake = Signal()
         self._is_awake = False
         self._under_way: dict[TopicPartition, _Key] = {}
@@ -94,7 +94,7 @@ class Positions:
         self._validated: dict[TopicPartition, tuple[int, int]] = {}
 
     def run(self) -> Flow[None]:
-        """For as long as the consumer lives."""
+        """Run until the consumer is closed."""
         listeners: list[Task[None]] = []
         try:
             for signal in (self.assignment.changed, self.cluster.changed):
@@ -120,9 +120,9 @@ class Positions:
     # What is to be asked
 
     def _look(self) -> Flow[None]:
-        """Ask about each partition that waits for something and is not asked about yet."""
+        """Send a request for each partition that needs one and has none under way."""
         partitions = self.assignment.partitions
-        self.cluster.topics_wanted({partition.topic for partition in partitions})
+        self.cluster.add_topics({partition.topic for partition in partitions})
         for gone in self._validated.keys() - partitions.keys():
             del self._validated[gone]
         for gone in self.causes.keys() - partitions.keys():
@@ -145,7 +145,7 @@ class Positions:
                 yield from spawn(self._request(group, keys), f"positions: {group[0]}")
 
     def _note_leader_epoch(self, state: PartitionState) -> None:
-        """Have a position validated where the leader has changed since it was."""
+        """Start the validation of a position if the leader has changed since the last one."""
         epoch = self.cluster.leader_epoch(*state.topic_partition)
         if state.awaiting is not None or state.position is None or epoch < 0:
             return
@@ -160,7 +160,7 @@ class Positions:
         self.assignment.interrupt()
 
     def _kind(self, state: PartitionState) -> str | None:
-        """What to ask; None where nothing needs to be."""
+        """Return what to request; None if nothing is needed."""
         if state.awaiting == COMMITTED:
             if self.committed is not None:
                 return COMMITTED
@@ -174,22 +174,22 @@ class Positions:
                 return None
             return RESET
         if state.position_epoch < 0 or self._has_no_epochs(state.topic_partition):
-            self._stands(state, self.cluster.leader_epoch(*state.topic_partition))
+            self._accept(state, self.cluster.leader_epoch(*state.topic_partition))
             return None
         return VALIDATION if state.topic_partition.topic in self.cluster.topics else None  # there will be news of it
 
     def _where(self, kind: str, partition: TopicPartition) -> int | str:
-        """What is asked together: the partitions of a leader; topics without one do not wait for each other."""
+        """Return a key for partitions to request together: those of a leader; partitions without one are separate."""
         leader = self.cluster.leader(*partition)
         return -1 if kind == COMMITTED else partition.topic if leader is None else leader
 
     def _has_no_epochs(self, partition: TopicPartition) -> bool:
         return self.cluster.leader(*partition) is not None and self.cluster.leader_epoch(*partition) < 0
 
-    # Asking
+    # CallContext
 
     def _request(self, group: _Group, keys: dict[TopicPartition, _Key]) -> Flow[None]:
-        """One round for some partitions; what did not come to an end is requested again by `_look`."""
+        """Run one round for some partitions; `_look` requests the unfinished ones again."""
         requests: dict[str, Callable[[dict[TopicPartition, _Key]], Flow[Outcome[TopicPartition, Any]]]] = {
             COMMITTED: self._request_committed,
             RESET: self._request_reset,
@@ -213,17 +213,17 @@ class Positions:
             self._rouse()
 
     def _current(self, item: TopicPartition, key: _Key) -> PartitionState | None:
-        """The state that the response is for; None where a seek or another assignment came between."""
+        """Return the state that the response is for; None after a seek or another assignment."""
         state = self.assignment.partitions.get(item)
         return state if state is not None and state.error is None and _key(state) == key else None
 
     def _ended(self, item: TopicPartition, key: _Key, error: KcodecError) -> bool:
-        """Whether an error is the end of it, for this partition."""
+        """Return whether an error is final for this partition."""
         state = self._current(item, key)
         if state is None:
             return True
         if state.awaiting == VALIDATION and _is_unavailable(error):
-            self._stands(state, self.cluster.leader_epoch(*item))
+            self._accept(state, self.cluster.leader_epoch(*item))
             return True
         if not _is_final(error):
             self.causes[item] = error
@@ -233,23 +233,23 @@ class Positions:
         return True
 
     def _forgive(self, errors: Mapping[TopicPartition, KcodecError]) -> None:
-        """A permission that was missing may be there now: the error goes, and comes again if it is not."""
+        """Remove the error of a missing permission, which may be granted now; otherwise it returns."""
         for item, error in errors.items():
             state = self.assignment.partitions.get(item)
             if state is not None and state.error is error and isinstance(error, AuthorizationError):
                 with self.assignment.lock:
                     state.error = None
 
-    def _settle(
-        self, question: Question[TopicPartition, Any], keys: Mapping[TopicPartition, _Key], on_result: _OnResult
+    def _request_items(
+        self, handler: ApiHandler[TopicPartition, Any], keys: Mapping[TopicPartition, _Key], on_result: _OnResult
     ) -> Flow[Outcome[TopicPartition, Any]]:
-        return settle(
-            self._asking,
+        return request_items(
+            self._context,
             keys,
-            question,
-            self._asking.deadline(None),
+            handler,
+            self._context.deadline(None),
             on_result=on_result,
-            is_wanted=lambda item: self._current(item, keys[item]) is not None,
+            is_needed=lambda item: self._current(item, keys[item]) is not None,
             causes=self.causes,
         )
 
@@ -269,10 +269,10 @@ class Positions:
 
         return self.committed.outcome(
             list(keys),
-            self._asking.deadline(None),
+            self._context.deadline(None),
             self.member,
             on_result=take,
-            is_wanted=lambda item: self._current(item, keys[item]) is not None,
+            is_needed=lambda item: self._current(item, keys[item]) is not None,
             causes=self.causes,
         )
 
@@ -288,10 +288,12 @@ class Positions:
                 else:
                     state.position, state.position_epoch = found.offset, -1
                     state.awaiting = state.reset_to = None
-            log.info("%s: reading goes on at offset %d", item, found.offset)
+            log.info("%s: reading continues at offset %d", item, found.offset)
             self.assignment.changed.set()
 
-        return self._settle(list_offsets_question(self.cluster, timestamps, self.settings.isolation_level), keys, take)
+        return self._request_items(
+            list_offsets_handler(self.cluster, timestamps, self.settings.isolation_level), keys, take
+        )
 
     def _timestamp(self, reset_to: str | int | None) -> int:
         if reset_to is None and self.settings.auto_offset_reset == "by_duration":
@@ -299,12 +301,12 @@ class Positions:
         return timestamp_of(self.settings.auto_offset_reset if reset_to is None else reset_to)
 
     def _request_range(self, keys: dict[TopicPartition, _Key]) -> Flow[Outcome[TopicPartition, Any]]:
-        """Where the log begins and ends, for the error that says so."""
+        """Request the begin and the end of the log, for the error text."""
         ends = []
         for spec in ("earliest", "latest"):
             timestamps = dict.fromkeys(keys, timestamp_of(spec))
-            question = list_offsets_question(self.cluster, timestamps, IsolationLevel.READ_UNCOMMITTED)
-            ends.append((yield from self._settle(question, keys, lambda item, found: None)))
+            handler = list_offsets_handler(self.cluster, timestamps, IsolationLevel.READ_UNCOMMITTED)
+            ends.append((yield from self._request_items(handler, keys, lambda item, found: None)))
         starts, stops = ends
         for item in starts.results.keys() & stops.results.keys():
             if (state := self._current(item, keys[item])) is not None:
@@ -326,14 +328,16 @@ class Positions:
             if is_truncated(position, end):
                 self._truncated(state, position, end)
             else:
-                self._stands(state, position.leader_epoch)
+                self._accept(state, position.leader_epoch)
 
-        return self._settle(epoch_end_question(self.cluster, requested), {item: keys[item] for item in requested}, take)
+        return self._request_items(
+            epoch_end_handler(self.cluster, requested), {item: keys[item] for item in requested}, take
+        )
 
     # What comes of it
 
-    def _stands(self, state: PartitionState, leader_epoch: int) -> None:
-        """The position is good under this leader."""
+    def _accept(self, state: PartitionState, leader_epoch: int) -> None:
+        """Note that the position is valid with this leader."""
         with self.assignment.lock:
             state.awaiting = None
         self._validated[state.topic_partition] = state.version, leader_epoch
@@ -345,18 +349,18 @@ class Positions:
             self.assignment.fail(state, truncation_error(partition, position, end))
             return
         was = f"position {position.offset} (leader epoch {position.position_epoch})"
-        log.warning("%s: the log was cut below the %s", partition, was)
+        log.warning("%s: the log was truncated below the %s", partition, was)
         if end.is_known:
             self.assignment.seek(partition, end.end_offset, end.leader_epoch)
-            self._stands(state, position.leader_epoch)
+            self._accept(state, position.leader_epoch)
         else:
             self.assignment.reset(partition)
 
     def _no_offset(self, partition: TopicPartition) -> NoOffsetForPartitionError:
         group_id = self.settings.group_id if self.committed is not None else None
-        who = f"group {group_id!r} has no committed offset" if group_id is not None else "no position was given"
+        reason = f"group {group_id!r} has no committed offset" if group_id is not None else "no position was given"
         return NoOffsetForPartitionError(
-            f'{partition}: {who}, and auto_offset_reset is "none": seek to where reading is to begin, or set '
+            f'{partition}: {reason}, and auto_offset_reset is "none": seek to the first offset to read, or set '
             'auto_offset_reset to "earliest", "latest" or "by_duration:..."',
             partition=partition,
             group_id=group_id,
@@ -364,10 +368,10 @@ class Positions:
 
 
 def out_of_range_error(partition: TopicPartition, position: int, start: int, end: int) -> OffsetOutOfRangeError:
-    """For auto_offset_reset "none"; it is not raised."""
+    """Return the error for auto_offset_reset "none"; it is not raised here."""
     return OffsetOutOfRangeError(
-        f"{partition}: the position {position} is not in the log, which has offsets {start} to {end} (the end not "
-        'included). auto_offset_reset is "none": seek to where reading is to go on',
+        f"{partition}: the position {position} is not in the log, which has offsets {start} to {end} (exclusive). "
+        'auto_offset_reset is "none": seek to the offset to continue at',
         partition=partition,
         position=position,
         log_start_offset=start,
@@ -378,12 +382,12 @@ def out_of_range_error(partition: TopicPartition, position: int, start: int, end
 
 
 def _is_unavailable(error: KcodecError) -> bool:
-    """Validation: brokers before 2.1 have no such request, version 2 of it wants a right on the cluster."""
+    """Return whether validation is unavailable: brokers before 2.1, or no permission for version 2 on the cluster."""
     return isinstance(error, UnsupportedError) or getattr(error, "code", 0) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def _is_final(error: KcodecError) -> bool:
-    """Whether asking again cannot help."""
+    """Return whether a retry cannot help."""
     if isinstance(error, AuthenticationError | AuthorizationError | UnsupportedError):
         return True
     if not isinstance(error, BrokerError) or error.retriable:

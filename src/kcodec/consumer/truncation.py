@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what a consumer has read is still in the log: leader epochs (KIP-320).
+"""Detection of log truncation by leader epochs (KIP-320): is what a consumer has read still in the log?
 
-An unclean election makes a replica the leader that lacks records which were read already; others take their offsets,
-and a reader that goes on at its position misses them. So after each change of leader the new one is asked where the
-leader epoch of the last record consumed ends (OffsetForLeaderEpoch 2 to 4). Ends it below the position, the log was
-cut there. The rules are those of Java's consumer (OffsetsForLeaderEpochClient, SubscriptionState):
+An unclean election makes a replica the leader that lacks records which were read already. Other records get their
+offsets, and a reader that continues at its position misses them. So after each change of leader the new one is
+requested the end offset of the leader epoch of the last consumed record (OffsetForLeaderEpoch 2 to 4). If it is below
+the position, the log was truncated there. The rules are those of Java's consumer (OffsetsForLeaderEpochClient,
+SubscriptionState):
 
-    the leader knows of no such epoch (-1)      nothing can be told: as auto_offset_reset says; "none": the error
-    the epoch ends below the position           go on where it ends, the first offset that may differ; "none": the error
-    else                                        the position stands
-    brokers without leader epochs, or no right to ask (version 2 wants one on the cluster): the position stands
+    the leader has no such epoch (-1)           unknown: as auto_offset_reset says; "none": the error
+    the epoch ends below the position           continue at its end, the first offset that may differ; "none": the error
+    otherwise                                   the position is valid
+    brokers without leader epochs, or no permission (version 2 needs one on the cluster): the position is valid
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any, NamedTuple
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Answer, Question, by_topic
+from kcodec.cluster.retry_driver import ApiHandler, ItemResult, by_topic
 from kcodec.cluster.retry_routes import Leader
 from kcodec.errors import LogTruncationError
 from kcodec.offsets import TopicPartition
@@ -30,7 +31,7 @@ UNKNOWN = -1
 
 
 class Position(NamedTuple):
-    """What is to be validated. leader_epoch: of the leader that was asked last, as we knew it."""
+    """A position to validate. leader_epoch: the known epoch of the leader requested last."""
 
     offset: int
     position_epoch: int
@@ -38,23 +39,24 @@ class Position(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """What the leader says: the largest epoch it has that is not above the one asked for, and the offset behind it."""
+    """The leader's response: its largest epoch that is not above the requested one, and the end offset of that
+    epoch."""
 
     leader_epoch: int
     end_offset: int
 
     @property
     def is_known(self) -> bool:
-        """Whether the leader could tell."""
+        """Whether the leader knows the epoch."""
         return self.leader_epoch != UNKNOWN and self.end_offset != UNKNOWN
 
 
-def epoch_end_question(
+def epoch_end_handler(
     cluster: Cluster, requested: MutableMapping[TopicPartition, Position]
-) -> Question[TopicPartition, EpochEnd]:
-    """For `settle`: where the epochs of these positions end. The leader epochs in `requested` are set as they go out:
-    a leader that knows a newer one refuses ours (FENCED_LEADER_EPOCH), and is sent the epoch that the metadata has by
-    then."""
+) -> ApiHandler[TopicPartition, EpochEnd]:
+    """Return the handler for `request_items` that gets the end of the epochs of these positions. It sets the leader
+    epochs in `requested` when the request is sent: a leader with a newer epoch rejects ours (FENCED_LEADER_EPOCH), and
+    the next request has the epoch that the metadata has by then."""
 
     def of(topic: str, number: int) -> Any:
         position = requested[TopicPartition(topic, number)]._replace(leader_epoch=cluster.leader_epoch(topic, number))
@@ -63,7 +65,7 @@ def epoch_end_question(
             partition=number, current_leader_epoch=position.leader_epoch, leader_epoch=position.position_epoch
         )
 
-    return Question(
+    return ApiHandler(
         "validate position in",
         Leader(cluster),
         lambda some, until: messages.OffsetForLeaderEpochRequest(
@@ -78,28 +80,29 @@ def epoch_end_question(
     )
 
 
-def _ends(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, Answer]]:
+def _ends(response: Any, partitions: list[TopicPartition]) -> Iterator[tuple[TopicPartition, ItemResult]]:
     for topic in response.topics:
         for one in topic.partitions:
             end = EpochEnd(one.leader_epoch, one.end_offset)
-            yield TopicPartition(topic.topic, one.partition), Answer(one.error_code, end)
+            yield TopicPartition(topic.topic, one.partition), ItemResult(one.error_code, end)
 
 
 def is_truncated(position: Position, end: EpochEnd) -> bool:
-    """Whether the log was cut below the position, or nothing can be told."""
+    """Return whether the log was truncated below the position, or that is unknown."""
     return not end.is_known or end.end_offset < position.offset
 
 
 def truncation_error(partition: TopicPartition, position: Position, end: EpochEnd) -> LogTruncationError:
-    """For auto_offset_reset "none"; it is not raised."""
+    """Return the error for auto_offset_reset "none"; it is not raised here."""
     where = (
-        f"the log is what was read up to offset {end.end_offset} (leader epoch {end.leader_epoch})"
+        f"the log matches the records read up to offset {end.end_offset} (leader epoch {end.leader_epoch})"
         if end.is_known
-        else "the leader cannot tell up to where the log is what was read"
+        else "the leader does not know up to which offset the log matches the records read"
     )
     return LogTruncationError(
-        f"{partition}: records below the position {position.offset}, read in leader epoch {position.position_epoch}, "
-        f'are not in the log any more: {where}. auto_offset_reset is "none": seek to where reading is to go on',
+        f"{partition}: the log was truncated: records below the position {position.offset}, read in leader epoch "
+        f'{position.position_epoch}, are no longer in it; {where}. auto_offset_reset is "none": seek to the offset to '
+        "continue at",
         partition=partition,
         position=position.offset,
         position_epoch=position.position_epoch,

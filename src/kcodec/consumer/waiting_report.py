@@ -56,7 +56,7 @@ class _Problem:
 
 
 class _Found(NamedTuple):
-    """A problem as it is now. what: the sentence up to the duration; hint: the sentences behind it."""
+    """A current problem. what: the sentence up to the duration; hint: the sentences after it."""
 
     what: str
     hint: str
@@ -65,7 +65,7 @@ class _Found(NamedTuple):
 class WaitingReport:
     """The warnings of one consumer: see the module. Runs on the I/O thread or event loop.
 
-    subscription, membership: what is subscribed to, and the member of the group, as of now.
+    subscription, membership: return the current subscription and group member.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class WaitingReport:
         return f"consumer {settings.client_id!r}{group}"
 
     def _found(self) -> Iterator[tuple[Key, _Found]]:
-        """The problems that there are now."""
+        """The current problems."""
         if self._membership() is None and not self._assignment.partitions:
             return  # the application has not requested anything to read
         cluster = self._cluster
@@ -169,7 +169,7 @@ class WaitingReport:
                 yield ("pattern", pattern), _Found(f"pattern {pattern!r} has matched no topic", hint)
 
     def _topic_code(self, topic: str) -> int:
-        """The error of a topic in the metadata; NONE for one that is there."""
+        """Return the error of a topic in the metadata; NONE if it exists."""
         found = self._cluster.topics.get(topic)
         if found is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -191,7 +191,7 @@ class WaitingReport:
     # Partitions
 
     def _partitions(self) -> Iterator[tuple[Key, _Found]]:
-        """Partitions that are assigned and cannot be read, those of a topic with one problem together."""
+        """Yield partitions that are assigned and cannot be read, those of a topic with one problem together."""
         for kind, problem in (
             ("partition", self._missing),
             ("leader", self._without_leader),
@@ -217,7 +217,7 @@ class WaitingReport:
         if state.topic_partition.partition in there:
             return None
         hint = f"; last cause: UNKNOWN_TOPIC_OR_PARTITION, the topic has {len(there)} partitions, numbered from 0"
-        return _Found("cannot be read, as there has been no such partition", hint)
+        return _Found("cannot be read, as the partition has not existed", hint)
 
     def _without_leader(self, state: PartitionState) -> _Found | None:
         topic, number = state.topic_partition

@@ -19,7 +19,8 @@ class Batches:
     without an error. Raise DecodeError for an invalid header, and for a base offset of an earlier segment that does not
     increase. CRCs are checked by records() and ensure_valid() of a batch, and for the last batch of the active segment.
 
-    start: A batch boundary in the first segment.
+    start:  A batch boundary in the first segment.
+    limits: DecodeLimits: bounds on the size of a batch.
     """
 
     def __init__(self, segments: Sequence[Segment], limits: DecodeLimits, *, start: SegmentPosition = START) -> None:

@@ -57,7 +57,7 @@ class LeaderEpoch(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionMetadata:
-    """The contents of ``partition.metadata``: the topic id as Kafka writes it, 22 characters of base64."""
+    """The contents of ``partition.metadata``: version and topic_id, 22 characters of base64 as Kafka writes it."""
 
     version: int
     topic_id: str
@@ -70,7 +70,14 @@ class PartitionMetadata:
 
 @dataclass(frozen=True)
 class MetaProperties:
-    """The contents of ``meta.properties``; None for a missing value. other: further (name, value) pairs."""
+    """The contents of ``meta.properties``; None for a missing value.
+
+    version:      0 or 1.
+    cluster_id:   Id of the cluster.
+    node_id:      Id of the broker or controller.
+    directory_id: Id of the log directory (KIP-858).
+    other:        Further (name, value) pairs.
+    """
 
     version: int
     cluster_id: str | None
@@ -80,7 +87,10 @@ class MetaProperties:
 
 
 def read_offsets(path: str | os.PathLike[str], storage: Storage = LOCAL) -> dict[tuple[str, int], int]:
-    """Return the offsets in a checkpoint file by (topic, partition). Raise DecodeError with file and line."""
+    """Return the offsets in a checkpoint file by (topic, partition). Raise DecodeError with file and line.
+
+    path, storage: As in `kcodec.log.read_offset_index`.
+    """
     return dict(offset_entries(path, storage))
 
 
@@ -90,12 +100,18 @@ def offset_entries(path: str | os.PathLike[str], storage: Storage = LOCAL) -> It
 
 
 def read_leader_epochs(path: str | os.PathLike[str], storage: Storage = LOCAL) -> tuple[LeaderEpoch, ...]:
-    """Return the entries of a ``leader-epoch-checkpoint``. Raise DecodeError with file and line."""
+    """Return the entries of a ``leader-epoch-checkpoint``. Raise DecodeError with file and line.
+
+    path, storage: As in `kcodec.log.read_offset_index`.
+    """
     return tuple(_entries(path, storage, _leader_epoch, "epoch start_offset", "MAX_LEADER_EPOCHS_BYTES"))
 
 
 def read_partition_metadata(path: str | os.PathLike[str], storage: Storage = LOCAL) -> PartitionMetadata:
-    """Read ``partition.metadata``. Raise DecodeError for another version or a missing topic id."""
+    """Read ``partition.metadata``. Raise DecodeError for another version or a missing topic id.
+
+    path, storage: As in `kcodec.log.read_offset_index`.
+    """
     data = read_whole(path, storage, "MAX_PROPERTIES_BYTES")
     _check_text(data, path)
     lines = [*_LINE_END.split(data.decode("utf-8")), "", ""]
@@ -109,7 +125,10 @@ def read_partition_metadata(path: str | os.PathLike[str], storage: Storage = LOC
 
 
 def read_meta_properties(path: str | os.PathLike[str], storage: Storage = LOCAL) -> MetaProperties:
-    """Read ``meta.properties`` (version 0: broker.id, version 1: node.id). Raise DecodeError if a value is invalid."""
+    """Read ``meta.properties`` (version 0: broker.id, version 1: node.id). Raise DecodeError if a value is invalid.
+
+    path, storage: As in `kcodec.log.read_offset_index`.
+    """
     data = read_whole(path, storage, "MAX_PROPERTIES_BYTES")
     found = {one.name: one.value for one in read_properties(data.decode("latin-1"))}  # as Properties.load reads bytes
 

@@ -146,6 +146,8 @@ class ChunkReader(Protocol):
 class Chunks(Iterator[DecodedRecords]):
     """An iterator over chunks, DecodedRecords of at most max_rows rows and about 32 MB.
 
+    verdict: The outcome of transactions. options: As in ``Log.to_arrow``.
+
     With several threads ranges are read in parallel and returned in order. The records before a corrupt batch are
     returned before its error is raised. Files and threads are released at the end, by close(), and when the iterator is
     deleted.
@@ -448,6 +450,8 @@ class RecordsStream:
 
     Pass it to any library that accepts ``__arrow_c_stream__`` (``pyarrow.RecordBatchReader.from_stream(stream)``,
     polars, duckdb), or iterate over it for chunks of DecodedRecords. Each use reads the log again.
+
+    Log.to_arrow() creates it, with the function that begins to read and its options.
     """
 
     def __init__(self, read: Callable[[StreamOptions], Chunks], options: StreamOptions) -> None:

@@ -52,6 +52,7 @@ RENAMED = re.compile(r".+\.[0-9a-zA-Z_-]+-(delete|future|stray)")
 class OtherEntry(NamedTuple):
     """An entry of a log directory that is not a partition.
 
+    name: Name in the directory.
     kind: "delete" (a partition that is being deleted), "future" (one that is being moved here), "stray" (one that the
           cluster no longer assigns to the broker), "directory" or "file".
     """
@@ -63,7 +64,8 @@ class OtherEntry(NamedTuple):
 class LogDirectory(Mapping[str, Log]):
     """The partitions of a log directory by name, ``directory["orders-0"]``, or by TopicPartition.
 
-    Created by ``kcodec.open``. It keeps no file open and can be pickled. The directory is listed once; a partition is
+    Created by ``kcodec.open`` from the `storage` and its `entries`. It keeps no file open and can be pickled. The
+    directory is listed once; a partition is
     opened each time it is requested. Iteration returns names in order of topic and partition.
     """
 
@@ -203,13 +205,19 @@ class LogDirectory(Mapping[str, Log]):
     # ---------------------------------------------------------------------------------------------------- coordinators
 
     def transaction_states(self, on_error: str = "raise") -> dict[str, TransactionState]:
-        """Return the last state of each transactional id in this directory's partitions of ``__transaction_state``."""
+        """Return the last state of each transactional id in this directory's partitions of ``__transaction_state``.
+
+        on_error: As in `kcodec.log.transaction_states`.
+        """
         from kcodec.log.internal.transactions import transaction_states
 
         return transaction_states(self._logs(TRANSACTION_STATE_TOPIC), on_error)
 
     def group_offsets(self, on_error: str = "raise") -> dict[str, GroupOffsets]:
-        """Return the committed offsets of each group in this directory's partitions of ``__consumer_offsets``."""
+        """Return the committed offsets of each group in this directory's partitions of ``__consumer_offsets``.
+
+        on_error: As in `kcodec.log.group_offsets`.
+        """
         from kcodec.log.internal.offsets import group_offsets
 
         return group_offsets(self._logs(CONSUMER_OFFSETS_TOPIC), on_error)
@@ -262,6 +270,7 @@ def open(  # noqa: A001  the public name is kcodec.open
     topic, partition: Needed if the name of the directory (``orders-0``) does not contain them.
     high_watermark:   Records from this offset on are ignored; None: no record is.
     check_crcs:       Whether to verify the CRC of each batch that is read; verify_crc is its deprecated name.
+    limits:           DecodeLimits for reading.
 
     topic, partition and high_watermark are for one partition; with a log directory they raise ValueError.
 
@@ -304,6 +313,8 @@ def open_log_directory(
 ) -> LogDirectory:
     """Open a log directory: one with partition directories, or with files that only a broker writes.
 
+    The arguments are those of open().
+
     Raise FileNotFoundError if the directory does not exist or has neither, and ValueError for a partition directory.
     """
     storage, place = storage_at(path, filesystem)
@@ -315,8 +326,8 @@ def open_log_directory(
     marks = {META_PROPERTIES, *OFFSET_CHECKPOINTS}
     if not any(_partition_of(one) or (one.name in marks and not one.is_directory) for one in entries):
         raise FileNotFoundError(
-            f"{place}: no segment is there (20 digits and .log, as Kafka names them), so it is no partition directory, "
-            f"and no {META_PROPERTIES}, checkpoint or directory named topic-partition, so it is no log directory"
+            f"{place}: the directory has no segment (20 digits and .log), as a partition directory has, and no "
+            f"{META_PROPERTIES}, checkpoint or directory named topic-partition, as a log directory has"
         )
     return LogDirectory(place, storage, entries, check_crcs=checks_crcs(check_crcs, verify_crc), limits=limits)
 

@@ -233,7 +233,7 @@ class GrowingLog:
         there = "no segment is left" if first is None or self._is_alone else f"the log begins at offset {first} now"
         return FileNotFoundError(
             f"{self._segment.path}: deleted while it was followed, and its batches from offset {self.next_offset} on "
-            f"were not read: {there}; open the log again to go on from what is left"
+            f"were not read: {there}; open the log again to continue with the remaining data"
         )
 
     def _truncated(self, end: int, next_offset: int | None = None) -> DecodeError:
@@ -298,7 +298,7 @@ class GrowingLog:
         if probe.last_position >= self._position:
             batch = batch_at(file, probe.last_position, ahead, self._limits)
             if batch is not None and computed_crc(file, batch) != batch.crc:
-                ahead, refused = batch.position, DecodeError("a bad crc", position=batch.position, path=file.path)
+                ahead, refused = batch.position, DecodeError("a wrong CRC", position=batch.position, path=file.path)
                 is_more = False
         if ahead > self._position:
             self._walk(file, ahead)

@@ -53,7 +53,11 @@ class TimeIndexEntry(NamedTuple):
 class TransactionIndexEntry(NamedTuple):
     """An entry of ``.txnindex``: an aborted transaction.
 
-    last_offset: Offset of its marker. last_stable_offset: the last stable offset after the marker.
+    version:            0.
+    producer_id:        Producer of the transaction.
+    first_offset:       Offset of its first record.
+    last_offset:        Offset of its marker.
+    last_stable_offset: The last stable offset after the marker.
     """
 
     version: int
@@ -130,7 +134,11 @@ class _Index(Sequence[Entry], Generic[Entry]):
 
 
 class OffsetIndex(_Index[OffsetIndexEntry]):
-    """An ``.index`` file: a sequence of OffsetIndexEntry(offset, position)."""
+    """An ``.index`` file: a sequence of OffsetIndexEntry(offset, position).
+
+    path: the file; base_offset: what its offsets are relative to; data: the bytes of its entries; preallocated_entries:
+    number of zero entries after them; remaining_bytes: number of bytes of an incomplete last entry.
+    """
 
     LAYOUT = OFFSET_ENTRY
     FIELDS = (("offset", ">i4", True), ("position", ">i4", False))
@@ -140,7 +148,11 @@ class OffsetIndex(_Index[OffsetIndexEntry]):
 
 
 class TimeIndex(_Index[TimeIndexEntry]):
-    """A ``.timeindex`` file: a sequence of TimeIndexEntry(timestamp, offset)."""
+    """A ``.timeindex`` file: a sequence of TimeIndexEntry(timestamp, offset).
+
+    path: the file; base_offset: what its offsets are relative to; data: the bytes of its entries; preallocated_entries:
+    number of zero entries after them; remaining_bytes: number of bytes of an incomplete last entry.
+    """
 
     LAYOUT = TIME_ENTRY
     FIELDS = (("timestamp", ">i8", False), ("offset", ">i4", True))
@@ -150,7 +162,11 @@ class TimeIndex(_Index[TimeIndexEntry]):
 
 
 class TransactionIndex(_Index[TransactionIndexEntry]):
-    """A ``.txnindex`` file: a sequence of TransactionIndexEntry, in order of the markers."""
+    """A ``.txnindex`` file: a sequence of TransactionIndexEntry, in order of the markers.
+
+    path: the file; base_offset: what its offsets are relative to; data: the bytes of its entries; preallocated_entries:
+    number of zero entries after them; remaining_bytes: number of bytes of an incomplete last entry.
+    """
 
     LAYOUT = TRANSACTION_ENTRY
     FIELDS = (
@@ -174,7 +190,12 @@ def named_offset(path: str | os.PathLike[str]) -> int | None:
 def read_offset_index(
     path: str | os.PathLike[str], base_offset: int | None = None, storage: Storage = LOCAL
 ) -> OffsetIndex:
-    """Return the entries of an ``.index`` file. base_offset: of the segment; default: from the file's name, else 0."""
+    """Return the entries of an ``.index`` file.
+
+    path:        The file, in `storage`.
+    base_offset: Base offset of the segment; None: the one in the file's name, else 0.
+    storage:     Where the file is; by default the local file system.
+    """
     data = read_whole(path, storage)
     return OffsetIndex(*_parts(path, base_offset, data, OFFSET_ENTRY, entries_in(data, OFFSET_ENTRY.size)))
 
@@ -182,7 +203,7 @@ def read_offset_index(
 def read_time_index(
     path: str | os.PathLike[str], base_offset: int | None = None, storage: Storage = LOCAL
 ) -> TimeIndex:
-    """Return the entries of a ``.timeindex`` file. base_offset: as in read_offset_index."""
+    """Return the entries of a ``.timeindex`` file. path, base_offset, storage: as in read_offset_index."""
     data = read_whole(path, storage)
     count = entries_in(data, TIME_ENTRY.size)
     if len(data) == TIME_ENTRY.size:
@@ -192,6 +213,8 @@ def read_time_index(
 
 def read_transaction_index(path: str | os.PathLike[str], storage: Storage = LOCAL) -> TransactionIndex:
     """Return the entries of a ``.txnindex`` file. Raise UnsupportedError for a version other than 0.
+
+    path, storage: As in read_offset_index.
 
     Zeros at the end are counted in `preallocated_entries`, as in the other indexes: an entry has an offset above 0.
     """

@@ -50,7 +50,8 @@ def open_segment(
     limits: DecodeLimits = DEFAULT_LIMITS,
     verify_crc: bool | None = None,
 ) -> Log:
-    """Open one ``.log`` file alone. A transaction whose marker is in another segment has no known outcome.
+    """Open one ``.log`` file alone, with the arguments of open(). A transaction whose marker is in another segment has
+    no known outcome.
 
     The segment counts as active, so that a torn tail ends it, unless the directory has a later segment. A
     ``.checkpoint`` snapshot of the cluster's metadata is read in the same way; it is written as a whole, so that a torn
@@ -89,6 +90,8 @@ def open_partition(
     verify_crc: bool | None = None,
 ) -> Log:
     """Open a partition directory: its segments in order of offsets, of which the last is active.
+
+    The arguments are those of open().
 
     If the log cleaner was interrupted, the segments are those that a broker has after it starts: a ``.swap`` replaces
     other segments, ``.cleaned`` and ``.deleted`` are ignored. Raise DecodeError if the offsets of segments overlap.
@@ -131,7 +134,7 @@ def _nothing_in(storage: Storage, directory: str) -> Exception:
             f"{directory} is a log directory of {len(partitions)} partitions: kcodec.open opens it, open_partition one "
             f"of them, {partitions[0]} for example"
         )
-    return FileNotFoundError(f"{directory}: no segment is there (20 digits and .log, as Kafka names them)")
+    return FileNotFoundError(f"{directory}: the directory has no segment (20 digits and .log)")
 
 
 class SegmentName(NamedTuple):

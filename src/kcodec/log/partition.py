@@ -38,7 +38,8 @@ class Log:
     """The log of a partition: one segment, or all segments of its directory.
 
     Created by ``kcodec.open``. It keeps no file open and can be pickled. path: the file or directory; topic and
-    partition: None if unknown; segments: in order of offsets; further attributes are the options of open().
+    partition: None if unknown; segments: in order of offsets; further attributes are the options of open():
+    high_watermark, check_crcs, limits.
 
     Reading advances a position as Java's consumer does: records below the log start are left out, and no offset is
     returned twice. The outcome of transactions is found by the end markers in all segments, with one walk over the
@@ -378,6 +379,7 @@ class Log:
     def verdict(self, isolation_level: str = "read_committed", on_error: str = "raise") -> Verdict:
         """Return what ``read_split`` needs to know about the rest of this log, for example in another process.
 
+        isolation_level: As in ``records``.
         on_error: "skip" finds the outcome of transactions across corruption where it is certain, "stop" before it.
         """
         start = self.log_start_offset
@@ -396,7 +398,8 @@ class Log:
     ) -> list[Split]:
         """Return ranges of whole batches of at most max_bytes; those outside [start_offset, end_offset) are left out.
 
-        A larger batch is a range alone. The headers are read once, for this and for the outcome of transactions.
+        on_error: As in ``verdict``. A larger batch is a range alone. The headers are read once, for this and for the
+        outcome of transactions.
         """
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")

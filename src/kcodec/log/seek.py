@@ -53,7 +53,7 @@ START = SegmentPosition(0, 0)
 
 
 class IndexDisagreesError(Exception):
-    """A time index does not lead to an answer that the log bears out. Internal."""
+    """A time index leads to no offset that the log confirms. Internal."""
 
 
 # -------------------------------------------------------------------------------------------------------------- offsets

@@ -80,7 +80,7 @@ def is_last_segment(path: str, storage: Storage = LOCAL) -> bool:
 
 
 class Tail(NamedTuple):
-    """Data after the last valid batch: where it begins, its size, and the reason why it is invalid."""
+    """Data after the last valid batch: its position, its size (remaining_bytes), and the reason why it is invalid."""
 
     position: int
     remaining_bytes: int

@@ -32,6 +32,7 @@ SEQUENCE_RANGE = 1 << 31
 class ProducerState:
     """The state of one producer, by which a broker recognizes duplicates and gaps.
 
+    producer_id, producer_epoch: Identity of the producer.
     last_sequence, last_offset, offset_delta: Of its last data batch; -1, -1 and 0 if unknown, as after a marker that
                        raised the epoch.
     timestamp:         Of its last batch or marker, in ms.
@@ -67,7 +68,13 @@ _STORED = attrgetter(*(field.name for field in fields(ProducerState)[:-1]))
 
 @dataclass(frozen=True)
 class ProducerSnapshot:
-    """A ``.snapshot`` file: producer states before `offset` (None if the file's name is not Kafka's)."""
+    """A ``.snapshot`` file: the states of producers before an offset.
+
+    path:         The file.
+    offset:       From the file's name; None for another name.
+    version, crc: Header fields of the file.
+    producers:    A ProducerState for each producer.
+    """
 
     path: str
     offset: int | None
@@ -81,6 +88,8 @@ class ProducerSnapshot:
 
 def read_snapshot(path: str | os.PathLike[str], storage: Storage = LOCAL) -> ProducerSnapshot:
     """Return the producers in a ``.snapshot`` file, whose CRC and size are verified.
+
+    path, storage: As in `read_offset_index`.
 
     Raise TruncatedError if the file is too short, UnsupportedError for another version, and CorruptBatchError for a
     wrong CRC or extra bytes.
@@ -123,7 +132,10 @@ def pack_snapshot(producers: Iterable[ProducerState]) -> bytes:
 
 
 def write_snapshot(path: str | os.PathLike[str], producers: Iterable[ProducerState]) -> None:
-    """Write a ``.snapshot`` file that a broker loads; it appears complete or not at all."""
+    """Write a ``.snapshot`` file that a broker loads; it appears complete or not at all.
+
+    path: The file. producers: A ProducerState for each producer.
+    """
     write_whole(path, pack_snapshot(producers))
 
 

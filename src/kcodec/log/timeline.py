@@ -43,11 +43,13 @@ RANGE_BYTES = 1 << 20
 class Transaction:
     """A transaction of a producer in one partition.
 
+    producer_id:    Producer of the transaction.
     first_offset, last_offset: Of its data; None if only its marker exists (an empty transaction, or one whose data was
                                deleted or compacted).
     marker_offset, marker_timestamp, coordinator_epoch: Of its end marker; None while it is open.
     producer_epoch: Of the marker; of the last batch while the transaction is open.
     state:          "committed", "aborted" or "open".
+    first_timestamp: Timestamp of its first batch.
 
     Timestamps are in ms.
     """
@@ -90,7 +92,7 @@ class Verdict:
 
     @classmethod
     def of_aborted(cls, aborted: Iterable[AbortedTransaction], log_start_offset: int) -> Verdict:
-        """Return that of a reader who reads nothing at or behind the first offset of an open transaction."""
+        """Return that of a reader that stops before the first offset of an open transaction."""
         return cls(AbortedTransactions(list(aborted)), None, log_start_offset)
 
     def between(self, first_offset: int, next_offset: int) -> Verdict:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How bytes and time move: connections, sockets, TLS, and the thread and asyncio loops that run flows."""
+"""I/O of a client: connections, sockets, TLS, and the thread and asyncio loops that run flows."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a client in a running asyncio loop: its transports, its timers, its tasks."""
+"""The event loop of an asyncio client: its transports, timers and tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class AsyncioLoop(IoLoop):
-    """One client on the loop that runs where the first call is made; all calls come from that loop's thread."""
+    """Runs one client in the event loop of its first call. All calls must come from that loop."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
@@ -41,8 +41,8 @@ class AsyncioLoop(IoLoop):
         loop.call_soon_threadsafe(run)
 
     async def run(self, flow: Flow[T], timeout: float | None = None) -> T:
-        """Run a flow to its end. timeout: seconds its own deadline allows; a little later it is cancelled and
-        DeliveryTimeoutError raised. Cancelling the await cancels the flow."""
+        """Run a flow to its end. timeout: seconds of the flow's own deadline. A little later the flow is cancelled and
+        DeliveryTimeoutError is raised. Cancelling the await cancels the flow."""
         self._check()
         loop = self._begin()
         waiter: asyncio.Future[T] = loop.create_future()
@@ -60,14 +60,14 @@ class AsyncioLoop(IoLoop):
         except TimeoutError as error:
             if task.done:
                 raise
-            raise DeliveryTimeoutError(f"the call did not end within {timeout:g} s") from error
+            raise DeliveryTimeoutError(f"the call did not finish within {round(timeout or 0.0, 2):g} s") from error
         finally:
             self._running.discard(waiter)
             if not task.done:
                 task.cancel()
 
     async def close(self, timeout: float = 5.0) -> None:
-        """End the client; flows that still run are cancelled. Idempotent."""
+        """End the client and cancel its running flows. Idempotent."""
         if self._is_closing or self._process != os.getpid():
             return
         if self._loop is not None:
@@ -92,14 +92,14 @@ class AsyncioLoop(IoLoop):
         return self._loop
 
     def check_wait(self) -> None:
-        """Raise RuntimeError in another event loop than the client's: nothing there would wake the caller."""
+        """Raise RuntimeError outside the client's event loop, where the call would never be woken."""
         running = asyncio._get_running_loop()
         loop = self._loop
         if loop is not None and running is not loop and (running is not None or loop.is_closed()):
-            state = "is closed" if loop.is_closed() else "is another one"
+            state = "is closed" if loop.is_closed() else "is not the current one"
             raise RuntimeError(
-                f"this client belongs to the event loop of its first call, which {state}: make a client in the event"
-                " loop that uses it, and close it there"
+                f"this client belongs to the event loop of its first call, which {state}: create and close a client in"
+                " the event loop that uses it"
             )
 
     @property
@@ -108,7 +108,7 @@ class AsyncioLoop(IoLoop):
         return self._loop
 
     def turn(self) -> None:
-        """Let the flows go on, and be woken when the next of them must."""
+        """Run the flows that are ready, and schedule the next wakeup."""
         if self._is_closing or self._error is not None or self._loop is None:
             return
         try:
@@ -128,7 +128,7 @@ class AsyncioLoop(IoLoop):
     def _give_up(self, error: BaseException) -> None:
         for waiter in list(self._running):
             if not waiter.done():
-                waiter.set_exception(TransportError(f"the call was given up: {error}"))
+                waiter.set_exception(TransportError(f"the call was cancelled: {error}"))
 
     def run_blocking(self, function: Callable[[], Any], done: Done) -> None:
         """Run a function on the loop's executor; `done` is called with its end on the loop."""
@@ -150,7 +150,7 @@ class AsyncioLoop(IoLoop):
         future.add_done_callback(self._tasks.discard)
 
     def open(self, address: Address, connection: Connection) -> None:
-        """Let asyncio resolve and dial."""
+        """Let asyncio resolve the host and connect."""
         assert self._loop is not None
         self._keep(self._loop.create_task(self._open(address, connection)))
 
@@ -164,7 +164,7 @@ class AsyncioLoop(IoLoop):
 
 
 class _Protocol(asyncio.BufferedProtocol):
-    """Between asyncio's transport and a connection."""
+    """Connects asyncio's transport with a connection."""
 
     def __init__(self, io_loop: AsyncioLoop, connection: Connection) -> None:
         self._io_loop = io_loop
@@ -178,7 +178,7 @@ class _Protocol(asyncio.BufferedProtocol):
         self._io_loop.turn()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._connection.room()
+        return self._connection.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._connection.received(nbytes)
@@ -191,7 +191,7 @@ class _Protocol(asyncio.BufferedProtocol):
     # What the connection calls
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Send, as soon as may be."""
+        """Send as soon as possible."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(parts)
 

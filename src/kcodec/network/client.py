@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client without its I/O loop: options, scheduler, network and cluster, wired together; and what both loops share.
+"""A client without its I/O loop: options, scheduler, network and cluster; and what both I/O loops share.
 
 `kcodec.network.thread_loop` runs a client on a thread, `kcodec.network.asyncio_loop` in an event loop.
 """
@@ -35,7 +35,7 @@ GRACE_SECONDS = 0.5
 
 
 class Client:
-    """The parts of a client. clock: monotonic seconds, never the wall's; random: for jitter and choice."""
+    """The components of a client. clock: monotonic seconds; random: for jitter and random choices."""
 
     def __init__(self, options: ClientConfig, clock: Clock = time.monotonic, random: Random | None = None) -> None:
         load_for_flows()
@@ -59,7 +59,7 @@ class Client:
         self._keeper: Task[None] | None = None
 
     def start(self, opener: Opener, run_blocking: Callable[[Callable[[], Any], Done], None]) -> None:
-        """Begin to keep metadata fresh; called by the I/O loop."""
+        """Start to keep metadata up to date; called by the I/O loop."""
         self.scheduler.run_blocking = run_blocking
         self.network.wire(self.scheduler, self.cluster, opener)
         self._keeper = self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
@@ -72,14 +72,14 @@ class Client:
         self.network.close()
 
     def crash(self, error: BaseException) -> None:
-        """The I/O loop cannot go on."""
+        """Stop the client after a failure of its I/O loop."""
         log.critical("the loop of this client failed: %s", error, exc_info=error)
-        for tell in self.on_crash:
-            tell(error)
+        for callback in self.on_crash:
+            callback(error)
 
 
 class IoLoop:
-    """What a client's I/O thread and its event loop share: which process may use them, and whether they still run."""
+    """The common part of I/O thread and event loop: which process may use them, and whether they are running."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -89,14 +89,14 @@ class IoLoop:
 
     @property
     def is_closed(self) -> bool:
-        """Whether close was called, or the loop failed, or this is another process than the client's."""
+        """Whether the client was closed, its loop failed, or this is a forked process."""
         return self._is_closing or self._error is not None or self._process != os.getpid()
 
     def _check(self) -> None:
-        """Raise TransportError if the loop runs no flows, or no longer."""
+        """Raise TransportError if the loop cannot run flows."""
         if self._process != os.getpid():
             raise TransportError(
-                f"this client belongs to process {self._process}: a forked process ({os.getpid()}) must make its own"
+                f"this client belongs to process {self._process}; the forked process {os.getpid()} must create its own"
             )
         if self._error is not None:
             raise TransportError(f"the loop of this client failed: {self._error}") from self._error
@@ -105,9 +105,9 @@ class IoLoop:
 
 
 def pass_on(task: Task[T], waiter: Future[T] | asyncio.Future[T]) -> None:
-    """Give the end of a flow to the call that waits for it."""
+    """Pass the result of a flow to the call that waits for it."""
     if isinstance(task.error, CancelledFlow):
-        waiter.set_exception(TransportError("the client was closed before the call ended"))
+        waiter.set_exception(TransportError("the client was closed before the call finished"))
     elif task.error is not None:
         waiter.set_exception(task.error)
     else:

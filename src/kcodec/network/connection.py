@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection to one broker, without its socket: what arrives goes in, what is to be sent comes out.
+"""One connection to one broker, without its socket: received bytes go in, bytes to send come out.
 
     opening -> (TLS) -> negotiating: ApiVersions, SASL -> ready -> closed
-                                        ^ again before the SASL session ends (KIP-368): requests wait, answers go on
+                                        ^ again before the SASL session ends (KIP-368): new requests wait
 
-The I/O loop opens the transport and calls `connected`, `received`, `closed`; the connection calls its `write` and
+The I/O loop opens the transport and calls `connected`, `received` and `closed`; the connection calls its `write` and
 `close`.
 """
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError
 from kcodec.flow import Address, ByVersion, Call, Clock, Done, Flow, Reply, Task
-from kcodec.network.negotiation import ask_versions, over, renewal_delay
+from kcodec.network.negotiation import over, renewal_delay, request_versions
 from kcodec.network.options import ClientConfig
 from kcodec.network.tls_layer import TlsLayer
 from kcodec.protocol.frame import FrameReader, correlation_id_of, decode_response, encode_request_parts
@@ -40,13 +40,13 @@ UNREQUESTED_BYTES = 64 * 1024
 
 
 class Transport(Protocol):
-    """The I/O loop's end of a connection."""
+    """A connection's transport in the I/O loop."""
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Send these bytes, in order, as soon as may be; never blocks."""
+        """Send these bytes, in order, as soon as possible; never block."""
 
     def close(self) -> None:
-        """Close at once; no more calls come from it."""
+        """Close at once; the transport makes no more calls."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Trace:
 
 
 class ConnectionOwner(ABC):
-    """What a connection needs of the client that it belongs to. clock: monotonic seconds; random: for jitter."""
+    """What a connection needs of its client. clock: monotonic seconds; random: for jitter."""
 
     scheduler: Scheduler
 
@@ -86,7 +86,8 @@ class ConnectionOwner(ABC):
 
     @abstractmethod
     def last_failure(self, node_id: int) -> BaseException | None:
-        """Return why the last connection to a broker failed; None if it did not, or if another is ready since."""
+        """Return why the last connection to a broker failed; None if it did not, or if another has become ready
+        since."""
 
     def observe(self, kind: str, connection: Connection, message: Any, version: int, correlation_id: int) -> None:
         """Show a request or a response to the watchers, if there are any."""
@@ -119,7 +120,7 @@ class _PendingCall:
 
 
 class Connection:
-    """See the module. node_id: the broker's, or negative for a bootstrap address."""
+    """A connection; see the module. node_id: the broker's, or negative for a bootstrap address."""
 
     def __init__(self, network: ConnectionOwner, node_id: int, address: Address, channel: str) -> None:
         self.network = network
@@ -149,18 +150,18 @@ class Connection:
 
     @property
     def name(self) -> str:
-        """How errors and logs call the other end."""
+        """The name of the peer in errors and logs."""
         return f"broker {self.node_id} ({self.address})" if self.node_id >= 0 else f"bootstrap server {self.address}"
 
     @property
     def load(self) -> int:
-        """Requests that wait or are not answered."""
+        """The number of requests that wait, or have no response yet."""
         return len(self._in_flight) + len(self._waiting)
 
     # Calls
 
     def submit(self, call: Call, done: Done) -> Callable[[], None]:
-        """Send a call as soon as the connection is ready; returned is how to give it up."""
+        """Send a call as soon as the connection is ready. Return a function that cancels it."""
         pending = self._start(call, done)
         self._waiting.append(pending)
         self._send_waiting()
@@ -189,7 +190,7 @@ class Connection:
             self._send(self._waiting.popleft())
 
     def _unmuted(self) -> None:
-        """The throttling is over, unless a response has prolonged it meanwhile."""
+        """End the throttling, unless a response has prolonged it meanwhile."""
         self._unmute = None
         self._send_waiting()
 
@@ -200,7 +201,7 @@ class Connection:
         try:
             if pending.version < 0:
                 if self.versions is None:
-                    raise TransportError(f"{self.name}: its versions are not known yet")
+                    raise TransportError(f"{self.name}: its API versions are not known yet")
                 pending.version = self.versions.choose(call.kind, call.lowest, call.highest, self.name)
             request = call.request.build(pending.version) if type(call.request) is ByVersion else call.request
             parts = encode_request_parts(
@@ -234,9 +235,9 @@ class Connection:
         elif pending in self._in_flight:
             # Answers come in order: behind one that does not come, none will. A new connection begins afresh.
             self._in_flight.remove(pending)
-            reason = f"{self.name}: no answer to {what} within {seconds:.1f} s"
+            reason = f"{self.name}: no response to {what} within {seconds:.1f} s"
             pending.finish(None, RequestTimedOutError(reason, possibly_sent=True))
-            self.close(TransportError(f"{reason}; the connection was given up"))
+            self.close(TransportError(f"{reason}; the connection was closed"))
 
     # What the I/O loop calls
 
@@ -257,22 +258,22 @@ class Connection:
             return
         self._run_tls(b"")
 
-    def room(self) -> memoryview:
-        """Where the transport puts the next bytes that come; `received` says how many."""
-        return self._reader.room() if self._tls is None else self._tls.room
+    def get_buffer(self) -> memoryview:
+        """Return the memory for the next received bytes; `received` gets their number."""
+        return self._reader.get_buffer() if self._tls is None else self._tls.buffer
 
     def received(self, count: int) -> None:
-        """Bytes came into `room`."""
+        """Handle bytes that were received into `get_buffer`."""
         if self.is_closed:
             return
         self.network.metrics.count("bytes.received", count, node=self.node_id)
         if self._tls is not None:
-            self._run_tls(bytes(self._tls.room[:count]))
+            self._run_tls(bytes(self._tls.buffer[:count]))
         else:
             self._take(lambda: self._reader.arrived(count))
 
     def closed(self, error: BaseException | None) -> None:
-        """The other side closed, or the transport could not be opened."""
+        """Handle the end of the connection, or the failure to open it."""
         if self._negotiation is not None and not self._negotiation.done:
             # A broker that refuses a login says why and closes in one breath: its answer is taken first.
             self.network.scheduler.call_soon(lambda: self._ended(error))
@@ -287,26 +288,26 @@ class Connection:
             return
         doing = "the connection was closed" if self.is_ready else self._stage()
         hint = self._hint(error)
-        self.close(TransportError(f"{self.name}: {doing}{f': {_told(error)}' if error else ''}{hint}"))
+        self.close(TransportError(f"{self.name}: {doing}{f': {_error_text(error)}' if error else ''}{hint}"))
 
     def _stage(self) -> str:
         if self._transport is None:
             return "no connection"
         if self._tls is not None and not self._tls.is_established:
-            return "the connection ended during the TLS handshake (does this listener speak TLS?)"
-        return "the connection ended while versions and authentication were negotiated"
+            return "the connection ended during the TLS handshake (check that this listener uses TLS)"
+        return "the connection ended during the negotiation of versions and authentication"
 
     def _hint(self, error: BaseException | None) -> str:
         if self._transport is None or error is not None or self.address in self.network.spoken_with:
             return ""
         if not self.is_ready and self._tls is None:
-            return " (does this listener expect TLS? security_protocol says plaintext)"
+            return " (if this listener requires TLS, set security_protocol to SSL or SASL_SSL)"
         if self.is_ready and not self.network.options.security.mechanism_name:
-            return " (does this listener demand SASL? security_protocol is without it)"
+            return " (if this listener requires SASL, set security_protocol to SASL_PLAINTEXT or SASL_SSL)"
         return ""
 
     def close(self, error: BaseException) -> None:
-        """Close for this reason; every call without a response ends with it."""
+        """Close for this reason; every call without a response fails with it."""
         if self.is_closed:
             return
         self.is_closed, was_ready, self.is_ready = True, self.is_ready, False
@@ -364,23 +365,23 @@ class Connection:
     def _take(self, frames: Callable[[], list[bytes | memoryview]]) -> None:
         try:
             for frame in frames():
-                self._answered(frame)
+                self._on_response(frame)
                 if self.is_closed:
                     return
         except KcodecError as error:
             self.close(_because(error, f"{self.name}: {error}"))  # such as a limit: the caller can request less
 
     def _response_limit(self, behind: int) -> int | None:
-        """The most bytes of a response, by the request that it belongs to: responses come in order."""
+        """Return the maximum size of the response to the request at this position; responses arrive in order."""
         if behind < len(self._in_flight):
             return self._in_flight[behind].call.max_response_bytes
         return UNREQUESTED_BYTES
 
-    def _answered(self, frame: bytes | memoryview) -> None:
+    def _on_response(self, frame: bytes | memoryview) -> None:
         correlation_id = correlation_id_of(frame)
         if not self._in_flight or self._in_flight[0].correlation_id != correlation_id:
-            wanted = self._in_flight[0].correlation_id if self._in_flight else "none"
-            self.close(TransportError(f"{self.name}: answer {correlation_id} came, expected was {wanted}"))
+            expected = self._in_flight[0].correlation_id if self._in_flight else "none"
+            self.close(TransportError(f"{self.name}: got correlation id {correlation_id}, expected {expected}"))
             return
         pending = self._in_flight.popleft()
         self.last_used = self.network.clock()
@@ -390,7 +391,7 @@ class Connection:
         try:
             message = decode_response(frame, request_class, pending.version)
         except KcodecError as error:
-            reason = f"{self.name}: its answer to {request_class.__name__} v{pending.version} cannot be read: {error}"
+            reason = f"{self.name}: its response to {request_class.__name__} v{pending.version} cannot be read: {error}"
             failure = TransportError(reason, possibly_sent=True)
             pending.finish(None, failure)
             self.close(failure)
@@ -406,16 +407,16 @@ class Connection:
     # Negotiation
 
     def _negotiate(self) -> None:
-        self._run_negotiation(self._ask_and_authenticate(), f"negotiation with {self.name}")
+        self._run_negotiation(self._negotiation_flow(), f"negotiation with {self.name}")
 
-    def _ask_and_authenticate(self) -> Flow[None]:
-        """ApiVersions, then SASL. Raises BrokerError, AuthenticationError, TransportError."""
+    def _negotiation_flow(self) -> Flow[None]:
+        """Negotiate versions, then authenticate. Raises BrokerError, AuthenticationError, TransportError."""
         timeout = self.network.options.request_timeout_ms / 1000
-        self.versions = yield from over(self._start_at_once, ask_versions(self.name, timeout))
+        self.versions = yield from over(self._start_at_once, request_versions(self.name, timeout))
         yield from self._authenticate()
 
     def _authenticate(self) -> Flow[None]:
-        """SASL, where options ask for it; a session that ends is renewed before it does (KIP-368)."""
+        """Authenticate by SASL if the options require it; the session is renewed before it ends (KIP-368)."""
         network = self.network
         timeout = network.options.request_timeout_ms / 1000
         flow = network.options.security.authenticate(self.address.host, network.clock, timeout)
@@ -428,7 +429,7 @@ class Connection:
             self.call_at(started + renewal_delay(lifetime, network.random), self._renew_session)
 
     def _renew_session(self) -> None:
-        """Authenticate again on this connection: no request goes out meanwhile, answers may come in (KIP-368)."""
+        """Authenticate again on this connection: no new request is sent meanwhile, responses may arrive (KIP-368)."""
         self.is_ready = False
         self._run_negotiation(self._authenticate(), f"re-authentication with {self.name}")
 
@@ -450,7 +451,7 @@ class Connection:
         self._send_waiting()
 
     def _start_at_once(self, call: Call, done: Done) -> Callable[[], None]:
-        """Send a call of the negotiation at once, before the connection is ready for others."""
+        """Send a call of the negotiation before the connection is ready for others."""
         pending = self._start(call, done)
         if call.lowest == call.highest:
             pending.version = call.lowest
@@ -480,16 +481,17 @@ class Connection:
         self.call_at(again, self._watch_idleness)
 
 
-def _told(error: BaseException) -> str:
-    """What the system calls the error, however the I/O loop words it."""
+def _error_text(error: BaseException) -> str:
+    """Return the system's name of the error, whatever text the I/O loop gave it."""
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
         return os.strerror(error.errno)
     return str(error)
 
 
 def _as_sent(error: BaseException) -> BaseException:
-    """The same failure for a request whose bytes may have arrived. A refused login (of a session to be renewed) is no
-    exception: AuthenticationError says that nothing was sent, and the repeat of the request will meet it."""
+    """Return the same failure for a request whose bytes may have arrived. A rejected login (of a session to be renewed)
+    becomes a TransportError: AuthenticationError means that nothing was sent, and a retry of the request will get
+    it."""
     return _because(error.__cause__, getattr(error, "reason", str(error)), possibly_sent=True)
 
 

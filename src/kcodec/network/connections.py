@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections of a client: one for each broker and channel, opened when something is to be sent over it.
+"""The connections of a client: one for each broker and channel, opened when there is something to send.
 
-A call waits for its connection, and fails with it: after a failed attempt to connect, all calls that waited end
-with it, and the next attempt begins when the backoff of that broker is over. Repeating a call is the business of flows.
+A call waits for its connection and fails with it: after a failed attempt to connect, all waiting calls fail, and the
+next attempt begins when the backoff of that broker is over. Flows decide whether to retry a call.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ FIRST_BOOTSTRAP_NODE = -2
 
 
 class Directory(Protocol):
-    """Who the brokers are: `kcodec.cluster.metadata.Cluster`."""
+    """The known brokers: `kcodec.cluster.metadata.Cluster`."""
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
-        """The brokers by id; empty before the first metadata."""
+        """Brokers by id; empty before the first metadata response."""
         ...
 
     def why_missing(self, topic: str | None) -> str | None:
-        """Why there is no metadata, of a topic or at all, as far as it is known."""
+        """Return why the metadata, of a topic or in general, is missing, if that is known."""
 
     def note_versions(self, node_id: int, versions: BrokerVersions) -> None:
-        """A broker said what it takes and which features are finalized."""
+        """Take the versions and finalized features of a broker."""
 
 
 class Opener(Protocol):
     """An I/O loop, which opens transports."""
 
     def open(self, address: Address, connection: Connection) -> None:
-        """Resolve, dial the addresses in turn; then `connection.connected(transport)` or `connection.closed(error)`."""
+        """Resolve, try the addresses in turn; then `connection.connected(transport)` or `connection.closed(error)`."""
 
 
 class _Backoff:
-    """How often a broker could not be reached in a row, why the last time, and when it may be dialled again."""
+    """The failed attempts to reach a broker in a row, the last error, and the time of the next attempt."""
 
     __slots__ = ("attempts", "cause", "not_before")
 
@@ -60,7 +60,7 @@ class _Backoff:
 
 
 class Network(ConnectionOwner):
-    """See the module. clock: monotonic seconds; random: for jitter and choice."""
+    """The connections; see the module. clock: monotonic seconds; random: for jitter and random choices."""
 
     def __init__(self, options: ClientConfig, clock: Clock, random: Random) -> None:
         super().__init__(options, clock, random)
@@ -73,7 +73,7 @@ class Network(ConnectionOwner):
         self._backoffs: dict[int, _Backoff] = {}
 
     def wire(self, scheduler: Scheduler, directory: Directory, opener: Opener) -> None:
-        """Make the parts known to each other; before the first call."""
+        """Connect the components with each other, before the first call."""
         self.scheduler = scheduler
         self.directory = directory
         self.opener = opener
@@ -81,7 +81,7 @@ class Network(ConnectionOwner):
     # Calls
 
     def start_call(self, call: Call, done: Done) -> Callable[[], None]:
-        """Begin a call; see `Call` for what `done` may hear."""
+        """Begin a call; see `Call` for the arguments of `done`."""
         if self.is_closed:
             self.scheduler.call_soon(lambda: done(None, TransportError("the client is closed")))
             return lambda: None
@@ -98,7 +98,7 @@ class Network(ConnectionOwner):
         if brokers:
             return f"broker {node_id} is not in the metadata, which has the brokers {brokers}"
         cause = self.directory.why_missing(None) or "no broker has responded"
-        return f"broker {node_id} is unknown while no broker of the cluster can be reached: {cause}"
+        return f"broker {node_id} is unknown, as no broker of the cluster has been reached: {cause}"
 
     def _address(self, node_id: int) -> Address | None:
         if node_id <= FIRST_BOOTSTRAP_NODE:
@@ -108,7 +108,7 @@ class Network(ConnectionOwner):
         return None if broker is None else broker.address
 
     def _any_node(self) -> int:
-        """A ready connection with the least to do; else the broker that may be dialled soonest."""
+        """Return the ready connection with the least load, otherwise the broker that may be connected soonest."""
         candidates = list(self.directory.brokers) or [
             FIRST_BOOTSTRAP_NODE - index for index in range(len(self.bootstrap_addresses))
         ]
@@ -157,7 +157,7 @@ class Network(ConnectionOwner):
         self.opener.open(connection.address, connection)
 
     def _retire(self, connection: Connection) -> None:
-        """The broker has another address now: new calls go there, what is on its way here may still be answered."""
+        """Stop using the old address of a broker. Responses to earlier requests may still arrive there."""
         del self._connections[connection.node_id, connection.channel]
         if connection.load:
             self._retired.append(connection)
@@ -172,7 +172,7 @@ class Network(ConnectionOwner):
             self.directory.note_versions(connection.node_id, connection.versions)
 
     def connection_closed(self, connection: Connection, error: BaseException, was_ready: bool) -> None:
-        """A connection ended; the next one to this broker waits a little."""
+        """Handle the end of a connection; the next one to this broker waits for the backoff."""
         key = (connection.node_id, connection.channel)
         if self._connections.get(key) is connection:
             del self._connections[key]
@@ -195,7 +195,7 @@ class Network(ConnectionOwner):
         return backoff.cause if backoff is not None else None
 
     def close(self) -> None:
-        """Close everything; calls that are not answered fail."""
+        """Close everything; calls without a response fail."""
         self.is_closed = True
         for connection in [*self._connections.values(), *self._retired]:
             connection.close(TransportError("the client is closed"))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log records of one line each, whatever names and messages brokers send.
 
-Topic names, member ids, host names and messages come from the other side. A line end in one of them would begin a line
-of the log that looks like one of ours. The filter below stands on every logger of the clients, so that no call to a
-logger has to think of it.
+Topic names, member ids, host names and messages come from other programs. A line break in one of them would begin a
+line that looks like a log line of this client. The filter below is installed on every logger of the clients, so that
+individual log calls need no check.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client counts and times, for an object of the application (`metrics=`)."""
+"""The metrics of a client, reported to an object of the application (`metrics=`)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ log = logging.getLogger("kcodec.client")
 
 
 class Metrics(Protocol):
-    """Give an object with these two methods as `metrics=`; they are called on the client's I/O thread (asyncio: in its
-    event loop) and must be quick. An exception that one of them raises is logged, once for each method, and ignored.
+    """The interface of an object passed as `metrics=`. Its methods are called on the client's I/O thread (asyncio: in
+    its event loop) and must be quick. An exception that a method raises is logged once for each method, and ignored.
 
     Names are dotted: ``connection.opened``, ``connection.failed``, ``connection.authenticated``, ``request.sent``,
     ``request.failed``, ``bytes.sent``, ``bytes.received``, ``metadata.refreshed``, ``producer.records``,
     ``producer.retries``, ``consumer.fetched_bytes``, ``consumer.fetch_errors``, ``consumer.fetch_failed``; latencies in
     seconds: ``request``, ``producer.delivery``, ``transaction``. Labels are Kafka's names (``api="Produce"``,
-    ``node=1``); none of them holds a secret or a record.
+    ``node=1``); none of them contains a secret or a record.
     """
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:
-        """Something happened, `value` times."""
+        """Count `value` more events."""
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
         """Record the duration of an operation."""
@@ -31,14 +31,14 @@ class NoMetrics:
     """Ignore everything: the default."""
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class _GuardedMetrics:
-    """Calls the application's object; what it raises must not stop the client."""
+    """Calls the application's object. An exception that it raises must not stop the client."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -66,7 +66,7 @@ class _GuardedMetrics:
 
 
 def checked_metrics(metrics: Metrics | None) -> Metrics:
-    """Return what a client calls in place of the option `metrics`. Raise TypeError naming a method that it lacks."""
+    """Return the object that a client calls for the option `metrics`. Raise TypeError if it lacks a method."""
     if metrics is None:
         return NoMetrics()
     if type(metrics) in {NoMetrics, _GuardedMetrics}:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes over a new connection before other calls may use it: ApiVersions, then SASL; and SASL again in time."""
+"""The negotiation on a new connection, before other calls may use it: ApiVersions, then SASL, renewed in time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ RENEWAL_EARLIEST, RENEWAL_SPREAD = 0.85, 0.10
 RENEWAL_LEAST_SECONDS = 1.1
 
 
-def ask_versions(name: str, timeout: float) -> Flow[BrokerVersions]:
-    """ApiVersions of the broker `name` with our highest version; timeout: seconds for each request.
+def request_versions(name: str, timeout: float) -> Flow[BrokerVersions]:
+    """Request the API versions of the broker `name`, in the highest version; timeout: seconds for each request.
 
-    A broker that does not know that version responds in the form of version 0 and names what it knows; the request is
-    then repeated in a version of those (KIP-511). Raises BrokerError, TransportError.
+    A broker that does not support that version responds in version 0 and names its versions; the request is then
+    repeated in one of them (KIP-511). Raises BrokerError, TransportError.
     """
     from kcodec.protocol.messages.auth import ApiVersionsRequest
 
@@ -40,13 +40,13 @@ def ask_versions(name: str, timeout: float) -> Flow[BrokerVersions]:
 
 
 def renewal_delay(lifetime: float, random: Random) -> float:
-    """Seconds until a SASL session that lasts `lifetime` seconds is to be renewed (KIP-368)."""
+    """Return the seconds after which a SASL session with this lifetime in seconds is to be renewed (KIP-368)."""
     share = RENEWAL_EARLIEST + RENEWAL_SPREAD * random.random()
     return max(lifetime * share, RENEWAL_LEAST_SECONDS)
 
 
 def over(start: Callable[[Call, Done], Callable[[], None]], flow: Flow[T]) -> Flow[T]:
-    """Run a flow whose calls all go over one connection, which is not ready for others yet: `start` sends them."""
+    """Run a flow on one connection that is not ready for other calls yet; `start` sends its calls."""
     value: Any = None
     error: BaseException | None = None
     while True:

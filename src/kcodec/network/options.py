@@ -2,7 +2,7 @@
 """The options of every client: addresses, timeouts and limits. Names are Kafka's own.
 
 Each client (Producer, Admin ...) takes its own options first and leaves the rest to `take_client_options`, which
-refuses what is unknown with a suggestion.
+rejects unknown ones with a suggestion.
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ class ClientConfig(OptionSet):
 
     @classmethod
     def take(cls, options: dict[str, Any]) -> ClientConfig:
-        """Take the client's options and those of TLS and SASL; bootstrap_servers is the one that must be there."""
+        """Take the client's options and those of TLS and SASL; bootstrap_servers is required."""
         if "bootstrap_servers" not in options:
             others = counterparts()
             meant = [name for name in options if others.get(name) == "bootstrap_servers"]
             meant += difflib.get_close_matches("bootstrap_servers", options, n=1)
             hint = f"; {meant[0]!r} is not an option, write bootstrap_servers=" if meant else ""
-            raise TypeError(f'bootstrap_servers is missing: "host:port" of any broker of the cluster{hint}')
+            raise TypeError(f'bootstrap_servers is missing: pass the "host:port" of a broker, or of several{hint}')
         secure = {name: options.pop(name) for name in SECURITY_OPTIONS & options.keys()}
         taken = {name: options.pop(name) for name in cls.names() & options.keys()}
         if secure:

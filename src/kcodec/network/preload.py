@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports that must be done before a client's threads start.
+"""Imports that must be complete before a client's threads start.
 
 A client's threads are daemons. If the interpreter exits while one of them is inside an import, the import lock is
-never released, and the main thread waits for it forever. So whatever the flows of a client, name lookups, logging and
-codecs import where they use it is imported here, on the thread that makes the client. tests/network/test_client_exit.py
+never released, and the main thread waits for it forever. So everything that flows, name lookups, logging and codecs
+import on first use is imported here, on the thread that creates the client. tests/network/test_client_exit.py
 checks that the threads import nothing.
 """
 
@@ -23,14 +23,14 @@ _CODECS = {"gzip": "zlib", "lz4": "lz4.block", "zstd": "zstandard"}
 
 
 def load_for_flows() -> None:
-    """Import what every client needs later; costs about 30 ms once in a process."""
+    """Import what every client needs later; takes about 30 ms once in a process."""
     messages.all_messages()
     for name in _LATE:
         import_module(name)
 
 
 def load_codec(compression_type: object) -> None:
-    """Import the package that compresses this type, if one is needed and is installed."""
+    """Import the package for this compression type, if one is needed and installed."""
     package = _CODECS.get(str(compression_type))
     if package is not None and package not in sys.modules:
         import_module(package)

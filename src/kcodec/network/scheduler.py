@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs flows, one step at a time, for an I/O loop that owns the thread, the sockets and the clock.
 
-The I/O loop calls `run_ready` after anything happened and not later than `next_wakeup`. Nothing here blocks, nothing is
-called from two threads: what comes from elsewhere goes through the loop's `post`.
+The I/O loop calls `run_ready` after every event, and not later than `next_wakeup`. Nothing here blocks. All calls come
+from one thread; other threads use the loop's `post`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from kcodec.flow import (
 T = TypeVar("T")
 Cancel = Callable[[], None]
 log = logging.getLogger("kcodec.client")
-# So many cancelled timers at least are swept out of the heap at once.
+# Minimum number of cancelled timers that are removed from the heap at once.
 LEAST_SWEEP = 256
 
 
 class CallSender(Protocol):
-    """What sends calls to brokers: `kcodec.network.connections.Network`, or a script in tests."""
+    """Sends calls to brokers: `kcodec.network.connections.Network`, or a script in tests."""
 
     def start_call(self, call: Call, done: Done) -> Cancel:
-        """Begin a call; `done` is called once with its end, unless the returned function was called before."""
+        """Begin a call; `done` is called once with its result, unless the returned function was called before."""
         ...
 
 
 class Timer:
-    """Something to call at a time; `cancel()` makes it nothing."""
+    """An action at a time of the clock. `cancel()` revokes it."""
 
     __slots__ = ("_scheduler", "action", "when")
 
@@ -56,14 +56,14 @@ class Timer:
         self._scheduler = scheduler
 
     def cancel(self) -> None:
-        """Forget it; its place in the heap is given back sooner or later."""
+        """Cancel the action. Its entry in the heap is removed later."""
         if self.action is not None:
             self.action = None
             self._scheduler.timer_cancelled()
 
 
 class _Suspension:
-    """Where a task waits. The first of resume and abandon counts, the others find it over."""
+    """A task that waits. The first call of resume or abandon counts, later ones have no effect."""
 
     __slots__ = ("cancel", "scheduler", "task")
 
@@ -85,7 +85,7 @@ class _Suspension:
 
 
 class Scheduler:
-    """The flows of one client. clock: monotonic seconds; network: sends calls; run_blocking: for another thread."""
+    """The flows of one client. clock: monotonic seconds; network: sends calls; run_blocking: starts another thread."""
 
     def __init__(
         self, clock: Clock, network: CallSender, run_blocking: Callable[[Callable[[], Any], Done], None] | None = None
@@ -112,7 +112,8 @@ class Scheduler:
         return timer
 
     def timer_cancelled(self) -> None:
-        """For timers. Nearly every request is answered long before its time-out: the heap must not keep them all."""
+        """Called by timers. Most requests get a response long before their timeout, so the heap must drop their
+        timers."""
         self._cancelled_timers += 1
         if self._cancelled_timers > max(LEAST_SWEEP, len(self._timers) // 2):
             self._timers = [entry for entry in self._timers if entry[2].action is not None]
@@ -120,7 +121,7 @@ class Scheduler:
             self._cancelled_timers = 0
 
     def run_ready(self) -> None:
-        """Run what is due: timers, then whatever is ready, until nothing is."""
+        """Run timers that are due and actions that are ready, until there are none."""
         while True:
             now = self.clock()
             while self._timers and (self._timers[0][2].action is None or self._timers[0][0] <= now):
@@ -136,7 +137,7 @@ class Scheduler:
                 self._ready.popleft()()
 
     def next_wakeup(self) -> float | None:
-        """The time of the clock by which run_ready must be called again; None: not before something happens."""
+        """The time of the clock by which run_ready must be called again; None: not before the next event."""
         if self._ready:
             return self.clock()
         while self._timers and self._timers[0][2].action is None:
@@ -146,18 +147,18 @@ class Scheduler:
 
     @property
     def tasks(self) -> list[Task[Any]]:
-        """The tasks that wait for something."""
+        """The tasks that are waiting."""
         return list(self._suspensions)
 
     def cancel_all(self) -> None:
-        """Close every flow; for an I/O loop that ends."""
+        """Close every flow, when the I/O loop ends."""
         for task in self.tasks:
             task.cancel()
 
     # Flows
 
     def spawn(self, flow: Flow[T], name: str) -> Task[T]:
-        """Start a flow; it runs in run_ready."""
+        """Start a flow; run_ready runs it."""
         task: Task[T] = Task(flow, name, self._cancel)
         suspension = _Suspension(self, task)
         self._suspensions[task] = suspension
@@ -173,7 +174,7 @@ class Scheduler:
         task.finish(None, CancelledFlow(f"{task.name} was cancelled"))
 
     def advance(self, task: Task[Any], value: Any, error: BaseException | None) -> None:
-        """Send a flow what it waited for, and begin what it asks for next."""
+        """Resume a flow with the result that it waited for, and begin its next effect."""
         if self._suspensions.pop(task, None) is None:
             return
         try:
@@ -198,7 +199,7 @@ class Scheduler:
             suspension.cancel = self._begin(effect, suspension)
 
     def _begin(self, effect: Effect, suspension: _Suspension) -> Cancel | None:
-        """Start an effect; what comes of it resumes the suspension. Returned: how to give it up."""
+        """Start an effect, whose result resumes the suspension. Return a function that cancels it."""
         if isinstance(effect, Call):
             return self.network.start_call(effect, suspension.resume)
         if isinstance(effect, Sleep):
@@ -214,7 +215,7 @@ class Scheduler:
                 raise RuntimeError("this scheduler has no worker for blocking functions")
             self.run_blocking(effect.function, suspension.resume)
             return None
-        raise TypeError(f"{suspension.task.name} yielded {effect!r}, which is no effect")
+        raise TypeError(f"{suspension.task.name} yielded {effect!r}, which is not an effect")
 
     def _begin_wait(self, effect: Wait, suspension: _Suspension) -> Cancel:
         def wake() -> None:
@@ -243,7 +244,7 @@ class Scheduler:
 
         def late() -> None:
             effect.task.drop_observer(ended)
-            suspension.resume(None, TimeoutError(f"{effect.task.name} did not end within {effect.timeout} s"))
+            suspension.resume(None, TimeoutError(f"{effect.task.name} did not finish within {effect.timeout} s"))
 
         def cancel() -> None:
             effect.task.drop_observer(ended)

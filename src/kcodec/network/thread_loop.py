@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a client on an I/O thread, with non-blocking sockets; calls from any thread wait for their flow.
+"""Runs a client on an I/O thread with non-blocking sockets; calls from any thread wait for their flow.
 
-The thread is a daemon and starts with the first call. It belongs to the process that made it: in a forked child the
-copies of its sockets are closed (the parent's connections live on), and a call says that the child needs a client of
-its own.
+The thread is a daemon and starts with the first call. It belongs to the process that created it: in a forked child the
+copies of its sockets are closed (the parent's connections stay open), and a call raises an error that asks for a new
+client in the child.
 
 When the interpreter exits, an `atexit` handler ends the threads of all clients that were not closed. Otherwise the
-interpreter would stop a daemon thread wherever it is, possibly while it holds a lock (the import lock, the buffer of
+interpreter would stop a daemon thread at any point, possibly while it holds a lock (the import lock, the buffer of
 stderr), and the main thread would wait for that lock forever. For the same reason nothing is imported for the first
 time on these threads: see `kcodec.network.preload`.
 """
@@ -76,8 +76,8 @@ class ThreadLoop(IoLoop):
         self._wake()
 
     def run(self, flow: Flow[T], timeout: float | None = None) -> T:
-        """Run a flow to its end and give its result. timeout: seconds its own deadline allows; a little later it is
-        cancelled and DeliveryTimeoutError raised. Interrupting the wait (Ctrl-C) cancels the flow."""
+        """Run a flow to its end and return its result. timeout: seconds of the flow's own deadline. A little later the
+        flow is cancelled and DeliveryTimeoutError is raised. Interrupting the wait (Ctrl-C) cancels the flow."""
         self.check_wait()
         waiter: Future[T] = Future()
         tasks: list[Task[T]] = []
@@ -104,21 +104,21 @@ class ThreadLoop(IoLoop):
             if waiter.done():
                 raise
             self.post(give_up)
-            raise DeliveryTimeoutError(f"the call did not end within {timeout:g} s") from error
+            raise DeliveryTimeoutError(f"the call did not finish within {round(timeout or 0.0, 2):g} s") from error
         except (KeyboardInterrupt, SystemExit):
             self.post(give_up)
             raise
 
     def check_wait(self) -> None:
-        """Raise RuntimeError on the client's own I/O thread, where a call that waits would wait for itself."""
+        """Raise RuntimeError on the client's own I/O thread, where a blocking call would wait for itself."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
-                "this call would block the client's I/O thread, on which callbacks run, and would wait for itself;"
-                " make it in another thread"
+                "this call would block the client's I/O thread, on which callbacks run, and would never return;"
+                " make it on another thread"
             )
 
     def close(self, timeout: float = 5.0) -> None:
-        """End the thread; flows that still run are cancelled. Idempotent."""
+        """End the thread and cancel its running flows. Idempotent."""
         if self._process != os.getpid():
             return
         with self._lock:
@@ -133,9 +133,9 @@ class ThreadLoop(IoLoop):
             self._thread.join(timeout)
 
     def begin_exit(self) -> None:
-        """Ask the thread to end because the interpreter exits; do not wait for it.
+        """Ask the thread to end because the interpreter exits, without waiting for it.
 
-        `is_closed` stays False: an object that was not closed still warns, and a later call says why it cannot be made.
+        `is_closed` stays False: an object that was not closed still warns, and a later call gets the reason.
         """
         if self._process != os.getpid():
             return
@@ -157,7 +157,7 @@ class ThreadLoop(IoLoop):
     def _check(self) -> None:
         super()._check()
         if self._is_exiting:
-            raise TransportError("the interpreter is exiting, which ended this client: close clients before")
+            raise TransportError("the interpreter is exiting, which ended this client: close clients before that")
 
     def _start(self) -> None:
         if self._thread is None:
@@ -180,7 +180,7 @@ class ThreadLoop(IoLoop):
             try:
                 self._wake_out.send(b"\0")
             except OSError as error:
-                log.debug("the loop needs no waking: %s", error)
+                log.debug("the loop was not woken: %s", error)
 
     # The loop's thread
 
@@ -220,7 +220,7 @@ class ThreadLoop(IoLoop):
             reason = self._error or TransportError(why)
             for waiter in list(self._running):
                 if waiter.set_running_or_notify_cancel():
-                    waiter.set_exception(TransportError(f"the call was given up: {reason}"))
+                    waiter.set_exception(TransportError(f"the call was cancelled: {reason}"))
             self._running.clear()
             self._release()
 
@@ -230,7 +230,7 @@ class ThreadLoop(IoLoop):
         self._wake_out.close()
 
     def run_blocking(self, function: Callable[[], Any], done: Done) -> None:
-        """Run a function on a new thread; `done` is called with its end on the I/O thread."""
+        """Run a function on a new thread; `done` is called with its result on the I/O thread."""
 
         def work() -> None:
             value: Any = None
@@ -246,13 +246,13 @@ class ThreadLoop(IoLoop):
         try:
             thread.start()
         except RuntimeError as error:  # no more threads: a limit of the system, or the interpreter exits
-            refusal = TransportError(f"no thread for a blocking call: {error}")
+            refusal = TransportError(f"a thread for a blocking call could not be started: {error}")
             self.client.scheduler.call_soon(lambda: done(None, refusal))
             return
         self._workers = [*(worker for worker in self._workers if worker.is_alive()), thread]
 
     def open(self, address: Address, connection: Connection) -> None:
-        """Resolve the host on another thread, then dial its addresses in turn."""
+        """Resolve the host on another thread, then try its addresses in turn."""
 
         def resolved(found: Any, error: BaseException | None) -> None:
             if error is not None:
@@ -263,7 +263,7 @@ class ThreadLoop(IoLoop):
         self.run_blocking(lambda: _resolve(address), resolved)
 
     def _dial(self, addresses: list[SocketAddress], connection: Connection) -> None:
-        """Try the addresses in turn; give the connection the first that accepts, or the last failure."""
+        """Try the addresses in turn; pass the first open socket to the connection, or the last failure."""
         (family, where), rest = addresses[0], addresses[1:]
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
@@ -296,7 +296,7 @@ class ThreadLoop(IoLoop):
             scheduler.call_soon(lambda: failed(code))
 
     def forget_in_child(self) -> None:
-        """In a forked child: close the copies of the parent's sockets, without a word to the other side."""
+        """In a forked child, close the copies of the parent's sockets without sending anything."""
         watched = self.selector.get_map()  # None: closed
         for key in list(watched.values()) if watched else []:
             if isinstance(key.fileobj, socket.socket):
@@ -307,13 +307,13 @@ class ThreadLoop(IoLoop):
 
 
 def _resolve(address: Address) -> list[SocketAddress]:
-    """All addresses of a host, in the system's order (client.dns.lookup=use_all_dns_ips). Raises OSError."""
+    """Return all addresses of a host in the system's order (client.dns.lookup=use_all_dns_ips). Raises OSError."""
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     return [(family, where) for family, _, _, _, where in found]
 
 
 class SocketTransport:
-    """A connected socket in a selector. What cannot be sent at once waits, and is sent when the socket takes it."""
+    """A connected socket in a selector. Data that cannot be sent at once is kept until the socket is writable."""
 
     def __init__(self, selector: selectors.BaseSelector, sock: socket.socket, connection: Connection) -> None:
         self._selector = selector
@@ -325,7 +325,7 @@ class SocketTransport:
         selector.register(sock, selectors.EVENT_READ, self._happened)
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Send; never blocks."""
+        """Send without blocking."""
         was_idle = not self._unsent
         self._unsent.extend(memoryview(part).cast("B") for part in parts if len(part))
         if was_idle:
@@ -355,17 +355,17 @@ class SocketTransport:
                 sent -= len(first)
                 self._unsent.popleft()
         if self._is_open:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-            if wanted != self._watched:
-                self._watched = wanted
-                self._selector.modify(self._socket, wanted, self._happened)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            if events != self._watched:
+                self._watched = events
+                self._selector.modify(self._socket, events, self._happened)
 
     def _happened(self, events: int) -> None:
         if events & selectors.EVENT_WRITE and self._is_open:
             self._send()
         if events & selectors.EVENT_READ and self._is_open:
             try:
-                count = self._socket.recv_into(self._connection.room())
+                count = self._socket.recv_into(self._connection.get_buffer())
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -391,9 +391,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def _end_at_exit() -> None:
-    """End the threads of all clients that were not closed. It runs after `concurrent.futures` joined its threads and
-    after non-daemon threads ended, and after the exit handlers that an application registered later than its import
-    of this module: these may still use and close their clients."""
+    """End the threads of all clients that were not closed. This runs after `concurrent.futures` has joined its threads,
+    after non-daemon threads have ended, and after the exit handlers that an application registered later than its
+    import of this module: these may still use and close their clients."""
     loops = list(_loops)
     for loop in loops:
         loop.begin_exit()
@@ -401,7 +401,7 @@ def _end_at_exit() -> None:
     for loop in loops:
         if not loop.join_threads(deadline):
             log.warning(
-                "a client was not closed, and its threads did not end within %g s of the interpreter's exit: a name"
+                "a client was not closed, and its threads did not end within %g s of the interpreter's exit, as a name"
                 " lookup or a callback blocks them; close clients before the program ends",
                 EXIT_SECONDS,
             )

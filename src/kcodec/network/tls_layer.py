@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS between bytes and bytes: the standard library's, over memory, so that both I/O loops can use it."""
+"""TLS on bytes in memory, by the standard library, so that both I/O loops can use it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ READ_BYTES = 256 * 1024
 
 
 class TlsLayer:
-    """The client's side of one TLS connection. server_hostname: for SNI and the check of the name."""
+    """The client's side of one TLS connection. server_hostname: for SNI and name verification."""
 
     def __init__(self, context: ssl.SSLContext, server_hostname: str | None) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
         #: Where the transport puts what it receives.
-        self.room = memoryview(bytearray(CIPHER_BYTES))
+        self.buffer = memoryview(bytearray(CIPHER_BYTES))
         self.is_established = False
         self.is_ended = False
 
     def receive(self, data: bytes) -> bytes:
-        """Take what arrived, go on with the handshake, give what is readable. Raises ssl.SSLError."""
+        """Take received bytes, advance the handshake, and return decrypted bytes. Raises ssl.SSLError."""
         if data:
             self._incoming.write(data)
         if not self.is_established:
@@ -47,10 +47,10 @@ class TlsLayer:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def send(self, data: bytes | memoryview) -> None:
-        """Encrypt; `outgoing` gives the result."""
+        """Encrypt; `outgoing` returns the result."""
         if len(data):
             self._object.write(data)
 
     def outgoing(self) -> bytes:
-        """What is to be sent."""
+        """Return the bytes to send."""
         return self._outgoing.read()

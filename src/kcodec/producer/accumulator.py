@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where records wait until they are sent: one queue of batches a partition (Kafka: RecordAccumulator).
+"""The buffer of records until they are sent: one queue of batches for each partition (Kafka: RecordAccumulator).
 
-This is the one part of a producer that user threads touch, each call under the producer's lock (in asyncio, one that
-does nothing). `append` is the fast path: one look-up for the topic, one for the partition, and the record goes straight
+This is the only part of a producer that user threads access, always under the producer's lock (in asyncio, a lock
+without effect). `append` is the fast path: one lookup for the topic, one for the partition, and the record is written
 into the compiled builder of the partition's open batch. Compression is left to the I/O thread.
 
-Records of a topic whose metadata is not known wait in its buffer, and are placed by `update_topic`. Memory is counted
-by batch, `batch_size` at least, and released when the batch ends; where none is free, `append` returns None and the
-public class waits for `on_room`.
+Records of a topic without metadata wait in its buffer until `update_topic` assigns them to partitions. Memory is
+counted by batch, `batch_size` at least, and released when the batch ends. If no memory is free, `append` returns None
+and the public class waits for `on_space`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ NewDelivery = Callable[[ProducerBatch, int, int], Delivery]
 class Accumulator:
     """The buffer of one producer. Every method needs the lock to be held, unless it says otherwise.
 
-    wake:    has the sender look; from any thread, cheap, called once until `take_wake`.
-    on_room: called, with the lock held, when memory was released while a caller waits for it (`room_wanted`).
+    wake:    wakes the sender; from any thread, cheap, called once until `take_wake`.
+    on_space: called, with the lock held, when memory was released while a caller waits for it (`space_waiters`).
     refusal: `send` raises it while it is set (closed, no transaction open).
     failures, check_wait, why_waiting: as its batches need them (BatchOwner).
     check_caller: called before a new batch; raises RuntimeError in an event loop that is not the producer's.
@@ -60,7 +60,7 @@ class Accumulator:
         lock: AbstractContextManager[Any],
         new_delivery: NewDelivery,
         wake: Callable[[], None],
-        on_room: Callable[[], None],
+        on_space: Callable[[], None],
         failures: Failures | None,
         check_wait: Callable[[], None],
         why_waiting: Callable[[ProducerBatch], str | None],
@@ -71,7 +71,7 @@ class Accumulator:
         self.active: dict[PartitionQueue, None] = {}
         self.unfinished: dict[ProducerBatch, None] = {}
         self.free_memory = settings.buffer_memory
-        self.room_wanted = 0
+        self.space_waiters = 0
         self.refusal: BaseException | None = None
         self.failures = failures
         self.check_wait = check_wait
@@ -81,7 +81,7 @@ class Accumulator:
         self._random = random
         self._new_delivery = new_delivery
         self._wake = wake
-        self._on_room = on_room
+        self._on_space = on_space
         self._is_awake = False
         self._ignore_keys = settings.ignore_keys
         self._scratch = self.new_builder(settings.max_request_size)
@@ -97,11 +97,11 @@ class Accumulator:
         partition: int | None,
         timestamp: int,
     ) -> Delivery | None:
-        """Put a record into its partition's open batch; None where `buffer_memory` has no space for it now.
-        headers: as `header_pairs` returns them.
+        """Append a record to its partition's open batch. Return None if `buffer_memory` has no free capacity for it
+        now. headers: as `header_pairs` returns them.
 
-        Raise EncodeError for values that make no record or one above `max_request_size`, or a partition that the topic
-        does not have, and `refusal`.
+        Raise EncodeError for invalid values, a record above `max_request_size`, or a partition that the topic does not
+        have; raise `refusal` if it is set.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -131,10 +131,10 @@ class Accumulator:
     def append_batch(
         self, topic: str, partition: int, data: bytes | bytearray, records_count: int, table: TableDelivery
     ) -> bool:
-        """Put a batch that is already encoded behind what its partition has; False where there is no space for it now.
+        """Append an encoded batch to its partition. Return False if there is no buffer space for it now.
 
-        partition: below 0: wherever records without a key go. data: one batch; a bytearray may be numbered in place.
-        The topic's metadata must be known.
+        partition: below 0 for the partition of records without a key. data: one batch; a bytearray may be numbered in
+        place. The topic's metadata must be known.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -152,7 +152,7 @@ class Accumulator:
         return True
 
     def refuse_batch(self, topic: str, partition: int, records_count: int, table: TableDelivery) -> ProducerBatch:
-        """Return a batch that will never be sent, to be failed, as a part of the table."""
+        """Return a batch of the table that will never be sent, so that it can fail."""
         batch = ProducerBatch(topic, partition, self.lock, owner=self)
         batch.deadline = self._clock()
         batch.records_count, batch.table = records_count, table
@@ -199,7 +199,7 @@ class Accumulator:
         return batch
 
     def new_builder(self, most_bytes: int) -> RecordBatchBuilder:
-        """Return a builder for a batch of at most so many bytes before compression."""
+        """Return a builder for a batch of at most `most_bytes` bytes before compression."""
         settings = self.settings
         return RecordBatchBuilder(
             compression=settings.compression_type,  # type: ignore[arg-type]
@@ -213,7 +213,7 @@ class Accumulator:
         buffer.batch_closed(queue, self.settings.batch_size)
 
     def _check_size(self, topic: str, key: Buffer | None, value: Buffer | None, headers: Any) -> None:
-        """Raise EncodeError for a record that is above max_request_size, or no record at all."""
+        """Raise EncodeError for a record that is above max_request_size, or that is invalid."""
         if not self._scratch.has_room_for(key, value, headers):
             size, most = _record_size(key, value, headers), self.settings.max_request_size
             reason = (
@@ -244,14 +244,14 @@ class Accumulator:
         size = _record_size(key, value, headers)
         if not self._reserve(size):
             return None
-        holder = ProducerBatch(topic, -1, self.lock, owner=self)
-        holder.created = self._clock()
-        holder.deadline = holder.created + min(self.settings.max_block, self.settings.delivery_timeout)
-        holder.reserved = size
-        self.unfinished[holder] = None
+        placeholder = ProducerBatch(topic, -1, self.lock, owner=self)
+        placeholder.created = self._clock()
+        placeholder.deadline = placeholder.created + min(self.settings.max_block, self.settings.delivery_timeout)
+        placeholder.reserved = size
+        self.unfinished[placeholder] = None
         buffer = self.request_topic(topic)
-        buffer.waiting.append(WaitingRecord(holder, _kept(key), _kept(value), headers, partition, timestamp))
-        return self._new_delivery(holder, 0, timestamp)
+        buffer.waiting.append(WaitingRecord(placeholder, _kept(key), _kept(value), headers, partition, timestamp))
+        return self._new_delivery(placeholder, 0, timestamp)
 
     def request_topic(self, topic: str) -> TopicBuffer:
         """Return the topic's buffer; the sender will request its metadata."""
@@ -264,24 +264,24 @@ class Accumulator:
     def update_topic(
         self, buffer: TopicBuffer, has_leader: Sequence[bool]
     ) -> list[tuple[ProducerBatch, BaseException]]:
-        """Take up a topic's metadata, one entry a partition. Waiting records are placed; return those that cannot be,
-        and why."""
+        """Apply a topic's metadata, one entry for each partition. Assign the waiting records; return those that cannot
+        be assigned, with the errors."""
         buffer.update(has_leader)
         failed: list[tuple[ProducerBatch, BaseException]] = []
         while buffer.waiting and buffer.queues:
             record = buffer.waiting.popleft()
-            if record.holder.is_done:
+            if record.placeholder.is_done:
                 continue
             try:
                 self._place(buffer, record)
             except EncodeError as error:
-                failed.append((record.holder, error))
+                failed.append((record.placeholder, error))
         return failed
 
     def _place(self, buffer: TopicBuffer, record: WaitingRecord) -> None:
-        """Move a waiting record into a batch, with the memory it holds; more is reserved even beyond the limit, as the
-        record was accepted."""
-        holder = record.holder
+        """Move a waiting record into a batch together with its memory. More memory is reserved even above the limit, as
+        the record was accepted."""
+        placeholder = record.placeholder
         queue = buffer.queue_for(record.key, record.partition)
         batch = queue.open
         if batch is not None and batch.builder is not None and batch.builder.has_room_for(*record[1:4]):
@@ -292,22 +292,22 @@ class Accumulator:
             batch = self._append_to_new(queue, record.key, record.value, record.headers, record.timestamp, forced=True)
             if batch is None:
                 raise RuntimeError("no buffer space for a record whose space is already reserved")
-            batch.deadline = holder.created + self.settings.delivery_timeout
+            batch.deadline = placeholder.created + self.settings.delivery_timeout
             index = 0
-        holder.move_to(batch, index)
-        self.free_memory += holder.reserved
-        del self.unfinished[holder]
+        placeholder.move_to(batch, index)
+        self.free_memory += placeholder.reserved
+        del self.unfinished[placeholder]
 
     # Batches go out
 
     def wake(self) -> None:
-        """Have the sender look, unless it is about to."""
+        """Wake the sender, unless it is about to run."""
         if not self._is_awake:
             self._is_awake = True
             self._wake()
 
     def take_wake(self) -> None:
-        """Note that the sender is looking now: later events wake it again."""
+        """Note that the sender runs now: later events wake it again."""
         self._is_awake = False
 
     def take(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch:
@@ -326,7 +326,7 @@ class Accumulator:
         return batch
 
     def take_proved(self, queue: PartitionQueue, written: ProducerBatch) -> list[ProducerBatch]:
-        """Take out what an acknowledged batch proves to be written."""
+        """Remove the batches that an acknowledged batch proves to be written."""
         proved = queue.take_proved(written)
         if not queue.batches:
             self.active.pop(queue, None)
@@ -356,14 +356,14 @@ class Accumulator:
             callbacks.extend(batch.finish(outcome))
             self.unfinished.pop(batch, None)
             self.free_memory += batch.reserved
-        if self.room_wanted and ended:
-            self._on_room()
+        if self.space_waiters and ended:
+            self._on_space()
         return callbacks
 
 
 def header_pairs(headers: Any) -> Any:
-    """Return headers as a tuple, so that code that makes them runs before the lock is taken; what is invalid stays as
-    it is, for the encoder to say what is wrong with it."""
+    """Return headers as a tuple, so that code that produces them runs before the lock is taken. Invalid headers are
+    returned unchanged, as the encoder raises the error."""
     if headers is None:
         return ()
     if isinstance(headers, Mapping):

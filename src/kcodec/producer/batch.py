@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A batch on its way to one partition: filled by user threads, closed and numbered by the sender, kept until it ends.
 
-The bytes are made once. A retry sends them again as they are: encoding again could cut or compress differently, and a
-broker that remembers a sequence never looks at what is behind it. Only a new identity rewrites the header, in a copy,
-as a request that holds the old bytes may still be on its way.
+The bytes are made once. A retry sends the same bytes: encoding again could split or compress differently, and a broker
+that remembers a sequence number does not compare the records. Only a new identity rewrites the header, in a copy, as a
+request that holds the old bytes may still be on its way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Callback = tuple[Callable[[Any], object], Any]
 
 
 class BatchOutcome(NamedTuple):
-    """What a batch ended in. base_offset, log_append_time: -1 where there is none, or it is not known."""
+    """The outcome of a batch. base_offset, log_append_time: -1 if none exists, or it is unknown."""
 
     base_offset: int = -1
     log_append_time: int = -1
@@ -40,9 +40,9 @@ class BatchOutcome(NamedTuple):
 class BatchOwner(Protocol):
     """What a batch, and through it a Delivery, needs of its producer: `kcodec.producer.accumulator.Accumulator`.
 
-    failures:    where records that fail are counted; None in transactions, whose commit raises the error.
-    check_wait:  raises RuntimeError where the caller must not wait for a record.
-    why_waiting: why a batch is not acknowledged yet, as far as it is known.
+    failures:    counts failed records; None in transactions, whose commit raises the error.
+    check_wait:  raises RuntimeError if the caller must not wait for a record.
+    why_waiting: returns why a batch is not acknowledged yet, if that is known.
     """
 
     failures: Failures | None
@@ -55,7 +55,7 @@ class BatchTable(Protocol):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a caller waits for the table, or a callback is there."""
+        """Whether a caller waits for the table, or a callback is registered."""
         ...
 
     def replace(self, batch: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
@@ -113,12 +113,12 @@ class ProducerBatch:
 
     @property
     def is_done(self) -> bool:
-        """Whether it ended, either way."""
+        """Whether it has ended, with success or failure."""
         return self.outcome is not None
 
     @property
     def error(self) -> BaseException | None:
-        """What it failed with; None if it did not, or is not done."""
+        """The error that it failed with; None if it did not fail, or has not ended."""
         return self.outcome.error if self.outcome is not None else None
 
     @property
@@ -128,14 +128,14 @@ class ProducerBatch:
 
     @property
     def size_in_bytes(self) -> int:
-        """Bytes as they will be sent; before it is closed, as they are without compression."""
+        """Its size in bytes as sent; before it is closed, without compression."""
         if self.data is not None:
             return len(self.data)
         return self.builder.size_in_bytes if self.builder is not None else 0
 
     def number(self, identity: ProducerIdAndEpoch, base_sequence: int, is_transactional: bool) -> None:
-        """Give it its identity and sequence number: in the builder, or in the bytes; in a copy of those if it had a
-        number before, as a request may hold them."""
+        """Set its identity and sequence number: in the builder, or in the bytes. If it had a number before, the bytes
+        are copied, as a request may hold them."""
         was_numbered = self.is_numbered
         self.identity, self.base_sequence = identity, base_sequence
         if self.data is None:
@@ -147,26 +147,26 @@ class ProducerBatch:
         self.data = data
 
     def close(self) -> None:
-        """Make the bytes: compression and CRC. Nothing can be appended any more."""
+        """Encode the batch: compression and CRC. No record can be appended after this."""
         if self.data is None and self.builder is not None:
             self.records_count = self.builder.records_count
             self.data = self.builder.close()
             self.builder = self.append = None
 
     def place_of(self, index: int) -> tuple[ProducerBatch, int]:
-        """Where a record is that moved."""
+        """Return the batch and index of a record that moved."""
         first, batch, there = next(piece for piece in reversed(self.pieces) if piece[0] <= index)
         return batch, index - first + there
 
     def move_to(self, batch: ProducerBatch, index: int) -> None:
-        """Under the lock: this one record is in another batch now, at that index."""
+        """Under the lock: note that this one record is now in another batch, at that index."""
         self.pieces = ((0, batch, index),)
         batch.callbacks += [(index, callback) for _, callback in self.callbacks]
 
     def split(self, new_builder: Callable[[], RecordBatchBuilder], most_bytes: int) -> list[ProducerBatch]:
-        """Batches with the same records in the same order, none above `most_bytes` before compression unless it is a
-        single record. A numbered batch was refused, so its numbers are free: the pieces take them over, one after the
-        other. `hand_over` makes them take its place."""
+        """Return batches with the same records in the same order, none above `most_bytes` before compression unless it
+        has a single record. A numbered batch was rejected, so its sequence numbers are free, and the new batches take
+        them over in order. `hand_over` makes them replace this one."""
         pieces: list[ProducerBatch] = []
         is_transactional = False
         for whole in batches(self.data if self.data is not None else b""):
@@ -194,7 +194,7 @@ class ProducerBatch:
         return piece
 
     def hand_over(self, pieces: Sequence[ProducerBatch]) -> None:
-        """Under the lock: deliveries, callbacks and the table belong to the pieces of `split` now."""
+        """Under the lock: transfer deliveries, callbacks and the table to the batches that `split` returned."""
         first, placed = 0, []
         for piece in pieces:
             placed.append((first, piece, 0))
@@ -207,7 +207,7 @@ class ProducerBatch:
             self.table.replace(self, pieces)
 
     def finish(self, outcome: BatchOutcome) -> Sequence[Callback]:
-        """Under the lock: set the outcome, for good, and return the callbacks to call. The bytes are released."""
+        """Under the lock: set the final outcome and return the callbacks to call. The bytes are released."""
         if outcome.error is None:
             self.owner = None  # a Delivery that is kept does not keep its producer
         else:
@@ -221,11 +221,11 @@ class ProducerBatch:
 
     @property
     def unfinished_records(self) -> int:
-        """The number of records in it, before it is done."""
+        """The number of its records, before it has ended."""
         return self.builder.records_count if self.builder is not None else max(self.records_count, 1)
 
     def _count_failed(self, error: BaseException) -> None:
-        """Count the records that no caller waits for and no callback is there for."""
+        """Count the records without a waiting caller and without a callback."""
         if self.owner is None or self.owner.failures is None:
             return
         self.records_count = self.unfinished_records

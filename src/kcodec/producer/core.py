@@ -27,7 +27,7 @@ from kcodec.producer.accumulator import Accumulator, NewDelivery
 from kcodec.producer.batch import BatchOutcome, ProducerBatch
 from kcodec.producer.delivery import TableDelivery
 from kcodec.producer.failures import Failures
-from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import ProducerSettings
 from kcodec.producer.produce_responses import ProduceResponses
 from kcodec.producer.reports import waiting_text
@@ -37,17 +37,17 @@ from kcodec.producer.sender import Sender
 class ProducerCore:
     """One producer. Methods run on the I/O thread, except `append` and `append_batch` under `lock`.
 
-    source:   the identity that it writes under; a transactional producer's is its transaction manager.
-    post:     wakes the I/O thread to call a function; from any thread.
-    on_room:  called with the lock held when `append` may find buffer space again.
-    check_wait: raises RuntimeError where a caller must not wait for a record.
+    id_manager: provides the identity of the producer; in a transactional producer it is the transaction manager.
+    post:       wakes the I/O thread to call a function; from any thread.
+    on_space:   called with the lock held when `append` may find buffer space again.
+    check_wait: raises RuntimeError if a caller must not wait for a record.
     """
 
     def __init__(
         self,
         settings: ProducerSettings,
         cluster: Cluster,
-        source: ProducerIdSource,
+        id_manager: ProducerIdManager,
         *,
         clock: Clock,
         random: Callable[[], float],
@@ -55,12 +55,12 @@ class ProducerCore:
         lock: AbstractContextManager[Any],
         new_delivery: NewDelivery,
         post: Callable[[Callable[[], None]], None],
-        on_room: Callable[[], None],
+        on_space: Callable[[], None],
         check_wait: Callable[[], None] | None = None,
     ) -> None:
         self.settings = settings
         self.cluster = cluster
-        self.source = source
+        self.id_manager = id_manager
         self.clock = clock
         self.lock = lock
         self.is_closed = False
@@ -72,21 +72,21 @@ class ProducerCore:
             lock=lock,
             new_delivery=new_delivery,
             wake=lambda: post(self.sender.wake),
-            on_room=on_room,
+            on_space=on_space,
             # The commit of a transaction raises the error of its records; an abort discards them.
-            failures=Failures() if source.transactional_id is None else None,
+            failures=Failures() if id_manager.transactional_id is None else None,
             check_wait=check_wait or (lambda: None),
             why_waiting=self.why_waiting,
         )
-        responses = ProduceResponses(self.accumulator, cluster, source, clock=clock, random=random, metrics=metrics)
-        self.sender = Sender(self.accumulator, cluster, source, responses, clock=clock)
+        responses = ProduceResponses(self.accumulator, cluster, id_manager, clock=clock, random=random, metrics=metrics)
+        self.sender = Sender(self.accumulator, cluster, id_manager, responses, clock=clock)
         self.append = self.accumulator.append
         self.append_batch = self.accumulator.append_batch
-        source.attach(self)
+        id_manager.attach(self)
 
     def run(self) -> Flow[None]:
         """Send until `close`; the public class spawns this flow once."""
-        identity = yield from spawn(self.source.run(), "producer id")
+        identity = yield from spawn(self.id_manager.run(), "producer id")
         try:
             yield from self.sender.run()
         finally:
@@ -121,8 +121,8 @@ class ProducerCore:
             return "the broker has not responded to the Produce request yet"
         if self.cluster.leader(batch.topic, batch.partition) is None:
             return f"{batch.topic}-{batch.partition} has no leader"
-        if self.source.current is None:
-            last = self.source.last_error
+        if self.id_manager.current is None:
+            last = self.id_manager.last_error
             return "no producer id yet" + (f": {last}" if last is not None else "")
         return None
 
@@ -133,7 +133,8 @@ class ProducerCore:
         return None if oldest is None else self.why_waiting(oldest)
 
     def waiting_text(self) -> str | None:
-        """Any thread, without the lock: return the unfinished records, their topics and why; None if there are none."""
+        """Any thread, without the lock: return a text with the unfinished records, topics and cause; None if there are
+        none."""
         with self.lock:
             text = waiting_text(self.accumulator.unfinished) if self.accumulator.unfinished else None
         if text is None:
@@ -142,26 +143,26 @@ class ProducerCore:
         return f"{text} ({why})" if why else text
 
     def take_failures(self) -> DeliveryErrors | None:
-        """Any thread, without the lock: return the error for records that failed since the last call and whose errors
-        nothing has retrieved; None if there are none."""
+        """Any thread, without the lock: return the error for records that have failed since the last call without
+        anyone retrieving their errors; None if there are none."""
         if self.accumulator.failures is None:
             return None
         with self.lock:
             return self.accumulator.failures.take()
 
     def rejection(self, topic: str, partition: object, error: Exception) -> Callable[[], None] | None:
-        """Return what is to be called on the I/O thread after `send` raised this error, if anything. In a transaction,
-        such a record blocks the commit like one that a broker refused."""
-        if self.source.transactional_id is None or error is self.accumulator.refusal:
+        """Return a function to call on the I/O thread after `send` raised this error, or None. In a transaction, such a
+        record blocks the commit like one that a broker rejected."""
+        if self.id_manager.transactional_id is None or error is self.accumulator.refusal:
             return None
         if isinstance(error, BufferFullError | DeliveryTimeoutError | EncodeError):
             error.remedy = "abort"
-        transaction = self.source.open
+        transaction = self.id_manager.open
         number = partition if isinstance(partition, int) else -1
 
         def note() -> None:
-            if self.source.open is transaction:
-                self.source.on_failure(TopicPartition(topic, number), error, possibly_written=False)
+            if self.id_manager.open is transaction:
+                self.id_manager.on_failure(TopicPartition(topic, number), error, possibly_written=False)
 
         return note
 
@@ -177,9 +178,9 @@ class ProducerCore:
         return len(buffer.queues)
 
     def flush(self, timeout: float | None = None) -> Flow[None]:
-        """Send without lingering, and wait until all that was sent before has ended in a result or an error.
+        """Send without lingering, and wait until all records sent before have a result or an error.
 
-        It raises no error of a delivery. Raise DeliveryTimeoutError when `timeout` seconds are over.
+        It does not raise the error of a delivery. Raise DeliveryTimeoutError after `timeout` seconds.
         """
         deadline = None if timeout is None else self.clock() + timeout
         with self.lock:
@@ -199,25 +200,26 @@ class ProducerCore:
         count = len(self.accumulator.unfinished)
         why = self.why_full()
         return DeliveryTimeoutError(
-            f"flush: {count} batches are unfinished after {timeout:g} s" + (f": {why}" if why else ""),
-            remedy=None if self.source.transactional_id is None else "abort",
+            f"flush: {count} batches are not finished after {round(timeout or 0.0, 2):g} s"
+            + (f": {why}" if why else ""),
+            remedy=None if self.id_manager.transactional_id is None else "abort",
         )
 
     def abort_buffered(self, error: BaseException) -> None:
-        """Fail what is not in flight; what is ends by itself, and `flush` waits for it."""
+        """Fail what is not in flight. Batches in flight end by themselves, and `flush` waits for them."""
         self.sender.fail_buffered(lambda _: error)
 
     def close(self, timeout: float | None = None) -> Flow[None]:
-        """Accept no more records, send what there is; what is left after `timeout` seconds fails. Idempotent."""
+        """Accept no more records and send those in the buffer; fail the rest after `timeout` seconds. Idempotent."""
         closed = TransportError("the producer is closed")
         with self.lock:
             self.accumulator.refusal, self.is_closed = closed, True
         deadline = None if timeout is None else self.clock() + timeout
         try:
-            yield from self.source.close_flow(timeout)
+            yield from self.id_manager.close_flow(timeout)
             yield from self.flush(None if deadline is None else max(deadline - self.clock(), 0.0))
         except DeliveryTimeoutError:
-            text = f"the producer was closed, and this was not acknowledged within its timeout of {timeout:g} s"
+            text = f"the producer was closed: the record was not acknowledged within {round(timeout or 0.0, 2):g} s"
             self.sender.fail_all(lambda batch: self._closed_early(DeliveryTimeoutError, text, batch))
         self.sender.stop()
 
@@ -228,7 +230,7 @@ class ProducerCore:
     def fail_batch(
         self, topic: str, partition: int, records_count: int, table: TableDelivery, error: BaseException
     ) -> None:
-        """Any thread, without the lock: fail a table's batch that found no buffer space."""
+        """Any thread, without the lock: fail a table's batch for which there was no buffer space."""
         with self.lock:
             batch = self.accumulator.refuse_batch(topic, partition, records_count, table)
         self._post(lambda: self.sender.responses.fail(None, batch, error))
@@ -240,7 +242,7 @@ class ProducerCore:
         self.accumulator.finish([(batch, BatchOutcome(error=error)) for batch in self.accumulator.unfinished])
 
     def crash(self, error: BaseException) -> None:
-        """Fail all that is unfinished and accept nothing more, as the loop failed or was ended."""
+        """Fail all that is unfinished and accept no more records, as the I/O loop failed or was ended."""
         reason = error
         if isinstance(error, CancelledFlow):
             reason = TransportError("the producer was closed")
@@ -251,14 +253,14 @@ class ProducerCore:
             if not self.is_closed:
                 self.accumulator.refusal, self.is_closed = reason, True
         if isinstance(error, CancelledFlow):
-            text = "the producer was closed before this was acknowledged"
+            text = "the producer was closed before the record was acknowledged"
             self.sender.fail_all(lambda batch: self._closed_early(TransportError, text, batch))
         else:
             self.sender.fail_all(lambda _: reason)
 
 
 def _all_ended(batches: list[ProducerBatch]) -> bool:
-    """Return whether all are done; those that are leave the list, a split one is replaced by its pieces."""
+    """Return whether all batches have ended. Ended ones are removed, a split one is replaced by its successors."""
     while batches:
         last = batches[-1]
         if not last.is_done and not last.pieces:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a send returns: a `Delivery` ends in the record's offset in the log, or in an error that names the partition.
+"""The result of a send: a `Delivery` ends in the offset of the record, or in an error that names the partition.
 
-A Delivery knows its batch and its index in it; the outcome belongs to the batch, so acknowledging a batch of a thousand
-records is one assignment, and a Delivery that is not kept costs nothing more. Where a record moved to another batch,
-the one it left says where (`ProducerBatch.pieces`). Waiting is left to the public classes:
+A Delivery knows its batch and its index in it, and the outcome belongs to the batch. So the acknowledgement of a batch
+of a thousand records is one assignment, and a Delivery that is not kept costs nothing more. If a record moved to
+another batch, the first one knows its position there (`ProducerBatch.pieces`). The public classes implement waiting:
 `kcodec.client.producer` waits on a thread's event, `kcodec.client.aio` on a future.
 
-The error of a failed record counts as retrieved once it was read (`result`, `exception`, `error`, `await`), or where a
-caller waits for the record or a callback is there when it fails; what is not retrieved is counted by its batch.
+The error of a failed record counts as retrieved once it was read (`result`, `exception`, `error`, `await`), or if a
+caller waits for the record or a callback is registered when it fails. Its batch counts errors that are not retrieved.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ log = logging.getLogger("kcodec.producer")
 class RecordMetadata(NamedTuple):
     """Where a record is stored (Kafka: RecordMetadata).
 
-    offset:    in the partition; -1 where the broker did not say: acks=0, or a repeat it has no details of any more.
-    timestamp: ms: the record's own, or the broker's where the topic has message.timestamp.type=LogAppendTime.
+    offset:    in the partition; -1 if the broker did not report it: acks=0, or a repeat that it has no more details of.
+    timestamp: ms: the record's own, or the broker's if the topic has message.timestamp.type=LogAppendTime.
     """
 
     topic: str
@@ -37,7 +37,7 @@ class RecordMetadata(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """Where a batch of a table is stored: its first record's offset, and how many records follow from there on."""
+    """Where a batch of a table is stored: the offset of its first record, and the number of its records."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class BatchMetadata(NamedTuple):
 
 
 def call_all(callbacks: Sequence[Callback]) -> None:
-    """Call them, without the lock. What a callback raises goes to the log."""
+    """Call them, without the lock. Log the exceptions that they raise."""
     for function, delivery in callbacks:
         try:
             function(delivery)
@@ -55,9 +55,9 @@ def call_all(callbacks: Sequence[Callback]) -> None:
 
 
 class Delivery:
-    """One record on its way. `topic` is known at once, `partition` once the topic's metadata is, `offset` at the end.
+    """One record on its way. `topic` is known at once, `partition` with the topic's metadata, `offset` at the end.
 
-    offset, timestamp: as in `RecordMetadata`; `offset` is None until it is done, and if it failed.
+    offset, timestamp: as in `RecordMetadata`; `offset` is None until the record is acknowledged.
     """
 
     __slots__ = ("_batch", "_index", "_timestamp")
@@ -68,7 +68,7 @@ class Delivery:
         self._timestamp = timestamp
 
     def _where(self) -> tuple[ProducerBatch, int]:
-        """Its batch, and its index there, now."""
+        """Return its current batch, and its index in that batch."""
         batch, index = self._batch, self._index
         while batch.pieces:
             batch, index = batch.place_of(index)
@@ -81,13 +81,13 @@ class Delivery:
 
     @property
     def partition(self) -> int | None:
-        """The partition's number; None while the topic's metadata is awaited."""
+        """The number of the partition; None until the topic's metadata is known."""
         partition = self._where()[0].partition
         return partition if partition >= 0 else None
 
     @property
     def offset(self) -> int | None:
-        """The record's offset once it is acknowledged; -1: not known, None: not acknowledged."""
+        """The offset of the record once it is acknowledged; -1: unknown, None: not acknowledged."""
         batch, index = self._where()
         outcome = batch.outcome
         if outcome is None or outcome.error is not None:
@@ -102,7 +102,7 @@ class Delivery:
 
     @property
     def error(self) -> BaseException | None:
-        """Why it failed; None if it did not, or is not done. Reading it counts as retrieving it."""
+        """Why it failed; None if it did not fail or has not ended. Reading it counts as retrieving the error."""
         batch, index = self._where()
         if batch.failed is not None:
             with batch.lock:
@@ -111,19 +111,19 @@ class Delivery:
 
     @property
     def deadline(self) -> float:
-        """When it ends at the latest, by the producer's monotonic clock."""
+        """The latest time at which it ends, by the producer's monotonic clock."""
         return self._where()[0].deadline
 
     def done(self) -> bool:
-        """Whether it ended, either way."""
+        """Return whether it has ended, with success or failure."""
         return self._where()[0].is_done
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call `callback` with this Delivery when it is done, at once if it is.
+        """Call `callback` with this Delivery when it has ended, at once if it already has.
 
-        It runs on the I/O thread of the producer (asyncio: in its event loop), or at once in the caller's thread if the
-        record is done. It must be quick and must not block: all other records wait meanwhile, and a call that would
-        wait there raises RuntimeError. What it raises goes to the log. It counts as retrieving the error.
+        The callback runs on the producer's I/O thread (asyncio: in its event loop), or at once in the caller's thread
+        if the record has ended. It must be quick and must not block, as all other records wait meanwhile; a call that
+        would wait raises RuntimeError. Its exceptions are logged. A callback counts as retrieving the error.
         """
         with self._batch.lock:
             batch, index = self._where()
@@ -135,7 +135,8 @@ class Delivery:
         callback(self)
 
     def drop_done_callback(self, callback: Callable[[Any], object]) -> bool:
-        """For callers that waited and leave without the error. False: it is done, and has called `callback`."""
+        """Remove a callback, for a caller that stops waiting. Return False if the record has ended and it was
+        called."""
         with self._batch.lock:
             batch, index = self._where()
             if batch.is_done:
@@ -146,19 +147,19 @@ class Delivery:
             return True
 
     def why_waiting(self) -> str:
-        """What is known of why it is not done, to follow a text; empty if nothing is."""
+        """Return why it has not ended, as the end of a sentence; empty if that is unknown."""
         batch = self._where()[0]
         why = batch.owner.why_waiting(batch) if batch.owner is not None else None
         return f": {why}" if why else ""
 
     def check_wait(self) -> None:
-        """Raise RuntimeError where a caller must not wait for it: on the I/O thread, or in another event loop."""
+        """Raise RuntimeError if the caller must not wait for it: on the I/O thread, or in another event loop."""
         owner = self._where()[0].owner
         if owner is not None:
             owner.check_wait()
 
     def outcome(self) -> RecordMetadata:
-        """What it ended in; its error is raised. Only once it is done."""
+        """Return its outcome or raise its error, once it has ended."""
         batch, index = self._where()
         outcome = batch.outcome or BatchOutcome()
         if outcome.error is not None:
@@ -180,7 +181,7 @@ class Delivery:
 
 
 class TableDelivery:
-    """A table on its way: done when every one of its batches is."""
+    """A table on its way. It ends when all of its batches have ended."""
 
     __slots__ = ("_batches", "_callbacks", "_lock", "_missing", "topic")
 
@@ -202,7 +203,7 @@ class TableDelivery:
 
     @property
     def is_awaited(self) -> bool:
-        """For the batches, under the lock: whether a caller waits for the table, or a callback is there."""
+        """For the batches, under the lock: whether a caller waits for the table, or a callback is registered."""
         return bool(self._callbacks)
 
     def _first_error(self) -> BaseException | None:
@@ -215,11 +216,11 @@ class TableDelivery:
 
     @property
     def deadline(self) -> float:
-        """When it ends at the latest, by the producer's monotonic clock."""
+        """The latest time at which it ends, by the producer's monotonic clock."""
         return max((batch.deadline for batch in self._batches), default=0.0)
 
     def done(self) -> bool:
-        """Whether all of it ended, either way."""
+        """Return whether all of it has ended, with success or failure."""
         return self._missing == 0
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
@@ -244,7 +245,7 @@ class TableDelivery:
             return not is_done
 
     def why_waiting(self) -> str:
-        """As `Delivery.why_waiting`, of the first batch that is not done."""
+        """As `Delivery.why_waiting`, for the first batch that has not ended."""
         batch = next((batch for batch in self._batches if not batch.is_done), None)
         why = batch.owner.why_waiting(batch) if batch is not None and batch.owner is not None else None
         return f": {why}" if why else ""
@@ -257,7 +258,7 @@ class TableDelivery:
                 return
 
     def outcome(self) -> list[BatchMetadata]:
-        """Where its batches are stored, in the order sent; the first one's error is raised. Only once it is done."""
+        """Return where its batches are stored, in the order sent, or raise the first error, once it has ended."""
         error = self.error
         if error is not None:
             raise error
@@ -268,12 +269,12 @@ class TableDelivery:
         ]
 
     def add(self, batch: ProducerBatch) -> None:
-        """For the accumulator, under its lock: one more batch; it calls `ended` at its end."""
+        """For the accumulator, under its lock: add a batch, which calls `ended` at its end."""
         self._batches.append(batch)
         self._missing += 1
 
     def replace(self, batch: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
-        """For the accumulator, under its lock: a batch was split."""
+        """For the accumulator, under its lock: replace a batch that was split."""
         at = self._batches.index(batch)
         self._batches[at : at + 1] = pieces
         self._missing += len(pieces) - 1
@@ -284,7 +285,7 @@ class TableDelivery:
         return () if self._missing else self._callbacks
 
     def seal(self) -> None:
-        """For the producer: all of it is in the buffer, or will never be."""
+        """For the producer: note that all of the table is in the buffer, or will never be."""
         with self._lock:
             callbacks = self.ended()
         call_all(callbacks)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records that failed and whose error nothing has retrieved: counted for `flush` and `close`, and for the log.
+"""Failed records whose error was not retrieved, counted for `flush`, `close` and the log.
 
-Counts are kept by topic and kind of error, never by record, so their memory is bounded. A batch counts its records when
-it fails, except those that a caller waits for or that have a callback; a Delivery whose error is read later takes its
-record off the count again. Batches that succeed are not touched.
+Counts are kept by topic and kind of error, not by record, so their memory is bounded. A batch counts its records when
+it fails, except those that a caller waits for or that have a callback. A Delivery whose error is read later subtracts
+its record again. Batches that succeed are not touched.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_SHOWN = 5
 class Failure:
     """Records of one topic that failed with one kind of error.
 
-    count: those whose error nothing has retrieved; logged: the number of them that the log has reported.
+    count: those whose error was not retrieved; logged: the number of them that the log has reported.
     """
 
     topic: str
@@ -37,16 +37,16 @@ class Failure:
     logged: int = 0
 
     def retrieved(self, count: int) -> None:
-        """Take records off the count."""
+        """Subtract records from the count."""
         self.count -= count
         self.logged = min(self.logged, self.count)
 
     def describe(self, count: int) -> str:
-        """What happened to `count` of its records."""
+        """Return a text about `count` of its records."""
         return f"topic {self.topic!r}: {records_text(count)} failed with {self.kind}: {self.error}"
 
     def as_error(self) -> TopicDeliveryError:
-        """The member of DeliveryErrors."""
+        """Return the failure as a member of DeliveryErrors."""
         remedy = self.error.remedy if isinstance(self.error, KcodecError) else None
         error = TopicDeliveryError(
             self.describe(self.count), topic=self.topic, kind=self.kind, count=self.count, remedy=remedy
@@ -80,7 +80,7 @@ class Failures:
         return failure
 
     def take(self) -> DeliveryErrors | None:
-        """Return what is to be raised for all failures since the last call, and begin to count again."""
+        """Return the error for all failures since the last call, and reset the counts."""
         found = [failure for failure in self._open.values() if failure.count > 0]
         self._open, self.is_news, self._report_at = {}, False, None
         if not found:
@@ -92,7 +92,7 @@ class Failures:
         )
 
     def report(self, now: float) -> tuple[str | None, float]:
-        """Return the line for the log that is due now, if any, and when the next one will be (infinity: none)."""
+        """Return the log line that is due now, if any, and the time of the next one (infinity: none)."""
         if not self.is_news:
             return None, float("inf")
         if self._report_at is None:
@@ -106,7 +106,7 @@ class Failures:
         return text, float("inf")
 
     def report_now(self) -> str | None:
-        """Return the line for the log about what it has not reported yet; None if there is nothing."""
+        """Return the log line about failures not reported yet; None if there are none."""
         news = [failure for failure in list(self._open.values()) if failure.count > failure.logged]
         if not news:
             return None
@@ -114,7 +114,7 @@ class Failures:
         total = records_text(sum(failure.count - failure.logged for failure in news))
         for failure in news:
             failure.logged = failure.count
-        return f"{total} not delivered, and nothing has retrieved the error: {_shown(lines)}"
+        return f"{total} not delivered, and their errors were not retrieved: {_shown(lines)}"
 
 
 class FailedRecords:
@@ -140,7 +140,7 @@ class FailedRecords:
             self._failure.retrieved(self._count if index == WHOLE else 1)
 
     def not_retrieved(self, index: int) -> None:
-        """Note that the caller that waited for this record left without its error."""
+        """Note that a caller stopped waiting for this record without retrieving its error."""
         if index in self._retrieved:
             self._retrieved.discard(index)
             self._failure = self._failures.add(self._topic, self._error, self._count if index == WHOLE else 1)

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity that a producer writes under: (producer id, epoch), how it is obtained, and when it changes.
+"""The identity of a producer: producer id and epoch, how they are obtained, and when they change.
 
-A broker knows a writer by its identity and numbers its batches per partition (KIP-98). The `Sender` owns the sequence
-numbers, the kept bytes and the retries; a `ProducerIdSource` owns the identity and decides on the errors that concern
-it. There are four: `IdempotentProducerId` and `WithoutProducerId` here, the transaction manager of a transactional
-producer, and the handle of a shared transaction.
+A broker knows a producer by its identity and numbers its batches for each partition (KIP-98). The `Sender` owns the
+sequence numbers, the kept bytes and the retries. A `ProducerIdManager` owns the identity and decides on the errors that
+concern it. There are four: `IdempotentProducerId` and `WithoutProducerId` here, the transaction manager of a
+transactional producer, and the handle of a shared transaction.
 
 How the two work together:
 
-- Before each batch of a partition the sender looks at `refuses()`, then `current`, then `may_send(partition)`. Where
-  one says no, the batch stays in the buffer and the sender comes back when `changed` is set.
-- A partition takes up a new `current` when no batch of it is in flight; its sequence numbers then restart at 0, and its
-  first batch under that identity goes out alone.
-- A numbered batch that failed leaves a gap. If it was certainly not written, the sender renumbers what follows it under
-  the same identity; if not, the response to what follows may be OUT_OF_ORDER_SEQUENCE_NUMBER, on which the source then
-  decides. A transaction in which a batch failed with `possibly_written` cannot continue under this identity: its
+- Before each batch of a partition the sender checks `refuses()`, then `current`, then `may_send(partition)`. If one of
+  them forbids it, the batch stays in the buffer, and the sender checks again when `changed` is set.
+- A partition adopts a new `current` when it has no batch in flight. Its sequence numbers then restart at 0, and its
+  first batch with that identity is sent alone.
+- A numbered batch that failed leaves a gap. If it was certainly not written, the sender renumbers the batches after it
+  with the same identity. Otherwise the response to a later batch may be OUT_OF_ORDER_SEQUENCE_NUMBER, on which the
+  manager decides. A transaction in which a batch failed with `possibly_written` cannot continue with this identity: its
   manager changes `current` first.
-- Every batch that was numbered ends in exactly one `on_success` or `on_failure`.
-- On `BatchDisposition.BUMP` the source sees to it that `current` changes (at once, or later with `changed`). The sender
-  waits until no request of that partition is outstanding, renumbers its kept batches from 0 under the new identity and
-  sends them again.
+- Every numbered batch ends in exactly one `on_success` or `on_failure`.
+- On `BatchDisposition.BUMP` the manager changes `current` (at once, or later with `changed`). The sender waits until no
+  request of that partition is outstanding, renumbers its kept batches from 0 with the new identity and sends them
+  again.
 
-All of it is called on the I/O thread, between two yields of a flow; no method may block or yield, except the flows.
+All calls come from the I/O thread, between two yields of a flow. No method may block or yield, except the flows.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ IDENTITY_ERRORS = frozenset(
 
 
 class BatchDisposition(Enum):
-    """What is to become of a batch that a broker refused because of the identity it was written under."""
+    """The disposition of a batch that a broker rejected because of the producer's identity."""
 
     #: Send it again as it is: same identity, same sequence, same bytes.
     RETRY = "retry"
@@ -76,12 +76,12 @@ class BatchDisposition(Enum):
 
 
 class BufferedRecords(Protocol):
-    """What a source needs of the producer's core, to end a transaction. lock: the producer's."""
+    """What a manager needs of the producer's core to end a transaction. lock: the producer's."""
 
     lock: AbstractContextManager[Any]
 
     def flush(self, timeout: float | None = None) -> Flow[None]:
-        """Wait until everything sent so far has ended, in a result or an error. Raise DeliveryTimeoutError only."""
+        """Wait until all records sent so far have a result or an error. Raise DeliveryTimeoutError only."""
         ...
 
     def abort_buffered(self, error: BaseException) -> None:
@@ -89,14 +89,14 @@ class BufferedRecords(Protocol):
         ...
 
     def refuse_sends(self, error: BaseException | None) -> None:
-        """Have `send` raise this from now on; None: it accepts records."""
+        """Make `send` raise this error from now on; None: it accepts records."""
         ...
 
 
-class ProducerIdSource:
-    """The identity that a sender writes under. The methods here are those of a producer without any.
+class ProducerIdManager:
+    """Provides the identity of a producer. The methods here are those of a producer without one.
 
-    transactional_id: is part of every ProduceRequest; None outside transactions.
+    transactional_id: part of every ProduceRequest; None outside transactions.
     changed:          set whenever the result of `current`, `may_send` or `refuses` may have changed.
     last_error:       why the last request for an identity failed; None if none did.
     open:             the open transaction, or the last one; None outside transactions.
@@ -110,36 +110,36 @@ class ProducerIdSource:
         self.changed = Signal()
 
     def attach(self, records: BufferedRecords) -> None:
-        """Accept the producer's core; called once."""
+        """Set the producer's core; called once."""
 
     def run(self) -> Flow[None]:
-        """Obtain and renew the identity; runs next to the sender for as long as the producer lives."""
+        """Obtain and renew the identity; runs next to the sender until the producer is closed."""
         yield from ()
 
     def close_flow(self, timeout: float | None) -> Flow[None]:
-        """End what is open, as the producer closes."""
+        """End an open transaction when the producer is closed."""
         yield from ()
 
     @property
     def current(self) -> ProducerIdAndEpoch | None:
-        """The identity to write under now; None: not available yet, the sender holds its batches back."""
+        """The current identity; None: not available yet, and the sender keeps its batches."""
         return NO_PRODUCER
 
     def produce_highest_version(self) -> int:
-        """Return the highest version a ProduceRequest may have: the old transaction flow (before KIP-890) bounds it."""
+        """Return the highest version of a ProduceRequest, which the old transaction flow (before KIP-890) limits."""
         return HIGHEST_VERSION
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """Return whether `current` may write to the partition now; called when a batch would go out next.
+        """Return whether `current` may write to the partition now; called before a batch is sent.
 
-        The old transaction flow returns False, sends AddPartitionsToTxn and sets `changed` when that has its response.
+        The old transaction flow returns False, sends AddPartitionsToTxn and sets `changed` when it gets the response.
         """
         return True
 
     def refuses(self) -> BaseException | None:
-        """Return an error that every batch still in the buffer fails with (fatal, fenced, abortable); None: continue.
+        """Return an error with which every batch in the buffer fails (fatal, fenced, abortable); None: continue.
 
-        Batches that are in flight are waited for, not failed.
+        Batches in flight do not fail; the sender waits for their responses.
         """
         return None
 
@@ -149,15 +149,15 @@ class ProducerIdSource:
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
         """Note a batch that failed for good; a transaction can then only be aborted.
 
-        possibly_written: a request with it may have been, or may yet be, acted on. Also called, with False, for batches
-        that were never numbered or sent (expired in the buffer, aborted), and for records whose topic's metadata did
-        not arrive: their partition is -1 where the record did not name one.
+        possibly_written: a request with it may have been, or may yet be, processed. Also called, with False, for
+        batches that were never numbered or sent (expired in the buffer, aborted), and for records whose topic's
+        metadata did not arrive: their partition is -1 if the record did not name one.
         """
 
-    def on_unanswered(self, api: str) -> None:
-        """Note a request ("Produce") that may have been sent and got no response; its copy may arrive late.
+    def on_no_response(self, api: str) -> None:
+        """Note a request ("Produce") that may have been sent and got no response, so it may arrive late.
 
-        In the old transaction flow that spends the epoch.
+        In the old transaction flow the epoch must then be bumped.
         """
 
     def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
@@ -165,14 +165,14 @@ class ProducerIdSource:
         return BatchDisposition.FAIL
 
 
-class WithoutProducerId(ProducerIdSource):
-    """`enable_idempotence=False`: batches are not numbered, and a repeat may be in the log twice, or out of order."""
+class WithoutProducerId(ProducerIdManager):
+    """`enable_idempotence=False`: batches are not numbered, and a retry may write records twice, or out of order."""
 
 
-class IdempotentProducerId(ProducerIdSource):
-    """A producer id from any broker, whose epoch is raised here when a sequence is broken (KIP-360: without a request).
+class IdempotentProducerId(ProducerIdManager):
+    """A producer id from any broker. If a sequence breaks, the epoch is bumped here, without a request (KIP-360).
 
-    Above epoch 32767, and where a broker says that the epoch or the id is invalid, a new id is requested.
+    A new id is requested above epoch 32767, or if a broker reports the epoch or the id as invalid.
     request_timeout: seconds for InitProducerId; backoff(attempt, random): seconds before it is repeated.
     """
 
@@ -188,7 +188,7 @@ class IdempotentProducerId(ProducerIdSource):
         self._requested = Signal()
 
     def run(self) -> Flow[None]:
-        """Request ids, for as long as the producer lives."""
+        """Request ids until the producer is closed."""
         attempt = 0
         while True:
             if self._current is not None or self._error is not None:
@@ -235,11 +235,12 @@ class IdempotentProducerId(ProducerIdSource):
         return self._current
 
     def refuses(self) -> BaseException | None:
-        """Return why no id is available, ever: the brokers do not know idempotence, or do not permit it."""
+        """Return why an id will never be available: the brokers do not support idempotence, or do not permit it."""
         return self._error
 
     def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
-        """Continue with the next epoch where the broker lost or never had what came before, or else with a new id."""
+        """Continue with the next epoch if the broker has lost or never had the earlier batches, otherwise with a new
+        id."""
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
             self._bump()
         elif code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a producer, checked as Java's producer checks them (ProducerConfig)."""
+"""The options of a producer. They are checked as Java's producer checks them (ProducerConfig)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class ProducerConfig(OptionSet):
         if self.transactional_id is not None and not (isinstance(self.transactional_id, str) and self.transactional_id):
             raise ValueError(f"transactional_id must be a string that is not empty, got {self.transactional_id!r}")
         if self.transactional_id is not None and not self.enable_idempotence:
-            raise ValueError("enable_idempotence=False is not possible with a transactional_id")
+            raise ValueError(
+                "a transactional producer needs idempotence: remove enable_idempotence=False or transactional_id"
+            )
         if self.enable_idempotence:
             self._check_idempotence()
         # The codec's own check: a package that is missing, a level it does not have.
@@ -83,7 +85,7 @@ class ProducerConfig(OptionSet):
         load_codec(self.compression_type)
 
     def _check_idempotence(self) -> None:
-        """As ProducerConfig.postProcessAndValidateIdempotenceConfigs, for settings made by hand."""
+        """Check as ProducerConfig.postProcessAndValidateIdempotenceConfigs does, for manually created settings."""
         remedy = "; or set enable_idempotence=False"
         if _ACKS[self.acks] != -1:
             raise ValueError(f'acks must be "all" for an idempotent producer, not {self.acks!r}{remedy}')
@@ -91,14 +93,14 @@ class ProducerConfig(OptionSet):
             raise ValueError(f"retries must be at least 1 for an idempotent producer{remedy}")
         most = self.max_in_flight_requests_per_connection
         if most > 5:
-            reason = "a broker remembers five batches of a producer in a partition"
+            reason = "a broker keeps the sequence numbers of five batches of a producer in a partition"
             raise ValueError(
                 f"max_in_flight_requests_per_connection must be at most 5 for an idempotent producer, not {most}:"
                 f" {reason}{remedy}"
             )
 
     def serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
-        """Return what the serializers make of a key and a value."""
+        """Return the serialized key and value."""
         if self.key_serializer is not None:
             key = self.key_serializer(key)
         if self.value_serializer is not None:
@@ -106,7 +108,7 @@ class ProducerConfig(OptionSet):
         return key, value
 
     def settings(self, client: ClientConfig) -> ProducerSettings:
-        """Return the settings of the flows. Raise ValueError if the deadline of a record is below that of a request."""
+        """Return the settings of the flows. Raise ValueError if the timeout of a record is below that of a request."""
         least = self.linger_ms + client.request_timeout_ms
         delivery_timeout_ms = self.delivery_timeout_ms
         if delivery_timeout_ms is None:
@@ -130,7 +132,7 @@ class ProducerConfig(OptionSet):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProducerSettings:
-    """What a producer's flows use: the options of the same names, with times in seconds.
+    """The settings of a producer's flows: the options of the same names, with times in seconds.
 
     acks:          0, 1 or -1 (all).
     retry_backoff: Seconds before the n'th repeat (0 the first), given a random number between 0 and 1.
@@ -154,7 +156,7 @@ class ProducerSettings:
 
 
 def take_options(given: Mapping[str, Any]) -> tuple[ProducerConfig, ClientConfig]:
-    """A producer's options and its client's from the given options. Raise TypeError for an unknown one."""
+    """Return a producer's options and its client's from the given ones. Raise TypeError for an unknown one."""
     left = dict(given)
     own = ProducerConfig.take(left)
     client = take_client_options(left, ProducerConfig.names(), "a producer")
@@ -163,9 +165,9 @@ def take_options(given: Mapping[str, Any]) -> tuple[ProducerConfig, ClientConfig
 
 
 def buffer_full(options: ProducerConfig, why: str | None) -> BufferFullError:
-    """Return the error of a send for which no buffer space came free in time. why: what is known of the cause."""
+    """Return the error of a send that got no buffer space in time. why: the cause, if known."""
     text = f"buffer_memory ({options.buffer_memory} bytes) was full for max_block_ms ({options.max_block_ms:g})"
     if why:
-        return BufferFullError(f"{text}, as records are not acknowledged: {why}")
+        return BufferFullError(f"{text} because records are not acknowledged: {why}")
     advice = "records are sent faster than brokers acknowledge them; send more slowly, or increase one of the two"
     return BufferFullError(f"{text}: {advice}")

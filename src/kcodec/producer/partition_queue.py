@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batches of one partition that are not in flight, what the sender knows of the partition, and the sequence probe.
+"""The batches of one partition that are not in flight, the sender's state of the partition, and the sequence probe.
 
-The sequence probe finds out how much was written, from a broker that forgot: it responds to a repeat of what it has
-with OUT_OF_ORDER_SEQUENCE_NUMBER. A broker recognizes a repeat of any of a producer's last five batches in a partition;
-one that was restarted only of the last, as its log records no more. So with several batches written and no response,
-the response to a repeat of the earliest is that error, which also means "something before it is missing". Raising the
-epoch on it, as Java's producer does, writes all of them a second time.
+The sequence probe finds out how much was written when a broker has lost the state of a producer: it then responds to a
+repeat of a written batch with OUT_OF_ORDER_SEQUENCE_NUMBER. A broker recognizes a repeat of any of a producer's last
+five batches in a partition; after a restart only of the last one, as its log records no more. So with several batches
+written and no response, the response to a repeat of the earliest is that error, which also means "something before it
+is missing". Bumping the epoch on it, as Java's producer does, writes all of them a second time.
 
-Sequences are contiguous, so one response distinguishes the two: the batches that may be written are sent again from the
-last one downwards, alone, with the numbers and bytes they had. The first that is not refused is the last one written,
-or the one after it, and all before it are in the log. If all are refused, none of them is.
+Sequence numbers are contiguous, so one response distinguishes the two cases: the batches that may be written are sent
+again from the last one downwards, alone, with the same numbers and bytes. The first that is not rejected is the last
+one written, or the one after it, and all before it are in the log. If all are rejected, none of them is.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PartitionQueue:
 
     @property
     def next_batch(self) -> ProducerBatch:
-        """What goes out next; there must be a batch."""
+        """The next batch to send; there must be one."""
         return self.batches[0] if self.probe is None else self.probe
 
     def put_back(self, batch: ProducerBatch) -> None:
@@ -77,13 +77,13 @@ class PartitionQueue:
     # The sequence probe
 
     def begin_probe(self, first: ProducerBatch) -> bool:
-        """Begin after `first`, the earliest unfinished batch, may be written and was refused as out of order. Return
-        whether there is a batch behind it to probe with."""
+        """Start a probe after `first`, the earliest unfinished batch, may be written and was rejected as out of order.
+        Return whether there is a batch after it to probe with."""
         self.refused = [first]
         return self.lower_probe()
 
     def lower_probe(self) -> bool:
-        """Turn to the last batch that may be written and was not refused yet; False: none, nothing was written."""
+        """Select the last batch that may be written and was not rejected yet. Return False if nothing was written."""
         first = self.refused[0]
         self.probe = next(
             (
@@ -100,15 +100,15 @@ class PartitionQueue:
         return self.probe is not None
 
     def forget_probe(self) -> None:
-        """Discard what was found out: another leader, another topic, another identity."""
+        """Discard the results of the probe: the leader, the topic or the identity has changed."""
         self.probe, self.refused = None, []
 
     def take_proved(self, written: ProducerBatch) -> list[ProducerBatch]:
-        """Take out the batches before an acknowledged one that may be written: they are, as no broker that knows the
-        producer accepts a batch behind a gap. Under the lock.
+        """Remove the batches before an acknowledged one that may be written: they are, as no broker that knows the
+        producer accepts a batch after a gap. Under the lock.
 
-        One among them that certainly was not written says that the broker had forgotten the producer and accepted the
-        batch as its first: then nothing is proved.
+        If one of them was certainly not written, the broker had forgotten the producer and accepted the batch as its
+        first. Then nothing is proved.
         """
         earlier = [
             batch

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partitions of a topic, and which one a record goes to, as Java's producer decides (BuiltInPartitioner; KIP-480,
+"""The partitions of a topic and the choice of one for a record, as in Java's producer (BuiltInPartitioner; KIP-480,
 KIP-794).
 
-A record with a key goes where murmur2 of the key says. Records without one stick to one partition until `batch_size`
-bytes went there, so that batches fill up; the next one is drawn at random, by how short its queue is where adaptive
-partitioning is on, and never one without a leader while another has one.
+A record with a key goes to the partition that murmur2 of the key selects. Records without a key go to one partition
+until it has received `batch_size` bytes, so that batches fill up. The next partition is drawn at random, weighted by
+queue length if adaptive partitioning is on, and never one without a leader while another has one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def draw_partition(queue_sizes: Sequence[int], available: Sequence[int], random: Callable[[], float]) -> int:
-    """Draw a partition out of `available` (numbers of partitions), by how short its queue is.
+    """Draw a partition from `available` (numbers of partitions), weighted by the length of its queue.
 
-    queue_sizes: batches that wait, one entry for each of `available`. The likelihood of one is the longest queue plus
-    one, less its own (BuiltInPartitioner.updatePartitionLoadStats).
+    queue_sizes: waiting batches, one entry for each of `available`. The weight of a partition is the longest queue plus
+    one, minus its own (BuiltInPartitioner.updatePartitionLoadStats).
     """
     longest = max(queue_sizes)
     weights = list(accumulate(longest + 1 - size for size in queue_sizes))
@@ -38,9 +38,9 @@ def draw_partition(queue_sizes: Sequence[int], available: Sequence[int], random:
 
 
 class WaitingRecord(NamedTuple):
-    """A record whose topic's metadata is not known yet; `holder` represents its batch."""
+    """A record whose topic's metadata is not known yet; `placeholder` represents its batch."""
 
-    holder: ProducerBatch
+    placeholder: ProducerBatch
     key: Buffer | None
     value: Buffer | None
     headers: Any
@@ -49,9 +49,9 @@ class WaitingRecord(NamedTuple):
 
 
 class TopicBuffer:
-    """A topic's queues by partition number, none before its metadata is known, and the records that wait for that.
+    """A topic's queues by partition number, empty before its metadata is known, and the records that wait for it.
 
-    sticky_queue: where records without a key go at the moment; it exists as soon as there are queues.
+    sticky_queue: the current partition of records without a key; it exists as soon as there are queues.
     is_requested: whether the sender requested the metadata.
     random: 0 <= random() < 1. Used under the accumulator's lock.
     """
@@ -75,10 +75,10 @@ class TopicBuffer:
         self._sticky_limit = max(settings.batch_size, 1)
 
     def update(self, has_leader: Sequence[bool]) -> None:
-        """Take up the topic's metadata, one entry a partition.
+        """Apply the topic's metadata, one entry for each partition.
 
-        Fewer partitions than before are those of another topic of this name; batches for a partition that is gone end
-        by their deadline.
+        Fewer partitions than before belong to another topic of this name; batches for a partition that no longer exists
+        end at their deadline.
         """
         is_new = not self.queues
         self.has_leader = has_leader
@@ -101,7 +101,7 @@ class TopicBuffer:
         raise EncodeError(f"{reason}, not {partition!r}", field="partition", value=partition)
 
     def batch_closed(self, queue: PartitionQueue, produced: int) -> None:
-        """Note that a batch of so many bytes accepts no more records; it may be time for another sticky partition."""
+        """Note that a batch of this size accepts no more records; choose another sticky partition if it is time."""
         if queue is self.sticky_queue:
             self._sticky_bytes += produced
             if self._sticky_bytes >= self._sticky_limit and self.queues:

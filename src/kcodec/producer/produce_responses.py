@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of batches that were sent: the response to Produce, and for each batch success, repetition or failure.
+"""The handling of Produce responses: for each sent batch success, retry or failure.
 
-Rules: Kafka's Sender.completeBatch and TransactionManager.handleFailedBatch, KIP-360 (epoch bump), KIP-467 (which
-records were refused), KIP-951 (the new leader in the response), and how a real broker responds:
+Source: Kafka's Sender.completeBatch and TransactionManager.handleFailedBatch, KIP-360 (epoch bump), KIP-467 (which
+records were rejected), KIP-951 (the new leader in the response), and the observed responses of brokers:
 
 - NONE and DUPLICATE_SEQUENCE_NUMBER are success: the response to a repeated batch has the offset of the first copy.
-- OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that may be written is investigated before it is believed: the sequence probe
-  of `kcodec.producer.partition_queue`.
-- IDENTITY_ERRORS are about the producer: its `ProducerIdSource` decides, but only for the earliest unfinished batch of
-  the partition; what follows a gap is just sent again, with the bytes it had.
+- OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that may be written starts the sequence probe of
+  `kcodec.producer.partition_queue`.
+- IDENTITY_ERRORS concern the producer: its `ProducerIdManager` decides, but only for the earliest unfinished batch of
+  the partition. Batches after a gap are sent again with the same bytes.
 - MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE split a batch of several records, which may keep its sequence numbers as
   it is certainly not written.
-- What Kafka calls retriable is sent again after a pause, until `retries` or `delivery_timeout` end it.
+- Errors that Kafka calls retriable are retried after a pause, until `retries` or `delivery_timeout` is reached.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, BatchOutcome, ProducerBatch
 from kcodec.producer.delivery import call_all
-from kcodec.producer.identity import IDENTITY_ERRORS, BatchDisposition, ProducerIdSource
+from kcodec.producer.identity import IDENTITY_ERRORS, BatchDisposition, ProducerIdManager
 from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
@@ -64,13 +64,13 @@ Ended = tuple[ProducerBatch, BatchOutcome]
 
 
 class ProduceResponses:
-    """See the module. in_flight: the partitions with something in flight. on_end: called when batches ended."""
+    """See the module. in_flight: the partitions with batches in flight. on_end: called when batches have ended."""
 
     def __init__(
         self,
         accumulator: Accumulator,
         cluster: Cluster,
-        source: ProducerIdSource,
+        id_manager: ProducerIdManager,
         *,
         clock: Clock,
         random: Callable[[], float],
@@ -79,7 +79,7 @@ class ProduceResponses:
         self.settings = accumulator.settings
         self.accumulator = accumulator
         self.cluster = cluster
-        self.source = source
+        self.id_manager = id_manager
         self.clock = clock
         self.random = random
         self.metrics = metrics
@@ -88,17 +88,17 @@ class ProduceResponses:
 
     # The response
 
-    def unanswered(self, sent: Sent, error: TransportError | UnsupportedError) -> None:
-        """Handle a request without a response: whether a batch was written is open if the request may have left."""
+    def on_no_response(self, sent: Sent, error: TransportError | UnsupportedError) -> None:
+        """Handle a request without a response. If it may have been sent, its batches may be written."""
         if isinstance(error, TransportError) and error.possibly_sent:
-            self.source.on_unanswered("Produce")
+            self.id_manager.on_no_response("Produce")
         for queue, batch in sent:
             self._land(queue, batch)
             self._without_result(queue, batch, error)
-        self.cluster.request_update(f"a Produce request got no answer: {error}")
+        self.cluster.request_update(f"a Produce request got no response: {error}")
 
-    def answered(self, node: int, sent: Sent, reply: Reply | None) -> None:
-        """Handle the response of a broker; None: it sends none, as acks is 0."""
+    def on_response(self, node: int, sent: Sent, reply: Reply | None) -> None:
+        """Handle the response of a broker; None if acks is 0, as there is no response."""
         ended: list[Ended] = []
         results: dict[tuple[Any, int], Any] = {}
         by_id = reply is not None and reply.version > LAST_VERSION_WITH_NAMES
@@ -115,7 +115,9 @@ class ProduceResponses:
                 continue
             result = results.get((queue.topic_id if by_id else batch.topic, batch.partition))
             if result is None:
-                error = TransportError(f"broker {node} answered Produce without {queue.partition}", possibly_sent=True)
+                error = TransportError(
+                    f"the Produce response of broker {node} lacks {queue.partition}", possibly_sent=True
+                )
                 self._without_result(queue, batch, error)
             elif result.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 ended += self._proved(queue, batch)
@@ -141,7 +143,7 @@ class ProduceResponses:
             self._retry(queue, batch, error)
 
     def _land(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Note that its request is over."""
+        """Note that its request has ended."""
         queue.in_flight.remove(batch)
         if not queue.in_flight:
             self.in_flight.pop(queue, None)
@@ -154,10 +156,10 @@ class ProduceResponses:
             queue.rollback_sequence = -1  # taken in spite of the gap: the broker had forgotten what was before
         if not batch.is_done:
             last = (batch.base_sequence + batch.records_count - 1) & LAST_SEQUENCE if batch.is_numbered else -1
-            self.source.on_success(queue.partition, batch.records_count, last)
+            self.id_manager.on_success(queue.partition, batch.records_count, last)
 
     def _proved(self, queue: PartitionQueue, batch: ProducerBatch) -> list[Ended]:
-        """Return what an acknowledged batch proves to be written, at offsets that are not known."""
+        """Return the batches that an acknowledged batch proves to be written, at unknown offsets."""
         queue.forget_probe()
         if not batch.is_numbered or not queue.batches or queue.batches[0].order > batch.order:
             return []
@@ -168,7 +170,7 @@ class ProduceResponses:
         return [(written, BatchOutcome()) for written in proved]
 
     def _lose_probe(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Give up a probe: the batch cannot show any more whether those before it are written."""
+        """End a probe: the batch can no longer show whether those before it are written."""
         if queue.probe is batch:
             for other in (*queue.refused, *queue.batches):
                 other.is_fixed = other.is_fixed or other.uncertain
@@ -189,7 +191,7 @@ class ProduceResponses:
         # Permissions are given on a topic, and on a transactional id.
         resource: object = {
             ErrorCode.TOPIC_AUTHORIZATION_FAILED: queue.partition.topic,
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: self.source.transactional_id,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: self.id_manager.transactional_id,
         }.get(code)
         doing = f"Produce to broker {node}" if resource is None else f"Produce of {queue.partition} to broker {node}"
         message = _record_errors(result)
@@ -209,7 +211,8 @@ class ProduceResponses:
         self.cluster.request_update(f"{queue.partition}: {code.name}")
 
     def _investigate_gap(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch | None:
-        """Return the batch to decide on after OUT_OF_ORDER_SEQUENCE_NUMBER; None: it is expected, or probed first."""
+        """Return the batch to decide on after OUT_OF_ORDER_SEQUENCE_NUMBER; None: the error is expected, or probed
+        first."""
         unfinished = (*queue.in_flight, *list(queue.batches)[:1])
         is_earliest = not any(other.order < batch.order for other in unfinished)
         if queue.probe is batch:
@@ -238,16 +241,16 @@ class ProduceResponses:
         if queue.bump_from is not None:
             self._put_back(queue, batch)
             return
-        if self.source.transactional_id is None and queue.identity != self.source.current:
+        if self.id_manager.transactional_id is None and queue.identity != self.id_manager.current:
             disposition = BatchDisposition.BUMP  # the identity changed already, on account of another partition
         else:
-            disposition = self.source.on_error_code(queue.partition, code)
+            disposition = self.id_manager.on_error_code(queue.partition, code)
         if disposition is BatchDisposition.FAIL:
             self.fail(queue, batch, error)
         elif disposition is BatchDisposition.RETRY:
             self._retry(queue, batch, error)
         else:
-            log.info("%s; going on under a new producer epoch", error)
+            log.info("%s; continuing with a new producer epoch", error)
             queue.must_renumber, queue.bump_from = True, queue.identity
             batch.last_error = error
             if batch.attempts > 1:  # at once the first time; to a leader that refuses every epoch after a pause
@@ -256,7 +259,7 @@ class ProduceResponses:
             self._put_back(queue, batch)
 
     def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException) -> None:
-        """Send again after a pause, if `retries` allow; the deadline ends it otherwise."""
+        """Send again after a pause, if `retries` and the deadline allow it."""
         batch.last_error = error
         if batch.attempts > self.settings.retries:
             self.fail(queue, batch, error)
@@ -272,7 +275,8 @@ class ProduceResponses:
             self.accumulator.put_back(queue, batch)
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Split in halves or less: `batch_size` alone would give the same batch again (Kafka: ProducerBatch.split)."""
+        """Split at least in halves, as `batch_size` alone would give the same batch again (Kafka:
+        ProducerBatch.split)."""
         most = max(min(self.settings.batch_size, batch.size_in_bytes // 2), 1)
         pieces = batch.split(lambda: self.accumulator.new_builder(self.settings.max_request_size), most)
         log.info(
@@ -283,8 +287,8 @@ class ProduceResponses:
             self.accumulator.replace(queue, batch, pieces)
 
     def renumber(self, queue: PartitionQueue) -> bool:
-        """Renumber the kept batches, as nothing is in flight; under the lock. False: there is no new identity yet."""
-        identity = self.source.current
+        """Renumber the kept batches when nothing is in flight; under the lock. Return False without a new identity."""
+        identity = self.id_manager.current
         kept = [batch for batch in queue.batches if batch.is_numbered]
         if queue.bump_from is not None:
             if identity is None or identity == queue.bump_from:
@@ -295,7 +299,7 @@ class ProduceResponses:
             kept = [batch for batch in kept if _is_before(first, batch.base_sequence)]
         if queue.bump_from is not None or (first >= 0 and not any(batch.uncertain for batch in kept)):
             for batch in kept:
-                batch.number(queue.identity, first, self.source.transactional_id is not None)
+                batch.number(queue.identity, first, self.id_manager.transactional_id is not None)
                 first = (first + batch.records_count) & LAST_SEQUENCE
             queue.next_sequence = first
         queue.must_renumber, queue.bump_from, queue.rollback_sequence, queue.is_proved = False, None, -1, False
@@ -305,7 +309,7 @@ class ProduceResponses:
     # Endings
 
     def expire(self, queue: PartitionQueue | None, batch: ProducerBatch) -> None:
-        """End a batch at its deadline; if its request is under way, the outcome of that is no longer reported."""
+        """End a batch at its deadline. The outcome of a request under way is then no longer reported."""
         settings, topic = self.settings, batch.topic
         if queue is None:
             reason = f"topic {topic!r}: no metadata within max_block_ms ({settings.max_block:g} s)"
@@ -320,7 +324,7 @@ class ProduceResponses:
             reason += "; it was never sent" + (f": {why}" if why else "")
         in_flight = queue is not None and batch in queue.in_flight
         uncertain = batch.uncertain or in_flight
-        remedy = None if self.source.transactional_id is None else "abort"
+        remedy = None if self.id_manager.transactional_id is None else "abort"
         self.fail(
             queue, batch, DeliveryTimeoutError(reason, possibly_sent=uncertain, remedy=remedy), in_flight=in_flight
         )
@@ -328,8 +332,8 @@ class ProduceResponses:
     def fail(
         self, queue: PartitionQueue | None, batch: ProducerBatch, error: BaseException, *, in_flight: bool = False
     ) -> None:
-        """Fail a batch for good and notify the source, whether it ever was in a queue or not. A gap in the partition's
-        sequence is closed where that is safe: if nothing of the batch was written."""
+        """Fail a batch for good and notify the manager, whether it was in a queue or not. Close the gap in the
+        partition's sequence numbers if that is safe: if nothing of the batch was written."""
         if batch.is_done:
             return
         uncertain = batch.uncertain or in_flight
@@ -340,7 +344,7 @@ class ProduceResponses:
             if lowest < 0 or _is_before(batch.base_sequence, lowest):
                 queue.rollback_sequence = batch.base_sequence
             queue.must_renumber = True
-        self.source.on_failure(TopicPartition(batch.topic, batch.partition), error, possibly_written=uncertain)
+        self.id_manager.on_failure(TopicPartition(batch.topic, batch.partition), error, possibly_written=uncertain)
         self._finish([(batch, BatchOutcome(error=error))])
 
     def _finish(self, ended: Sequence[Ended]) -> None:
@@ -361,12 +365,12 @@ class ProduceResponses:
 
 
 def _is_before(sequence: int, other: int) -> bool:
-    """Return whether a sequence number is before another, both near each other on the ring of 2^31."""
+    """Return whether a sequence number is before another one near it, modulo 2^31."""
     return sequence >= 0 and 0 < (other - sequence) & LAST_SEQUENCE < 1 << 30
 
 
 def _record_errors(result: Any) -> str | None:
-    """Return what the broker says in words, and of which records of the batch (KIP-467)."""
+    """Return the broker's message, and the records of the batch that it concerns (KIP-467)."""
     named = [
         f"record {one.batch_index}" + (f": {one.batch_index_error_message}" if one.batch_index_error_message else "")
         for one in result.record_errors[:MAX_RECORDS_NAMED]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings of a running producer: records that are not acknowledged, with the cause, and records that failed and whose
-error nothing has retrieved. Both are logged rarely: the intervals are here and in `kcodec.producer.failures`.
+"""Warnings of a running producer: records that are not acknowledged, with the cause, and failed records whose error was
+not retrieved. The intervals between warnings are defined here and in `kcodec.producer.failures`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIRST_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 5.0, 300.0
 
 
 class Reports:
-    """The log of one producer. Called on the I/O thread, without the lock."""
+    """The warnings of one producer. Called on the I/O thread, without the lock."""
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
@@ -31,7 +31,7 @@ class Reports:
         self._stalled_at = self._stalled_due = float("-inf")
 
     def look(self, now: float) -> float:
-        """Log what is due; return when to look again (infinity: not before something happens)."""
+        """Log what is due; return the time of the next call (infinity: not before the next event)."""
         accumulator, failures = self._accumulator, self._accumulator.failures
         if failures is None or not failures.is_news:  # the usual case, in every round
             if not accumulator.unfinished:
@@ -69,7 +69,7 @@ class Reports:
 
 
 def waiting_text(batches: Collection[ProducerBatch]) -> str:
-    """Return how many records these batches hold, and their topics."""
+    """Return a text with the number of records in these batches and their topics."""
     count = sum(batch.unfinished_records for batch in batches)
     topics = list(dict.fromkeys(batch.topic for batch in batches))
     names = ", ".join(repr(topic) for topic in topics[:MAX_SHOWN])
@@ -77,16 +77,16 @@ def waiting_text(batches: Collection[ProducerBatch]) -> str:
     return f"{records_text(count)} of topic{'s' if len(topics) > 1 else ''} {names}{more}"
 
 
-def log_lost(accumulator: Accumulator, who: str) -> None:
-    """Log what a producer that was not closed loses: records that are unfinished, and failures that nothing has
-    retrieved. Does not take the lock, as the garbage collector may call it in a thread that holds it."""
+def log_lost(accumulator: Accumulator, producer_name: str) -> None:
+    """Log what a producer that was not closed loses: unfinished records, and failures whose error was not retrieved. Do
+    not take the lock, as the garbage collector may call this in a thread that holds it."""
     unfinished = list(accumulator.unfinished)
     if unfinished:
         log.warning(
-            "%s was not closed, and its records that were not acknowledged may be lost: %s",
-            who,
+            "%s was not closed, and its unacknowledged records may be lost: %s",
+            producer_name,
             waiting_text(unfinished),
         )
     failed = accumulator.failures.report_now() if accumulator.failures is not None else None
     if failed is not None:
-        log.warning("%s was not closed: %s", who, failed)
+        log.warning("%s was not closed: %s", producer_name, failed)

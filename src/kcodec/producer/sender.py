@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flow that sends what the accumulator holds (Kafka: Sender, RecordAccumulator.drain).
+"""The flow that sends the records in the accumulator (Kafka: Sender, RecordAccumulator.drain).
 
-One round: take up new metadata, end what is past its time, then give each broker requests with at most one batch a
-partition, up to `max_in_flight` requests. Between rounds it waits for the nearest time at which something is due, or
-for an event: a record, a response, metadata, an identity.
+In one round it applies new metadata, ends batches past their deadline, and then sends each broker requests with at most
+one batch for each partition, up to `max_in_flight` requests. Between rounds it waits for the next deadline, or for an
+event: a record, a response, metadata, an identity.
 
-What keeps a partition in order and free of duplicates:
+These rules keep a partition in order and free of duplicates:
 
-- Batches go out oldest first, and one to be repeated takes its old place before all that were never sent.
-- A numbered batch keeps identity, sequence and bytes until it ends. A broker refuses all that follow a gap as out of
-  order, so of several in flight the earliest unfinished one says what happened; the others are just sent again.
+- Batches are sent oldest first, and a batch to be repeated returns to its position before all that were never sent.
+- A numbered batch keeps identity, sequence number and bytes until it ends. A broker rejects all batches after a gap as
+  out of order, so the earliest unfinished one in flight shows what happened; the others are just sent again.
 - At most five numbered batches of a partition are in flight (a broker remembers five), and a second one only when the
-  partition `is_proved`: a partition that lost its state, or moved, would take any sequence as the first.
-- Nothing follows to a new leader while a response of the old one is outstanding.
+  partition `is_proved`: a partition that lost its state, or moved, accepts any sequence number as the first.
+- No batch is sent to a new leader while a response of the old one is outstanding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError, Uns
 from kcodec.flow import Flow, Signal, call, spawn, wait
 from kcodec.producer.accumulator import Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
-from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdSource
+from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdManager
 from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.producer.partitioner import TopicBuffer
 from kcodec.producer.produce_responses import LAST_VERSION_WITH_NAMES, ProduceResponses, Sent
@@ -41,22 +41,22 @@ FIRST_VERSION, FIRST_VERSION_WITH_ZSTD = 3, 7
 #: A broker remembers the last five batches of a producer in a partition: a repeat of one of them is recognized.
 IN_FLIGHT_WINDOW = 5
 #: A topic in use is named to the cluster this often, so that its metadata stays fresh (Cluster forgets idle topics).
-TOPIC_WANTED_SECONDS = 60.0
+TOPIC_REFRESH_SECONDS = 60.0
 _FOREVER = float("inf")
 
 
 class Sender:
-    """The sending half of one producer. Everything here runs on the I/O thread.
+    """The sender of one producer. All methods run on the I/O thread.
 
     progress: set whenever batches end. urgent: the number of flushes that need everything sent without lingering.
-    responses: what ends batches.
+    responses: handles the responses.
     """
 
     def __init__(
         self,
         accumulator: Accumulator,
         cluster: Cluster,
-        source: ProducerIdSource,
+        id_manager: ProducerIdManager,
         responses: ProduceResponses,
         *,
         clock: Clock,
@@ -64,7 +64,7 @@ class Sender:
         self.settings = accumulator.settings
         self.accumulator = accumulator
         self.cluster = cluster
-        self.source = source
+        self.id_manager = id_manager
         self.clock = clock
         self.urgent = 0
         self.is_stopped = False
@@ -81,7 +81,7 @@ class Sender:
     # Events
 
     def wake(self) -> None:
-        """Begin the next round at once."""
+        """Start the next round at once."""
         self._is_woken = True
         self._signal.set()
 
@@ -100,7 +100,7 @@ class Sender:
         self.wake()
 
     def _identity_changed(self) -> None:
-        self.source.changed.add_waiter(self._identity_changed)
+        self.id_manager.changed.add_waiter(self._identity_changed)
         self.wake()
 
     # The flow
@@ -108,7 +108,7 @@ class Sender:
     def run(self) -> Flow[None]:
         """Send until `stop`."""
         self.cluster.changed.add_waiter(self._metadata_changed)
-        self.source.changed.add_waiter(self._identity_changed)
+        self.id_manager.changed.add_waiter(self._identity_changed)
         try:
             while not self.is_stopped:
                 self._is_woken = False
@@ -117,7 +117,7 @@ class Sender:
                     yield from wait(self._signal, None if pause == _FOREVER else max(pause, 0.0))
         finally:
             self.cluster.changed.drop_waiter(self._metadata_changed)
-            self.source.changed.drop_waiter(self._identity_changed)
+            self.id_manager.changed.drop_waiter(self._identity_changed)
 
     def _round(self) -> Flow[float]:
         """Do what is due; return the seconds until something is due next."""
@@ -132,7 +132,7 @@ class Sender:
             self._is_metadata_new = False
             self.take_up_metadata()
         expiry = self._expire(now)
-        refusal = self.source.refuses()
+        refusal = self.id_manager.refuses()
         if refusal is not None:
             self.fail_buffered(lambda _: refusal)
         pause = min(expiry, self._reports.look(now))
@@ -154,13 +154,13 @@ class Sender:
                 request,
                 timeout=self.settings.request_timeout,
                 lowest=lowest,
-                highest=min(highest, self.source.produce_highest_version()),
+                highest=min(highest, self.id_manager.produce_highest_version()),
                 expects_reply=self.settings.acks != 0,
             )
         except (TransportError, UnsupportedError) as error:
-            self.responses.unanswered(sent, error)
+            self.responses.on_no_response(sent, error)
         else:
-            self.responses.answered(node, sent, reply)
+            self.responses.on_response(node, sent, reply)
         finally:
             self._loads[node] -= 1
             self.wake()
@@ -179,7 +179,7 @@ class Sender:
                     highest = LAST_VERSION_WITH_NAMES
             topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.data))
         request = ProduceRequest(
-            transactional_id=self.source.transactional_id,
+            transactional_id=self.id_manager.transactional_id,
             acks=self.settings.acks,
             timeout_ms=int(self.settings.request_timeout * 1000),
             topic_data=list(topics.values()),
@@ -190,7 +190,7 @@ class Sender:
     # Topics
 
     def _learn_topic(self, buffer: TopicBuffer) -> Flow[None]:
-        """Obtain the metadata of a topic; records that wait for it fail with what a broker says of it."""
+        """Obtain the metadata of a topic; records that wait for it fail with the broker's error."""
         while self.cluster.partitions(buffer.topic) is None:
             refused: list[tuple[ProducerBatch, BaseException]] = []
             try:
@@ -199,20 +199,20 @@ class Sender:
                 log.info("%s", late)
             except KcodecError as error:
                 with self.accumulator.lock:
-                    refused = [(record.holder, error) for record in buffer.waiting]
+                    refused = [(record.placeholder, error) for record in buffer.waiting]
                     buffer.waiting.clear()
             with self.accumulator.lock:
                 if not buffer.waiting and not buffer.queues:  # not needed any more; the next record requests it again
                     self.accumulator.topics.pop(buffer.topic, None)
-            for holder, failure in refused:
-                self.responses.fail(None, holder, failure)
+            for placeholder, failure in refused:
+                self.responses.fail(None, placeholder, failure)
             if self.accumulator.topics.get(buffer.topic) is not buffer:
                 return
         self._is_metadata_new = True
         self.wake()
 
     def take_up_metadata(self) -> None:
-        """Take up new partitions, new leaders, perhaps another topic of the same name."""
+        """Apply new partitions and leaders, or another topic of the same name."""
         failed: list[tuple[ProducerBatch, BaseException]] = []
         with self.accumulator.lock:
             for buffer in self.accumulator.topics.values():
@@ -226,26 +226,26 @@ class Sender:
                     if queue.topic_id != topic_id:
                         queue.topic_id, queue.is_proved = topic_id, False
                         queue.forget_probe()
-        for holder, error in failed:
-            self.responses.fail(None, holder, error)
+        for placeholder, error in failed:
+            self.responses.fail(None, placeholder, error)
 
     def _name_topic(self, topic: str, now: float) -> None:
-        if now - self._named.get(topic, -_FOREVER) > TOPIC_WANTED_SECONDS:
+        if now - self._named.get(topic, -_FOREVER) > TOPIC_REFRESH_SECONDS:
             self._named[topic] = now
-            self.cluster.topics_wanted([topic])
+            self.cluster.add_topics([topic])
 
     # Time
 
     def _expire(self, now: float) -> float:
-        """End what is past its deadline; return the next deadline."""
+        """End batches past their deadline; return the next deadline."""
         nearest = _FOREVER
         late: list[tuple[PartitionQueue | None, ProducerBatch]] = []
         with self.accumulator.lock:
             for buffer in self.accumulator.topics.values():
-                while buffer.waiting and buffer.waiting[0].holder.deadline <= now:
-                    late.append((None, buffer.waiting.popleft().holder))
+                while buffer.waiting and buffer.waiting[0].placeholder.deadline <= now:
+                    late.append((None, buffer.waiting.popleft().placeholder))
                 if buffer.waiting:
-                    nearest = min(nearest, buffer.waiting[0].holder.deadline)
+                    nearest = min(nearest, buffer.waiting[0].placeholder.deadline)
             for queue in list(self.accumulator.active):
                 while queue.batches and queue.batches[0].deadline <= now:
                     late.append((queue, self.accumulator.take(queue, queue.batches[0])))
@@ -281,7 +281,7 @@ class Sender:
                 size = queue.next_batch.size_in_bytes
                 if node in requests and sizes[node] + size > self.settings.max_request_size:
                     continue
-                if not self.source.may_send(queue.partition):
+                if not self.id_manager.may_send(queue.partition):
                     continue
                 sizes[node] = sizes.get(node, 0) + size
                 requests.setdefault(node, []).append((queue, self._take(queue)))
@@ -299,7 +299,7 @@ class Sender:
         if queue.must_renumber and (queue.in_flight or not self.responses.renumber(queue)):
             return _FOREVER
         batch = queue.next_batch
-        identity = self.source.current
+        identity = self.id_manager.current
         if identity is None:
             return _FOREVER
         is_numbering = identity.producer_id >= 0 or batch.is_numbered
@@ -317,13 +317,13 @@ class Sender:
 
     def _is_hurried(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         """Return whether there is no reason to linger."""
-        return queue.open is not batch or self.urgent > 0 or self.accumulator.room_wanted > 0
+        return queue.open is not batch or self.urgent > 0 or self.accumulator.space_waiters > 0
 
     def _node_for(self, queue: PartitionQueue) -> int | None:
         """Return the broker that the queue's next batch goes to; None: not now."""
         node = self.cluster.leader(*queue.partition)
         if node is None:
-            self.cluster.topics_wanted([queue.partition.topic])
+            self.cluster.add_topics([queue.partition.topic])
             self.cluster.request_update(f"{queue.partition} has no leader")
             return None
         if node != queue.node:
@@ -343,7 +343,7 @@ class Sender:
     def _seal(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Number a batch that goes out for the first time, and make its bytes."""
         if queue.identity.producer_id >= 0 and not batch.is_numbered:
-            batch.number(queue.identity, queue.next_sequence, self.source.transactional_id is not None)
+            batch.number(queue.identity, queue.next_sequence, self.id_manager.transactional_id is not None)
             batch.close()
             queue.next_sequence = (queue.next_sequence + batch.records_count) & LAST_SEQUENCE
         else:
@@ -352,11 +352,12 @@ class Sender:
     # Endings
 
     def fail_buffered(self, error_of: Callable[[ProducerBatch], BaseException]) -> None:
-        """Fail what is not in flight: records that wait for metadata, batches, also those to be repeated."""
+        """Fail everything that is not in flight: records that wait for metadata, and batches, even those to be
+        repeated."""
         failed: list[tuple[PartitionQueue | None, ProducerBatch]] = []
         with self.accumulator.lock:
             for buffer in self.accumulator.topics.values():
-                failed += [(None, record.holder) for record in buffer.waiting]
+                failed += [(None, record.placeholder) for record in buffer.waiting]
                 buffer.waiting.clear()
             for queue in list(self.accumulator.active):
                 while queue.batches:

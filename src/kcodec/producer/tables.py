@@ -45,12 +45,12 @@ def table_batches(
 ) -> Iterable[TableBatch]:
     """Return the batches of a table for a topic with this number of partitions, rows of a partition in their order.
 
-    The column `partition`, where there and not null, decides; else `default_partition`, if there is one; else the key,
-    by murmur2, unless `settings.ignore_keys`; rows with none of these go to ANY_PARTITION. timestamp: of rows without
-    one. Raise EncodeError with the row, TypeError, ValueError.
+    The partition of a row is its column `partition`, if that exists and is not null; otherwise `default_partition`, if
+    set; otherwise that of its key, by murmur2, unless `settings.ignore_keys`. Rows without any of these go to
+    ANY_PARTITION. timestamp: of rows without one. Raise EncodeError with the row, TypeError, ValueError.
 
-    Where the columns alone prove that every row makes a record, batches are made one by one, as they are taken; else
-    all are made before the first is returned, so that a table with a wrong row sends nothing.
+    If the columns alone prove that every row is a valid record, batches are encoded one by one, as they are taken.
+    Otherwise all are encoded before the first is returned, so that a table with an invalid row sends nothing.
     """
     table = _table(source)
     ignore_keys = settings.ignore_keys or default_partition != ANY_PARTITION
@@ -99,7 +99,7 @@ def _encode_windows(
     framing: str | None,
     most_bytes: int,
 ) -> Iterator[TableBatch]:
-    """Encode WINDOW_BYTES at a time, so that memory is reused: what is encoded is soon sent and released."""
+    """Encode WINDOW_BYTES at a time, so that memory is reused, as encoded batches are soon sent and released."""
     names = [name for name in COLUMNS if name in table.column_names]
     step = max(WINDOW_BYTES * len(table) // max(table.nbytes, 1), 1)
     for start in range(0, len(table), step):
@@ -138,7 +138,7 @@ def _table(source: Any) -> pyarrow.Table:
         raise ValueError(f"the table has neither key nor value; its columns are {', '.join(table.column_names)}")
     foreign = [name for name in table.column_names if name not in known]
     if foreign:
-        raise ValueError(f"send_arrow knows no column {foreign[0]!r}; it takes {', '.join(sorted(known))}")
+        raise ValueError(f"send_arrow: unknown column {foreign[0]!r}; expected {', '.join(sorted(known))}")
     _check(table)
     return table
 
@@ -155,7 +155,7 @@ def _check(table: pyarrow.Table) -> None:
         try:
             table.column(index).validate(full=True)
         except ValueError as error:  # pyarrow.ArrowInvalid
-            reason = f"column {name!r} is invalid: {error}; look for what wrote it, or drop the column"
+            reason = f"column {name!r} is invalid: {error}; check the program that wrote it, or drop the column"
             raise EncodeError(reason, field=name) from error
 
 
@@ -174,7 +174,7 @@ def _partitions_of(table: pyarrow.Table, count: int, ignore_keys: bool, default:
         wrong = ((given < 0) | (given >= count)) & requested.is_valid().to_numpy()
         if wrong.any():
             row = int(wrong.argmax())
-            reason = f"partition {given[row]} is not one of the topic's: it has {count}, 0 to {count - 1}"
+            reason = f"partition {given[row]} does not exist: the topic has partitions 0 to {count - 1}"
             raise EncodeError(reason, field="partition", value=int(given[row]), row=row)
         rows = given if rows is None else numpy.where(given >= 0, given, rows)
     return rows

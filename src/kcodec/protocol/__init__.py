@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's wire protocol without a wire: messages, frames, versions, error codes, and the effects that flows ask for."""
+"""Kafka's wire protocol without I/O: messages, frames, versions and error codes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of messages: ranges of versions, and the kinds of values. What options mean: `schema`."""
+"""The fields of messages: ranges of versions and kinds of values. `schema` explains the options of a field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HIGHEST_VERSION = 32767
 
 
 class Versions(NamedTuple):
-    """A range of versions, both ends included; `NO_VERSIONS` holds none."""
+    """A range of versions, both ends included. `NO_VERSIONS` is empty."""
 
     first: int
     last: int
@@ -29,7 +29,7 @@ class Versions(NamedTuple):
         return cls(int(first), int(last) if dash else int(first))
 
     def hold(self, version: int) -> bool:
-        """Whether a version is among them."""
+        """Return whether the range contains a version."""
         return self.first <= version <= self.last
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ NO_VERSIONS = Versions(1, 0)
 
 
 class Field(NamedTuple):
-    """How a field is declared. kind: Kafka's name of the type, or the class of a struct; of an array, its elements'."""
+    """How a field is declared. kind: Kafka's name of the type or the class of a struct, for an array its elements'."""
 
     kind: Any
     is_array: bool
@@ -59,7 +59,7 @@ class Field(NamedTuple):
 
 
 class _Unset:
-    """No default was given."""
+    """Marks a field without a declared default."""
 
 
 _UNSET = _Unset()
@@ -67,7 +67,7 @@ _ZEROS: dict[str, Any] = {"bool": False, "float64": 0.0, "string": "", "bytes": 
 
 
 def _zero(kind: str | type[Any]) -> Any:
-    """The default of a field that declares none, as Kafka's generator has it."""
+    """Return the default of a field that declares none, as Kafka's generator does."""
     if not isinstance(kind, str):
         return kind()
     if kind == "uuid":
@@ -99,7 +99,7 @@ def _field(
 
 
 class Kind:
-    """A kind of value: called with the versions that have it and other options, it declares a field."""
+    """A kind of value. A call with the versions that have the field, and other options, declares a field."""
 
     __slots__ = ("_name",)
 
@@ -107,7 +107,7 @@ class Kind:
         self._name = name
 
     def __call__(self, versions: str, **options: Any) -> Any:
-        """Declare a field of one such value."""
+        """Declare a field with one such value."""
         return _field(self._name, versions, **options)
 
     def array(self, versions: str, **options: Any) -> Any:
@@ -132,12 +132,12 @@ records = Kind("records")
 
 
 def struct(kind: type[Any], versions: str, **options: Any) -> Any:
-    """A struct of its own class; where it may be None, a byte before it says so (KIP-893)."""
+    """Declare a field with a struct of its own class. If the struct may be None, a byte before it says so (KIP-893)."""
     return _field(kind, versions, **options)
 
 
 def array(kind: Kind | type[Any], versions: str, **options: Any) -> Any:
-    """A list of values of one kind (`array(int32, "0+")`) or of structs, behind their count."""
+    """Declare a list of values of one kind (`array(int32, "0+")`) or of structs. Its element count comes first."""
     return (
         kind.array(versions, **options) if isinstance(kind, Kind) else _field(kind, versions, is_array=True, **options)
     )

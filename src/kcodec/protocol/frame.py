@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames: a four-byte length, a header, a message. Requests are told from responses by nothing but the direction.
+"""Frames: a length of four bytes, a header and a message. Only the direction tells requests and responses apart.
 
 Header versions (Kafka: RequestHeader.json, ResponseHeader.json): a request of a flexible version has header v2 (tagged
-fields behind the client id), else v1; its response v1 or v0. ApiVersions is answered with header v0 always, as a client
-must be able to read the answer of a broker that does not know its version (KIP-511).
+fields after the client id), otherwise v1; its response has v1 or v0. The response to ApiVersions always has header v0,
+so that a client can read the response of a broker that does not know the requested version (KIP-511).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_HEADER_TAGS = 64
 def encode_request_parts(
     request: Any, version: int, correlation_id: int, client_id: str | None
 ) -> list[bytes | memoryview]:
-    """A request as a frame in pieces: large record sets are not copied, but must not change until they are sent.
+    """Return a request frame in pieces. Large record sets are not copied and must not change until they are sent.
 
     Raises EncodeError for a value that the version cannot hold.
     """
@@ -44,19 +44,19 @@ def encode_request_parts(
 
 
 def encode_request(request: Any, version: int, correlation_id: int = 0, client_id: str | None = None) -> bytes:
-    """A request as one frame, length included. Raises EncodeError for a value that the version cannot hold."""
+    """Return a request as one frame, length included. Raises EncodeError for a value that the version cannot hold."""
     frame: bytes = request.encode_frame(version, _header(request, version, correlation_id, client_id))
     return frame
 
 
 def _header(request: Any, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """Of a request: v2 is v1 and a count of tagged fields, which are none; the client id is never compact."""
+    """Return a request header. v2 is v1 and a count of tagged fields, here 0; the client id is never compact."""
     try:
         name = b"" if client_id is None else client_id.encode()
     except UnicodeEncodeError:
         name = None
     if name is None or len(name) > LONGEST_CLIENT_ID:
-        reason = f"at most {LONGEST_CLIENT_ID} bytes of UTF-8" if name else "text that UTF-8 can hold"
+        reason = f"at most {LONGEST_CLIENT_ID} bytes long in UTF-8" if name else "text that can be encoded in UTF-8"
         raise EncodeError(f"client_id must be {reason}", field="client_id", value=client_id)
     length = -1 if client_id is None else len(name)
     tags = b"\x00" if request.is_flexible(version) else b""
@@ -64,16 +64,16 @@ def _header(request: Any, version: int, correlation_id: int, client_id: str | No
 
 
 def correlation_id_of(frame: bytes | memoryview) -> int:
-    """The correlation id of a response frame without its length. Raises TruncatedError."""
+    """Return the correlation id of a response frame without its length. Raises TruncatedError."""
     if len(frame) < 4:
         raise TruncatedError(
-            f"a response of {len(frame)} bytes is too short for a correlation id", needed=4, available=len(frame)
+            f"a response of {len(frame)} bytes is too short for a correlation id of 4", needed=4, available=len(frame)
         )
     return int.from_bytes(frame[:4], "big", signed=True)
 
 
 def response_body(frame: bytes | memoryview, request_class: Any, version: int) -> memoryview:
-    """The message inside a response frame (without length): what lies behind the header. Raises DecodeError."""
+    """Return the message of a response frame (without length), which follows the header. Raises DecodeError."""
     view = memoryview(frame)
     correlation_id_of(view)
     if request_class.api_key == API_VERSIONS_KEY or not request_class.is_flexible(version):
@@ -82,8 +82,8 @@ def response_body(frame: bytes | memoryview, request_class: Any, version: int) -
 
 
 def decode_response(frame: bytes | memoryview, request_class: Any, version: int) -> Any:
-    """Return the message of a response. ApiVersions with UNSUPPORTED_VERSION has the form of version 0, whatever was
-    requested."""
+    """Return the message of a response. An ApiVersions response with UNSUPPORTED_VERSION always has the form of
+    version 0."""
     body = response_body(frame, request_class, version)
     if request_class.api_key == API_VERSIONS_KEY and body[:2] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big"):
         version = 0
@@ -94,13 +94,13 @@ def skip_tagged_fields(view: memoryview, position: int) -> int:
     """Return the position after the tagged fields of a header. Raises DecodeError."""
     count, position = read_unsigned_varint(view, position)
     if count > MAX_HEADER_TAGS:
-        raise DecodeError(f"response header: {count} tagged fields, at most {MAX_HEADER_TAGS} are taken")
+        raise DecodeError(f"response header: {count} tagged fields, more than the limit of {MAX_HEADER_TAGS}")
     for _ in range(count):
         _, position = read_unsigned_varint(view, position)
         size, position = read_unsigned_varint(view, position)
         if size > len(view) - position:
             raise TruncatedError(
-                f"response header: a tagged field of {size} bytes but {len(view) - position} remain",
+                f"response header: a tagged field of {size} bytes, but only {len(view) - position} bytes remain",
                 needed=size,
                 available=len(view) - position,
             )
@@ -113,26 +113,26 @@ def read_unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 35:
         if position >= len(view):
-            raise TruncatedError("response header: its tagged fields are cut", needed=1, available=0)
+            raise TruncatedError("response header: it ends inside the tagged fields", needed=1, available=0)
         byte = view[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
         shift += 7
-    raise DecodeError("response header: a varint of more than 5 bytes")
+    raise DecodeError("response header: a varint has more than 5 bytes")
 
 
 class FrameReader:
-    """Cuts what arrives into frames (without their lengths). max_frame_bytes: a longer one is LimitExceededError.
+    """Cut a stream of bytes into frames without their lengths. Raise LimitExceededError for one above max_frame_bytes.
 
-    Bytes are received where they stay: whoever reads a socket puts them into `room` and says by `arrived` how many.
-    Small frames are copied out of there; a large one has memory of its own, which is used again once nobody holds the
-    frame or a part of it (the records of an answer are views into it). Resident memory is bounded by what has arrived,
-    not by what a length claims.
+    The I/O code reads from the socket into `get_buffer` and reports the number of bytes to `arrived`. Small frames are
+    copied out of that buffer. A large frame has its own memory, which is reused once no reference to the frame or to a
+    chunk of it is left (the records of a response are views into it). The bytes that have arrived bound the resident
+    memory, not the length that a frame claims.
 
-    limit_of: gives the limit of the frame after this number of others that are not taken yet, if it has one of
-    its own that is lower.
+    limit_of: returns the limit of the frame that follows this number of frames not yet taken, if that frame has a
+    lower limit than the others.
     """
 
     def __init__(self, max_frame_bytes: int, limit_of: Callable[[int], int | None] = lambda behind: None) -> None:
@@ -146,12 +146,12 @@ class FrameReader:
         self._frame: memoryview | None = None
 
     def set_limit(self, max_frame_bytes: int, name: str = "max_response_bytes") -> None:
-        """Refuse longer frames from now on; name: of the limit, for the error."""
+        """Refuse longer frames from now on. name: the name of the limit, for the error."""
         self.max_frame_bytes = max_frame_bytes
         self._limit_name = name
 
-    def room(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+    def get_buffer(self) -> memoryview:
+        """Return the memory for the next bytes; it is never empty."""
         if self._frame is not None:
             return self._frame[self._filled :]
         if not self._scratch:
@@ -159,7 +159,7 @@ class FrameReader:
         return self._scratch[self._filled :]
 
     def arrived(self, count: int) -> list[bytes | memoryview]:
-        """So many bytes were put into `room`; the frames that are whole now, in order."""
+        """Account for `count` bytes put into `get_buffer`. Return the complete frames, in order."""
         self._filled += count
         if self._frame is None:
             return self._cut()
@@ -169,13 +169,13 @@ class FrameReader:
         return [frame.toreadonly()]
 
     def feed(self, data: bytes | memoryview) -> list[bytes | memoryview]:
-        """Take bytes as they came; give the frames that are whole now, in order."""
+        """Take received bytes. Return the complete frames, in order."""
         frames: list[bytes | memoryview] = []
         position = 0
         while position < len(data):
-            room = self.room()
-            count = min(len(room), len(data) - position)
-            room[:count] = data[position : position + count]
+            buffer = self.get_buffer()
+            count = min(len(buffer), len(data) - position)
+            buffer[:count] = data[position : position + count]
             self._behind = len(frames)
             frames += self.arrived(count)
             position += count
@@ -183,7 +183,7 @@ class FrameReader:
         return frames
 
     def _cut(self) -> list[bytes | memoryview]:
-        """The whole frames in the scratch memory; what is left moves to its beginning, or to a frame of its own."""
+        """Return the complete frames in the scratch memory; the rest moves to its beginning or to separate memory."""
         frames: list[bytes | memoryview] = []
         view, position, size = self._scratch[: self._filled], 0, -1
         while len(view) - position >= LENGTH_BYTES:
@@ -207,11 +207,11 @@ class FrameReader:
     def _checked(self, length: memoryview, behind: int) -> int:
         size = int.from_bytes(length, "big", signed=True)
         if size < 0:
-            raise DecodeError(f"a frame of {size} bytes: the other side does not speak the Kafka protocol (TLS, HTTP?)")
+            raise DecodeError(f"frame length {size}: the peer does not speak the Kafka protocol (TLS, HTTP?)")
         if size > self.max_frame_bytes:
             raise LimitExceededError(
-                f"a frame of {size} bytes, more than {self._limit_name}={self.max_frame_bytes}"
-                " (or the other side does not speak the Kafka protocol: TLS, HTTP?)",
+                f"a frame of {size} bytes exceeds {self._limit_name}={self.max_frame_bytes}"
+                " (or the peer does not speak the Kafka protocol: TLS, HTTP?)",
                 limit=self._limit_name,
                 value=self.max_frame_bytes,
                 claimed=size,
@@ -219,7 +219,7 @@ class FrameReader:
         limit = self._limit_of(behind)
         if limit is not None and size > limit:
             raise LimitExceededError(
-                f"a response of {size} bytes, more than the {limit} bytes that were reserved for it",
+                f"a response of {size} bytes exceeds the {limit} bytes that were reserved for it",
                 limit=RESPONSE_LIMIT,
                 value=limit,
                 claimed=size,
@@ -228,5 +228,5 @@ class FrameReader:
 
     @property
     def unfinished_bytes(self) -> int:
-        """What has arrived of a frame that is not whole."""
+        """The number of bytes received of a frame that is not complete."""
         return self._filled + (LENGTH_BYTES if self._frame is not None else 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's messages, declared as classes. A class holds all versions of its message; the compiled core reads and writes.
+"""Kafka's messages, declared as classes. A class describes all versions of its message; the core reads and writes them.
 
 A field is ``name: type = kind("versions", ...)``, in the order of the bytes and with the names of Kafka's message
 definitions in snake_case:
@@ -15,14 +15,14 @@ What the options of a kind say, in the words of Kafka's definitions ("0+", "1-3"
 
     versions      those that have the field
     nullable      those in which it may be None
-    default       its value when nobody says otherwise; without one 0, "", b"", [], False, zeros, a struct of defaults
+    default       its value if none is given; without a default 0, "", b"", [], False, zeros or a struct of defaults
     tag, tagged   the tag of an optional field (KIP-482), and the versions in which it is one (all, if not said)
     ignorable     it is left out silently where a version lacks it; otherwise only its default can be encoded there
-    flexible      an own range of versions with lengths as varints, where it differs from the message's
-    secret        its value is in no repr and no error, and the message is not pickled
+    flexible      the versions with lengths as varints, if they differ from the message's
+    secret        its value never appears in a repr or an error, and the message cannot be pickled
 
-Lengths, counts and tags are checked against the bytes that are there before memory is taken: a hostile message costs
-a bounded number of bytes for each of its own.
+Lengths, counts and tags are compared with the number of available bytes before memory is allocated: a hostile message
+uses a bounded amount of memory for each of its bytes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ __all__ = [
 
 
 class _Declared(type):
-    """Makes slots of the fields that a class declares, before there is a class. Annotations are for type checkers."""
+    """Turn the declared fields of a class into slots before the class is created. Annotations are for type checkers."""
 
     _fields: Mapping[str, Field]
     _shape: MessageShape
@@ -105,7 +105,7 @@ class _Declared(type):
         body = {key: value for key, value in namespace.items() if key not in declared}
         for field in declared:
             if any(hasattr(base, field) for base in bases):
-                raise TypeError(f"{name}.{field} has the name of something that all messages have")
+                raise TypeError(f"{name}.{field}: every message has an attribute of this name; rename the field")
         cls = super().__new__(mcs, name, bases, {"__slots__": tuple(declared), **body}, **options)
         cls._fields = MappingProxyType({**getattr(cls, "_fields", {}), **declared})
         cls._shape = MessageShape(cls, cls._fields, [field.default for field in cls._fields.values()])
@@ -114,10 +114,10 @@ class _Declared(type):
 
 @dataclass_transform(kw_only_default=True)
 class Struct(MessageObject, metaclass=_Declared):
-    """A part of a message: made with keywords, compared by value, mutable, not hashable.
+    """A struct of a message: created with keywords, compared by value, mutable, not hashable.
 
-    unknown_tagged_fields: ((tag, bytes), ...) in ascending order, of tags that a version does not know: what was read
-    is kept and written again.
+    unknown_tagged_fields: ((tag, bytes), ...) in ascending order of tags that a version does not know. A message that
+    is read and written again keeps them.
     """
 
     if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Struct(MessageObject, metaclass=_Declared):
         kind = type(self)
         hidden = [name for name, field in kind._fields.items() if field.secret]
         if hidden:
-            raise TypeError(f"{kind.__qualname__} is not pickled: {hidden[0]} is a secret")
+            raise TypeError(f"{kind.__qualname__} cannot be pickled: its field {hidden[0]} is a secret")
         values = {name: _picklable(getattr(self, name)) for name in kind._fields}
         if self.unknown_tagged_fields:
             values["unknown_tagged_fields"] = self.unknown_tagged_fields
@@ -156,7 +156,7 @@ def _picklable(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """A value for a repr: bytes and lists cut short."""
+    """Return a value for a repr, with long bytes and lists shortened."""
     if isinstance(value, bytes | bytearray | memoryview):
         try:
             head = repr(bytes(value[:SHOWN_BYTES]))
@@ -172,14 +172,14 @@ def _shown(value: Any) -> str:
 
 
 def fields(kind: type[Struct]) -> Mapping[str, Field]:
-    """How the fields of a class are declared, by name, in order."""
+    """Return the declarations of the fields of a class by name, in order."""
     return kind._fields
 
 
 class Message(Struct):
-    """What has versions of its own: requests, responses, headers, keys and values in internal topics.
+    """A message with versions: requests, responses, headers, keys and values in internal topics.
 
-    versions: those that are known; flexible_versions: those whose lengths are varints, with tagged fields (KIP-482).
+    versions: the supported versions; flexible_versions: those whose lengths are varints, with tagged fields (KIP-482).
     """
 
     versions: ClassVar[Versions] = NO_VERSIONS
@@ -193,48 +193,48 @@ class Message(Struct):
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
-        """Whether a version has compact lengths and tagged fields."""
+        """Return whether a version has compact lengths and tagged fields."""
         return cls.flexible_versions.hold(version)
 
     @classmethod
     def decode(cls, data: Buffer, version: int, position: int = 0) -> Self:
-        """The message that fills `data` from a byte on.
+        """Return the message that fills `data` from byte `position` on.
 
-        A records field is a memoryview of `data`, and keeps it. UnsupportedError for a version that is not known;
-        TruncatedError when bytes are missing, DecodeError for bytes that cannot be or that follow the message,
-        LimitExceededError for more elements than kcodec takes. Each error names the field and the byte.
+        A records field is a memoryview of `data`, and keeps it alive. Raises UnsupportedError for an unknown version,
+        TruncatedError for missing bytes, DecodeError for invalid bytes or bytes after the message, LimitExceededError
+        for more elements than the limit. Each error names the field and the position.
         """
         message: Self = read_message(_plan_of(cls, version), data, position)[0]
         return message
 
     @classmethod
     def decode_prefix(cls, data: Buffer, version: int, position: int = 0) -> tuple[Self, int]:
-        """The message that begins at a byte of `data`, and the byte behind it; what follows is not looked at."""
+        """Return the message that begins at a byte of `data`, and the position after it. Ignore later bytes."""
         found: tuple[Self, int] = read_message(_plan_of(cls, version), data, position, False)
         return found
 
     def encode(self, version: int) -> bytes:
-        """The bytes of one version.
+        """Return the bytes of the message in one version.
 
-        EncodeError, which names field and value, for a version that is not known, a value out of range, None where
-        that version has no null, and a value other than the default in a field that it lacks (unless the field is
-        ignorable; Kafka: UnsupportedVersionException).
+        Raises EncodeError, which names field and value, for an unknown version, a value out of range, None in a field
+        that is not nullable, and a value other than the default in a field that this version lacks (unless the field
+        is ignorable; Kafka: UnsupportedVersionException).
         """
         return write_message(_plan_to_write(type(self), version), self)
 
     def encode_frame(self, version: int, header: bytes = b"") -> bytes:
-        """A whole frame in one piece: the length in four bytes, the encoded header, the message."""
+        """Return a whole frame as bytes: the length in four bytes, the encoded header and the message."""
         return write_message(_plan_to_write(type(self), version), self, header, True)
 
     def encode_frame_parts(
         self, version: int, header: bytes = b"", least_bytes: int = 4096
     ) -> list[bytes | memoryview]:
-        """The same frame as buffers for `socket.sendmsg`: records of `least_bytes` and more are not copied but are
-        views of the caller's own memory, which must not change until they are sent."""
+        """Return the same frame as buffers for `socket.sendmsg`. Records of at least `least_bytes` are not copied: they
+        are views of the caller's memory, which must not change until they are sent."""
         return write_message_parts(_plan_to_write(type(self), version), self, header, True, least_bytes)
 
     def encode_parts(self, version: int, least_bytes: int = 4096) -> list[bytes | memoryview]:
-        """`encode` as buffers, with records as in `encode_frame_parts`."""
+        """Return the result of `encode` as buffers, with records as in `encode_frame_parts`."""
         return write_message_parts(_plan_to_write(type(self), version), self, b"", False, least_bytes)
 
 
@@ -255,7 +255,7 @@ _UNPAIRED: dict[tuple[str, str, int], Any] = {}
 
 
 class Request(NumberedMessage):
-    """A request. response: the class of what answers it."""
+    """A request. response: the class of its response."""
 
     response: ClassVar[type[Response]]
 
@@ -277,7 +277,7 @@ class Response(NumberedMessage):
 
 
 def _pair(cls: type[Request] | type[Response], ending: str) -> None:
-    """Name each half in the other once both are declared: FetchRequest and FetchResponse of one module and key."""
+    """Link request and response once both are declared: FetchRequest and FetchResponse of one module and key."""
     name = cls.__module__, cls.__qualname__.removesuffix(ending), cls.api_key
     other = _UNPAIRED.get(name)
     if other is None or issubclass(other, Request) == issubclass(cls, Request):
@@ -317,7 +317,7 @@ class MetadataRecord(NumberedMessage):
 def _plan_of(kind: type[Message], version: int) -> MessagePlan:
     """The plan of a message in one version."""
     if not kind.versions.hold(version):
-        raise UnsupportedError(f"{kind.__name__} version {version} is not known, only {kind.versions}")
+        raise UnsupportedError(f"{kind.__name__} version {version} is not supported; kcodec supports {kind.versions}")
     return _compiled(kind, version, kind.is_flexible(version))
 
 

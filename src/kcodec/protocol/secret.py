@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The former place of `kcodec.client.Secret`."""
+"""Deprecated module: `Secret` is exported by `kcodec.client`."""
 
 from kcodec._lazy import moved_names
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which version of an API to speak: ours, the broker's, and what the flow can do with (KIP-35, KIP-511, KIP-584)."""
+"""The choice of an API version: what kcodec and the broker support, and what the caller can use (KIP-35, KIP-584)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ API_VERSIONS_KEY = 18
 
 @dataclass(frozen=True)
 class BrokerVersions:
-    """What a broker said in ApiVersions.
+    """The content of a broker's ApiVersions response.
 
-    apis:               api key -> (lowest, highest) version it takes.
-    finalized_features: name -> level that the whole cluster has agreed on, e.g. {"transaction.version": 2}.
-    finalized_features_epoch: of that agreement; -1 where the broker does not know features.
+    apis:               api key -> (lowest, highest) version that the broker supports.
+    finalized_features: name -> finalized level of the cluster, e.g. {"transaction.version": 2}.
+    finalized_features_epoch: the epoch of these levels; -1 if the broker does not support features.
     """
 
     apis: Mapping[int, tuple[int, int]]
@@ -27,7 +27,7 @@ class BrokerVersions:
 
     @classmethod
     def of(cls, response: Any) -> BrokerVersions:
-        """From an ApiVersionsResponse."""
+        """Return the versions from an ApiVersionsResponse."""
         return cls(
             {api.api_key: (api.min_version, api.max_version) for api in response.api_keys},
             {feature.name: feature.max_version_level for feature in response.finalized_features},
@@ -35,23 +35,25 @@ class BrokerVersions:
         )
 
     def choose(self, kind: Any, lowest: int, highest: int, broker: str) -> int:
-        """The highest version that the broker, our tables and the bounds of the caller allow. kind: a request class.
+        """Return the highest version that the broker, kcodec and the caller's bounds allow. kind: a request class.
 
-        Raises UnsupportedError that says who offers what.
+        Raises UnsupportedError, which names the supported versions of both sides.
         """
         offered = self.apis.get(kind.api_key)
         name = kind.__name__.removesuffix("Request")
         if offered is None:
-            raise UnsupportedError(f"{broker} does not know {name}: its Kafka is too old, or does not offer it")
+            raise UnsupportedError(f"{broker} does not support {name}: its Kafka is too old, or has this API disabled")
         ours = kind.versions
         version: int = min(offered[1], ours[1], highest)
         if version < max(offered[0], ours[0], lowest):
-            wanted = f"{max(ours[0], lowest)} to {min(ours[1], highest)}"
-            raise UnsupportedError(f"{broker} offers {name} versions {offered[0]} to {offered[1]}, wanted is {wanted}")
+            needed = f"{max(ours[0], lowest)} to {min(ours[1], highest)}"
+            raise UnsupportedError(
+                f"{broker} supports {name} versions {offered[0]} to {offered[1]}, but kcodec needs {needed}"
+            )
         return version
 
 
 def fallback_version(broker_versions: BrokerVersions) -> int:
-    """What to ask ApiVersions with after UNSUPPORTED_VERSION: the broker's highest, which it names even then; 0 if it
-    does not."""
+    """Return the version to retry ApiVersions with after UNSUPPORTED_VERSION: the broker's highest, or 0 if it names
+    none."""
     return max(0, broker_versions.apis.get(API_VERSIONS_KEY, (0, 0))[1])

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading partitions from one offset to another, without a group: the flows of `read_topic` and `read_ranges`.
+"""Bounded reads of partitions, from one offset to another, without a group: the flows of `read_topic` and
+`read_ranges`.
 
-Each partition is fetched by a flow of its own, ahead of the caller: the headers of a response tell where the next one
-begins. A request names one partition and no session, so that an empty response says something: nothing lies between the
-offset asked for and the end of the log. That is what makes ends exact where the last records before them are gone
-(compaction), and it is why this is not `Fetcher`, whose sessions leave out what has not changed (KIP-227).
+One flow fetches each partition ahead of the caller: the batch headers of a response determine the next offset. A
+request names one partition and uses no session, so that an empty response has a meaning: there is no record between the
+requested offset and the end of the log. Ends are therefore exact even if the last records before them are gone
+(compaction). This is why `Fetcher` is not used: its sessions leave out unchanged partitions (KIP-227).
 
-What is fetched and not taken yet is bounded by `fetch_ahead_max_bytes`: a request sets the size of its response aside,
-which is held until the response is taken, and waits in line where there is no space for it. A response that claims more
-is refused before it is received, and requested again with that size (a batch larger than `max_partition_fetch_bytes`
-comes whole); one response may always be under way, however large. So memory does not depend on how long a topic is, how
-many partitions it has or what brokers send.
+`fetch_ahead_max_bytes` bounds the memory of responses that are not taken yet. A request reserves the size of its
+response until the response is taken, and waits in line if there is no free capacity. A response that claims more is
+rejected before it is received, and requested again with that size (a batch larger than `max_partition_fetch_bytes` is
+returned whole). One response may always be under way, however large. So memory does not depend on the length of a
+topic, the number of its partitions or the data that brokers send.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ OnMissing = Literal["raise", "skip"]
 NOT_THE_LEADER = STALE_METADATA | {ErrorCode.UNKNOWN_LEADER_EPOCH}
 #: Errors of a topic that does not exist.
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-#: A topic that metadata does not know for so long is gone; a broker that has just started may know nothing yet.
+#: Time after which a topic that is missing in the metadata counts as deleted; a broker that has just started may not
+#: know it yet.
 TOPIC_PATIENCE_SECONDS = 2.0
 #: The last version with names of topics in place of ids.
 LAST_VERSION_BY_NAME = 12
@@ -66,7 +68,7 @@ LONGEST_PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Offsets [start, end) of a partition; next_offset: behind the last one that was delivered or passed over."""
+    """Offsets [start, end) of a partition; next_offset: after the last one that was delivered or skipped."""
 
     start: int
     end: int
@@ -75,8 +77,8 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True)
 class RangeProgress:
-    """A range of `read_ranges`; next_offset: behind the last offset that was delivered or passed over; lost: number of
-    its offsets that are not in the log, so that no record of them can be delivered."""
+    """A range of `read_ranges`. next_offset: after the last offset that was delivered or skipped; lost: the number of
+    its offsets that are not in the log, so that none of their records can be delivered."""
 
     range: OffsetRange
     next_offset: int
@@ -85,8 +87,8 @@ class RangeProgress:
 
 @dataclass(slots=True)
 class FetchedResponse:
-    """One fetched partition, which its reader decodes. position: the offset requested; the first
-    batch may have records below it."""
+    """The response for one partition, to be decoded by its reader. position: the requested offset; the first batch may
+    have records below it."""
 
     partition: PartitionRead
     position: int
@@ -98,12 +100,13 @@ class FetchedResponse:
 
 @dataclass(slots=True, eq=False)
 class PartitionRead:
-    """How far one range is fetched (`fetch_offset`, the loop's) and delivered (`next_offset`, the caller's).
+    """The progress of one range: fetched up to `fetch_offset` (by the loop), delivered up to `next_offset` (by the
+    caller).
 
-    end:         before this offset the reading ends; lower than that of the range if the log ends before it.
-    topic_id:    of the topic that is read; `is_id_certain` unless it comes from metadata that may be outdated.
+    end:         the reading ends before this offset; lower than that of the range if the log ends before it.
+    topic_id:    of the topic; `is_id_certain` unless it comes from metadata that may be outdated.
     lost:        number of offsets of the range that are not in the log.
-    corruption:  what stopped the fetching, where headers cannot be read and nothing says where the next batch begins.
+    corruption:  the error that stopped the fetching, if headers cannot be read and the next batch is unknown.
     """
 
     range: OffsetRange
@@ -133,24 +136,24 @@ class PartitionRead:
 
     @property
     def read_range(self) -> ReadRange:
-        """As the caller of read_topic sees it."""
+        """Return it in the form of read_topic."""
         return ReadRange(self.range.start, self.range.end, self.next_offset)
 
     @property
     def progress(self) -> RangeProgress:
-        """As the caller of read_ranges sees it."""
+        """Return it in the form of read_ranges."""
         return RangeProgress(self.range, self.next_offset, self.lost)
 
 
 class BoundedRead:
-    """Fetches ranges of partitions side by side. The metadata of their topics is known.
+    """Fetches ranges of partitions in parallel. The metadata of their topics is known.
 
     ranges:     `partitions` has them in this order.
-    settings:   isolation_level, max_partition_fetch_bytes, fetch_ahead_max_bytes, default_api_timeout (how long a
-                partition may make no progress), client_rack.
-    on_missing: what to do about offsets that the log does not hold: "raise" an error that has the bounds of the log, or
-                "skip" them, log that and count them. None: the bounds were checked before; an offset that is no longer
-                in the log is an error, an end that is not written yet is waited for.
+    settings:   isolation_level, max_partition_fetch_bytes, fetch_ahead_max_bytes, default_api_timeout (maximum time
+                without progress in a partition), client_rack.
+    on_missing: the handling of offsets that are not in the log: "raise" an error with the bounds of the log, or "skip"
+                them, with a log message and a count. None: the bounds were checked before; an offset that is no longer
+                in the log is an error, and the read waits for an end that is not written yet.
     """
 
     def __init__(
@@ -184,23 +187,23 @@ class BoundedRead:
     # For the public API
 
     def start(self) -> Flow[None]:
-        """Begin to fetch."""
+        """Start to fetch."""
         for partition in self.partitions:
             if partition.fetch_offset < partition.end:
                 self._left += 1
                 self._tasks.append((yield from spawn(self._read(partition), f"read of {partition.topic_partition}")))
 
     def stop(self) -> None:
-        """On the I/O loop: fetch no more; `next_response` raises TransportError if something was left."""
+        """On the I/O loop: stop fetching; `next_response` raises TransportError if something was left."""
         if self._left:
-            self._error = TransportError("the read was closed before its end")
+            self._error = TransportError("the read was closed before it was complete")
         for task in self._tasks:
             task.cancel()
         self._responses.clear()
 
     def next_response(self) -> Flow[FetchedResponse | None]:
-        """What came next, of any partition; None: all is delivered. Raises what ended the reading, after all that came
-        before it."""
+        """Return the next response, of any partition; None at the end. Raises the error that ended the reading, after
+        all responses before it."""
         while not self._responses:
             if self._error is not None:
                 raise self._error
@@ -213,7 +216,7 @@ class BoundedRead:
         return response
 
     def _check_corruption(self) -> None:
-        """Whoever decodes has met what stopped the fetching, and has not come back for more."""
+        """Raise the corruption that stopped the fetching, if the decoder has reached it without raising it."""
         for partition in self.partitions:
             if partition.corruption is not None:
                 raise partition.corruption
@@ -231,8 +234,8 @@ class BoundedRead:
     def _give_space(self, size: int) -> None:
         self._held -= size
         while self._line and self._fits(self._line[0][0]):
-            wanted, turn = self._line.popleft()
-            self._held += wanted
+            requested, turn = self._line.popleft()
+            self._held += requested
             turn.set()
 
     def _fits(self, size: int) -> bool:
@@ -244,7 +247,7 @@ class BoundedRead:
         try:
             self._progressed(partition)
             while partition.fetch_offset < partition.end and partition.corruption is None and self._error is None:
-                self.cluster.topics_wanted([partition.range.topic])
+                self.cluster.add_topics([partition.range.topic])
                 size = max(partition.fetch_bytes, self._large)
                 waiting_since = self.cluster.clock()
                 yield from self._take_space(size)
@@ -260,7 +263,7 @@ class BoundedRead:
                 self._give_space(size)
                 if partition.must_pause:
                     yield from self._pause(partition)
-        except Exception as error:  # noqa: BLE001  told to whoever takes the records, after all that came before it
+        except Exception as error:  # noqa: BLE001  raised to the caller after the records before it
             self._error = self._error or error
         finally:
             self._left -= 1
@@ -272,13 +275,13 @@ class BoundedRead:
         partition.unknown_since = partition.last_error = None
 
     def _fetch(self, partition: PartitionRead, size: int) -> Flow[FetchedResponse | None]:
-        """One request; None where it brought nothing."""
+        """Send one request; return None if it returned nothing."""
         topic, number = partition.topic_partition
         if not self._check_topic(partition):
             return None
         leader = self.cluster.leader(topic, number)
         if leader is None:
-            self.cluster.request_update(f"{partition.topic_partition} has no leader that is known")
+            self.cluster.request_update(f"{partition.topic_partition} has no known leader")
             return None
         timeout = min(self.settings.request_timeout, max(partition.deadline - self.cluster.clock(), 0.0))
         try:
@@ -322,7 +325,7 @@ class BoundedRead:
 
     def _request(self, partition: PartitionRead, version: int) -> FetchRequest:
         topic, number = partition.topic_partition
-        wanted = FetchPartition(
+        requested = FetchPartition(
             partition=number,
             current_leader_epoch=self.cluster.leader_epoch(topic, number),
             fetch_offset=partition.fetch_offset,
@@ -336,7 +339,7 @@ class BoundedRead:
             min_bytes=1,
             max_bytes=partition.fetch_bytes,
             isolation_level=int(self.settings.isolation_level),
-            topics=[FetchTopic(topic=topic, topic_id=partition.topic_id or NO_UUID, partitions=[wanted])],
+            topics=[FetchTopic(topic=topic, topic_id=partition.topic_id or NO_UUID, partitions=[requested])],
             rack_id=self.settings.client_rack,
         )
 
@@ -356,8 +359,8 @@ class BoundedRead:
         if offset is None and corruption is None:  # a cut batch alone, as brokers before KIP-74 gave
             if partition.fetch_bytes >= self.settings.fetch_max_bytes:
                 raise DecodeError(
-                    f"{partition.topic_partition}: the batch at offset {partition.fetch_offset} is longer than "
-                    f"fetch_max_bytes ({self.settings.fetch_max_bytes})"
+                    f"{partition.topic_partition}: the batch at offset {partition.fetch_offset} is larger than "
+                    f"fetch_max_bytes ({self.settings.fetch_max_bytes}); increase it",
                 )
             partition.fetch_bytes = min(2 * partition.fetch_bytes, self.settings.fetch_max_bytes)
             partition.must_pause = False
@@ -372,7 +375,7 @@ class BoundedRead:
         return FetchedResponse(partition, position, data, aborted, found.last_stable_offset)
 
     def _nothing(self, partition: PartitionRead, limit: int, high_watermark: int) -> None:
-        """An empty response: the end, where the log goes as far; else the log is still on its way."""
+        """Handle an empty response: the end, if the log extends that far; otherwise the data is not written yet."""
         if limit >= partition.end:
             if partition.is_empty_once:
                 partition.fetch_offset = partition.end
@@ -382,8 +385,8 @@ class BoundedRead:
         partition.is_empty_once = False
         held = ""
         if limit < high_watermark:
-            held = f" of {high_watermark}: an open transaction holds back what follows"
-        partition.last_error = KcodecError(f"what can be read ends at {limit}{held}")
+            held = f" of {high_watermark}: an open transaction blocks the records after it"
+        partition.last_error = KcodecError(f"the readable records end at {limit}{held}")
 
     # What goes wrong
 
@@ -410,14 +413,14 @@ class BoundedRead:
     def _out_of_range(self, partition: PartitionRead) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
             f"{partition.topic_partition}: offset {partition.fetch_offset} is no longer in the log: it was deleted "
-            "(retention, DeleteRecords) or cut while it was read",
+            "(retention, DeleteRecords) or truncated while it was read",
             partition=partition.topic_partition,
             position=partition.fetch_offset,
         )
 
     def _check_bounds(self, partition: PartitionRead) -> Flow[None]:
-        """Compare what is left of a range with the bounds of its log: raise OffsetOutOfRangeError if the log does not
-        hold all of it, or pass over what it does not hold."""
+        """Compare the rest of a range with the bounds of its log: raise OffsetOutOfRangeError if the log does not
+        contain all of it, or skip what it does not contain."""
         where = partition.topic_partition
         bounds = []
         for spec in ("earliest", "latest"):
@@ -436,12 +439,12 @@ class BoundedRead:
         start = min(max(position, first), end)
         if first <= position and end <= last:
             return
-        missing = f"the log holds [{first}, {last}), so that "
+        missing = f"the log contains [{first}, {last}), so that "
         missing += f"offset {position} is not in it" if not first <= position <= last else f"it ends before {end}"
         if self.on_missing == "raise":
             raise OffsetOutOfRangeError(
                 f"range {partition.range}: {missing}: records were deleted (retention, DeleteRecords) or the log was "
-                'truncated; on_missing="skip" reads what is left',
+                'truncated; set on_missing="skip" to read the remaining records',
                 partition=where,
                 position=position,
                 log_start_offset=first,
@@ -456,7 +459,7 @@ class BoundedRead:
         log.warning("range %s: %d offsets are lost: %s", partition.range, lost, why)
 
     def skip_rest(self, partition: PartitionRead, error: BrokerError) -> None:
-        """Raise the error of a range whose topic is gone; pass over what is left of it under on_missing="skip"."""
+        """Raise the error of a range whose topic no longer exists; skip the rest of it under on_missing="skip"."""
         if self.on_missing != "skip":
             raise error
         self._count_lost(partition, partition.end - partition.fetch_offset, str(error))
@@ -464,14 +467,14 @@ class BoundedRead:
         partition.must_pause = False
 
     def _diverged(self, partition: PartitionRead, diverging: Any) -> None:
-        """The log has no record of `last_epoch` before the fetch offset: it was truncated, unless that epoch had no
-        records. (The epoch of a range may be that of its leader, as ListOffsets gives it.)"""
+        """Handle a log without records of `last_epoch` before the fetch offset: it was truncated, unless that epoch had
+        no records. (The epoch of a range may be that of its leader, as ListOffsets returns it.)"""
         if diverging.end_offset >= partition.fetch_offset:
             partition.last_epoch = diverging.epoch
             return
         error = LogTruncationError(
-            f"{partition.topic_partition}: a new leader cut the log at {diverging.end_offset} (epoch "
-            f"{diverging.epoch}): of what was read up to {partition.fetch_offset} the rest is gone",
+            f"{partition.topic_partition}: a new leader truncated the log at {diverging.end_offset} (epoch "
+            f"{diverging.epoch}): the records read from there up to {partition.fetch_offset} are lost",
             partition=partition.topic_partition,
             position=partition.fetch_offset,
             position_epoch=partition.last_epoch,
@@ -480,13 +483,13 @@ class BoundedRead:
         )
         if self.on_missing != "skip":
             raise error
-        log.warning("range %s: %s; reading continues in the log as it is now", partition.range, error)
+        log.warning("range %s: %s; reading continues in the current log", partition.range, error)
         partition.last_epoch = -1
         partition.must_pause = False
 
     def _check_topic(self, partition: PartitionRead) -> bool:
-        """Return whether metadata still has the topic. Raise BrokerError, or pass over the range, where it says that
-        the topic is gone or that another has its name."""
+        """Return whether metadata still has the topic. Raise BrokerError, or skip the range, if the topic no longer
+        exists or another topic has its name."""
         topic = partition.range.topic
         found = self.cluster.topics.get(topic)
         if found is None:
@@ -497,7 +500,7 @@ class BoundedRead:
             if not partition.is_id_certain:
                 partition.topic_id = found.topic_id
                 return True
-            doing = f"{named}topic {topic!r} was deleted and made again while it was read"
+            doing = f"{named}topic {topic!r} was deleted and created again while it was read"
             error = broker_error(ErrorCode.INCONSISTENT_TOPIC_ID, doing, resource=topic, remedy="stop")
             self.skip_rest(partition, error)
             return False
@@ -514,10 +517,10 @@ class BoundedRead:
         return False
 
     def _pause(self, partition: PartitionRead) -> Flow[None]:
-        """Before the same again; DeliveryTimeoutError where a partition has made no progress for too long."""
+        """Pause before a retry. Raise DeliveryTimeoutError if a partition has made no progress for too long."""
         left = partition.deadline - self.cluster.clock()
         if left <= 0:
-            why = f"; at last: {partition.last_error}" if partition.last_error is not None else ""
+            why = f"; last error: {partition.last_error}" if partition.last_error is not None else ""
             raise DeliveryTimeoutError(
                 f"{partition.topic_partition}: offset {partition.fetch_offset} (reading up to {partition.end}) could "
                 f"not be read within {self.settings.default_api_timeout:g} s{why}"
@@ -536,9 +539,9 @@ def _of_partition(message: Any, number: int) -> Any:
 
 
 def behind(data: memoryview) -> tuple[int | None, int, DecodeError | None]:
-    """(the offset behind the last whole batch, its leader epoch, what is wrong with the header after it).
+    """Return the offset after the last whole batch, its leader epoch, and the error in the header after it.
 
-    Headers alone are read; None: there is no whole batch.
+    Only headers are read. Return None if there is no whole batch.
     """
     found: Any = None
     corruption = None

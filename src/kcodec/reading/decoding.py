@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `BoundedRead` fetched, decoded on the caller's thread: counted, stopped at the end offset and at max_rows."""
+"""Decoding of responses of a `BoundedRead`, on the caller's thread, up to the end offset and max_rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kcodec.reading.bounded_read import FetchedResponse
 
 
 class RangeDecoder:
-    """Decodes responses in the order in which they came.
+    """Decodes responses in the order in which they arrived.
 
-    max_rows:     so many records in all, None: no bound; `is_full` once they were given.
+    max_rows:     maximum number of records in total, None: unlimited; `is_full` once they were returned.
     spark_layout: as of `kcodec._fast.decode_fetch`.
-    counts:       of all that was walked so far.
+    counts:       of everything decoded so far.
     """
 
     def __init__(self, settings: ConsumerSettings, max_rows: int | None = None, spark_layout: bool = False) -> None:
@@ -27,15 +27,15 @@ class RangeDecoder:
 
     @property
     def is_full(self) -> bool:
-        """Whether max_rows records were given."""
+        """Whether max_rows records were returned."""
         return self._left is not None and self._left <= 0
 
     def decode(self, response: FetchedResponse) -> tuple[list[DecodedRecords], DecodeError | None]:
-        """(the records in the range; the corruption behind them, after which the rest of the response is not given).
+        """Return the records in the range, and the corruption after them, which ends the response.
 
-        The partition's next_offset moves behind all that was given or passed over: markers, aborted records, gaps.
-        Under on_error="skip" a batch that cannot be read is passed over as far as its length, and counted; the
-        corruption is then only what hides where the next batch begins.
+        The partition's next_offset moves past everything returned or skipped: markers, aborted records, gaps. Under
+        on_error="skip" a corrupt batch is skipped by its length, and counted. Corruption is then only returned if the
+        position of the next batch is unknown.
         """
         found: list[DecodedRecords] = []
         # Records below a log start that was skipped to may still be in its first batch.
@@ -61,10 +61,10 @@ class RangeDecoder:
             response.partition.next_offset = max(response.partition.next_offset, decoded.next_offset)
 
     def _skipped(self, response: FetchedResponse, data: memoryview, corruption: DecodeError) -> memoryview | None:
-        """What follows a corrupt batch, where that may and can be passed over. The error learns its next_offset.
+        """Return the data after a corrupt batch, if it can be skipped. Set next_offset of the error.
 
-        The offset behind the last batch of a response stands in its header alone, which may be corrupt, too; a batch
-        that follows is better proof, and the core has looked for it.
+        The offset after the last batch of a response is only in its header, which may be corrupt, too. A batch that
+        follows is better evidence, and the core has searched for it.
         """
         if corruption.position is None:
             return None
@@ -84,7 +84,7 @@ class RangeDecoder:
         return data[corruption.position + batch.size_in_bytes :]
 
     def _offset_of(self, response: FetchedResponse, data: memoryview, row: int) -> int:
-        """The offset of a row: an end before which as many records lie."""
+        """Return the offset of a row, an end with that number of records before it."""
         decoded, _ = self._attempt(response, data, ("offset",), response.partition.end)
         offset: int = decoded.column("offset")[row]
         return offset
@@ -92,7 +92,7 @@ class RangeDecoder:
     def _attempt(
         self, response: FetchedResponse, data: memoryview, columns: tuple[str, ...], end: int
     ) -> tuple[DecodedRecords, DecodeError | None]:
-        """The records up to corruption, and that."""
+        """Return the records up to corruption, and the corruption."""
         settings, partition = self._settings, response.partition
         topic, number = partition.topic_partition
         try:
@@ -125,8 +125,8 @@ def _sum(one: Counts, more: Counts) -> Counts:
 
 
 def _end_aborted(aborted: list[tuple[int, int]], passed: memoryview, corrupt: RecordBatch) -> None:
-    """Drop the aborted transactions that ended before a corrupt batch, or with it: what follows is decoded again, and
-    would count later transactions of their producers to them."""
+    """Remove the aborted transactions that ended before a corrupt batch, or with it: the following data is decoded
+    again, and they would make later transactions of their producers count as aborted."""
     markers = [
         (batch.producer_id, record.offset)
         for batch in _fast.batches(passed)

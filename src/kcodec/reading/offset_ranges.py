@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `read_ranges` begins: the topics of its ranges are looked up, and what does not exist is raised or skipped.
+"""The begin of `read_ranges`: the topics of its ranges are looked up, and missing ones raise an error or are skipped.
 
-The offsets are given, so that nothing is asked about them: a client that knows the topics begins with Fetch requests.
+The offsets are given and need no request: a client that knows the topics begins with Fetch requests.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ ON_MISSING: tuple[OnMissing, ...] = ("raise", "skip")
 def open_ranges(
     cluster: Cluster, ranges: Sequence[OffsetRange], settings: ConsumerSettings, on_missing: OnMissing
 ) -> Flow[BoundedRead]:
-    """Begin to fetch the ranges. Raise BrokerError for a topic or a partition that does not exist, unless it is
+    """Start to fetch the ranges. Raise BrokerError for a topic or a partition that does not exist, unless it is
     skipped."""
     filled = [each for each in ranges if each.start < each.end]
-    cluster.topics_wanted({each.topic for each in filled})
+    cluster.add_topics({each.topic for each in filled})
     errors: dict[str, BrokerError] = {}
     for topic in dict.fromkeys(each.topic for each in filled):
         try:
@@ -50,8 +50,8 @@ def open_ranges(
 
 
 def _missing(cluster: Cluster, each: OffsetRange) -> BrokerError | None:
-    """What metadata, which may be outdated, says against a range: another topic has the name, or there is no such
-    partition."""
+    """Return the error of a range by the metadata, which may be outdated: another topic has the name, or the partition
+    does not exist."""
     found = cluster.topics.get(each.topic)
     if found is None or found.error:
         return None

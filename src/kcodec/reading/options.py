@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a bounded read in addition to those of every client: a consumer's, as far as they need no group."""
+"""The options of a bounded read in addition to those of every client: a consumer's, without those of groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class ReadTopicConfig(OptionSet):
     limits: DecodeLimits = option(DEFAULT_LIMITS)
     """Limits of decoding, a `kcodec.DecodeLimits`."""
     on_error: str = option("raise", choices=("raise", "skip"), deprecated="on_corrupt")
-    """What to do with a batch that cannot be read: raise an error, or leave the batch out and count it ("skip")."""
+    """What to do with a batch that cannot be read: raise an error ("raise"), or skip the batch and count it
+    ("skip")."""
     check_crcs: bool = option(True)
     """Verify the CRC of each batch."""
     max_partition_fetch_bytes: int = option(1_048_576, minimum=1)
@@ -69,12 +70,13 @@ class ReadTopicConfig(OptionSet):
 
 
 def take_options(given: Mapping[str, Any]) -> tuple[ReadTopicConfig, ClientConfig]:
-    """The options of a read and of its client from the given options. Raise TypeError for an unknown one."""
+    """Return the options of a read and of its client from the given ones. Raise TypeError for an unknown one."""
     left = dict(given)
     own = ReadTopicConfig.take(left)
     return own, take_client_config(left, "read_topic")
 
 
 def take_client_config(left: dict[str, Any], what: str) -> ClientConfig:
-    """The options of the client of `what`, from what its own options leave. Raise TypeError for an unknown one."""
+    """Return the options of the client of `what`, given those that are not its own. Raise TypeError for an unknown
+    one."""
     return take_client_options(left, ReadTopicConfig.names(), what)

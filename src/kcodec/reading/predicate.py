@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a polars predicate says about where records lie: per partition a range of offsets and of times.
+"""The bounds that a polars predicate sets on a read: a range of offsets and of timestamps for each partition.
 
-The bounds are never too narrow: what is not understood bounds nothing, and polars applies the whole predicate to what
-is read. Understood are and, or, comparisons, is_between and is_in of offset and timestamp with constants, and any
-expression of topic and partition alone, which polars itself evaluates for each partition.
+The bounds are never too narrow: an expression that is not recognized sets none, and polars applies the whole predicate
+to the result. Recognized are and, or, comparisons, is_between and is_in of offset and timestamp with constants, and any
+expression of topic and partition alone, which polars evaluates for each partition.
 
-A polars expression shows its structure by `meta.serialize(format="json")` alone; the names of nodes are polars' own and
-may change with its versions. A name that is not known bounds nothing, as above.
+A polars expression shows its structure only by `meta.serialize(format="json")`. The names of its nodes may change
+between versions of polars. A node with an unknown name sets no bounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Records at [first, end) with times in [from_ms, until_ms); what a predicate leaves of a partition."""
+    """Records at [first, end) with timestamps in [from_ms, until_ms): what a predicate leaves of a partition."""
 
     first: int = 0
     end: int = HIGHEST
@@ -39,11 +39,11 @@ class Bounds:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record can be in it."""
+        """Whether it can contain no record."""
         return self.first >= self.end or self.from_ms >= self.until_ms
 
     def both(self, other: Bounds) -> Bounds:
-        """Where both hold."""
+        """Return the intersection."""
         return Bounds(
             max(self.first, other.first),
             min(self.end, other.end),
@@ -52,7 +52,7 @@ class Bounds:
         )
 
     def either(self, other: Bounds) -> Bounds:
-        """The smallest bounds around both."""
+        """Return the smallest bounds that contain both."""
         if self.is_empty or other.is_empty:
             return other if self.is_empty else self
         return Bounds(
@@ -68,7 +68,7 @@ NOTHING = Bounds(end=0)
 
 
 def bounds_of(predicate: polars.Expr, topic: str, partitions: Iterable[int]) -> dict[int, Bounds]:
-    """Partition -> its bounds."""
+    """Return partition -> its bounds."""
     numbers = list(partitions)
     try:
         node = json.loads(predicate.meta.serialize(format="json"))
@@ -94,7 +94,7 @@ class _Reader:
         return dict.fromkeys(self._partitions, bound)
 
     def read(self, node: Any) -> dict[int, Bounds]:
-        """The bounds of a node."""
+        """Return the bounds of a node."""
         if not isinstance(node, dict) or len(node) != 1:
             return self._each(ALL)
         ((kind, inside),) = node.items()
@@ -114,7 +114,7 @@ class _Reader:
         return self._each(ALL)
 
     def _by_partition(self, node: Any) -> dict[int, Bounds]:
-        """An expression of topic and partition alone: polars says for which of them it is true."""
+        """Evaluate an expression of topic and partition alone for each partition."""
         import polars
 
         frame = polars.DataFrame(
@@ -137,7 +137,7 @@ def _expression(node: Any) -> polars.Expr:
 
 
 def _names_in(node: Any) -> set[str]:
-    """The columns that a node depends on."""
+    """Return the columns that a node depends on."""
     try:
         return set(_expression(node).meta.root_names())
     except _polars_errors():
@@ -145,7 +145,7 @@ def _names_in(node: Any) -> set[str]:
 
 
 def _constant(node: Any) -> Any:
-    """The value of an expression without columns, a list for is_in; None where there is none."""
+    """Return the value of an expression without columns, a list for is_in; None if there is no value."""
     import polars
 
     try:
@@ -161,13 +161,13 @@ def _constant(node: Any) -> Any:
 
 
 def _column(node: Any) -> str | None:
-    """The name, where a node is offset or timestamp itself."""
+    """Return the name of a column if the node is offset or timestamp itself."""
     name = node.get("Column") if isinstance(node, dict) else None
     return name if name in ("offset", "timestamp") else None
 
 
 def _number(column: str, value: Any) -> tuple[int, bool] | None:
-    """A constant as an offset or in ms, and whether that is all of it; None for one of another kind."""
+    """Return a constant as an offset or in ms, and whether that is exact; None for other types."""
     if column == "offset":
         return (value, True) if isinstance(value, int) and not isinstance(value, bool) else None
     if not isinstance(value, datetime.datetime):
@@ -188,7 +188,7 @@ def _comparison(inside: Any) -> Bounds:
 
 
 def _compared(column: str, operator: str | None, value: int, is_whole: bool) -> Bounds:
-    """column OPERATOR value; not is_whole: the constant lies between value and value + 1."""
+    """Return the bounds of column OPERATOR value; not is_whole: the constant is between value and value + 1."""
     above = value + 1
     if operator == "Gt":
         return _span(column, above, HIGHEST)
@@ -212,7 +212,7 @@ def _span(column: str, first: int, end: int) -> Bounds:
 
 
 def _function(inside: Any) -> Bounds:
-    """is_between and is_in."""
+    """Return the bounds of is_between and is_in."""
     given, function = inside.get("input"), inside.get("function")
     boolean = function.get("Boolean") if isinstance(function, dict) else None
     column = _column(given[0]) if isinstance(given, list) and given else None

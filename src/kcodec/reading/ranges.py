@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From where to where to read a topic: what `start` and `end` of `kcodec.read_topic` mean, and the offsets they are.
+"""The range of a topic to read: the meaning of `start` and `end` of `kcodec.read_topic`, and their offsets.
 
-A place is "earliest" (where the log begins), "latest" (behind the last record a consumer gets: the last stable offset
-under read_committed, else the high watermark), an offset, a negative number (so many offsets before the latest), or a
-time: a `datetime` with a zone, or `Timestamp(ms)`. A mapping of partitions gives each its own.
+A bound is "earliest" (the beginning of the log), "latest" (after the last record that a consumer gets: the last stable
+offset under read_committed, otherwise the high watermark), an offset, a negative number (that number of offsets before
+the latest), or a time: a `datetime` with a time zone, or `Timestamp(ms)`. A mapping sets bounds for each partition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from kcodec.admin.flows import describe_topics
 from kcodec.arguments import numbers_of
 from kcodec.cluster.list_offsets import list_offsets
-from kcodec.cluster.retry_driver import Asking
+from kcodec.cluster.retry_driver import CallContext
 from kcodec.constants import IsolationLevel
 from kcodec.errors import OffsetOutOfRangeError
 from kcodec.flow import Flow
@@ -23,22 +23,22 @@ from kcodec.offsets import Timestamp, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.reading.predicate import ALL, HIGHEST, Bounds
 
-Place: TypeAlias = "str | int | Timestamp | datetime.datetime"
-Places: TypeAlias = "Place | Mapping[int, Place]"
+RangeBound: TypeAlias = "str | int | Timestamp | datetime.datetime"
+RangeBounds: TypeAlias = "RangeBound | Mapping[int, RangeBound]"
 WORDS = ("earliest", "latest")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
-def place_of(given: object, name: str) -> str | int | Timestamp:
-    """A place as it was given; ValueError, TypeError for what is none."""
+def bound_of(given: object, name: str) -> str | int | Timestamp:
+    """Return a bound as it was given. Raise ValueError or TypeError if it is invalid."""
     if isinstance(given, Timestamp):
         if given.ms < 0:  # which ListOffsets would take for a word
             raise ValueError(f"{name}={given!r} is before 1970")
         return given
     if isinstance(given, datetime.datetime):
         if given.tzinfo is None:
-            raise ValueError(f"{name}={given!r} names no time zone: give it one, say tzinfo=datetime.timezone.utc")
+            raise ValueError(f"{name}={given!r} has no time zone: add one, such as tzinfo=datetime.timezone.utc")
         # Records have whole milliseconds: the first at or after this time.
         return Timestamp(max(0, -(-((given - _EPOCH) // _MICROSECOND) // 1000)))
     if isinstance(given, int) and not isinstance(given, bool):
@@ -47,11 +47,11 @@ def place_of(given: object, name: str) -> str | int | Timestamp:
         if given in WORDS:
             return given
         raise ValueError(f"{name} must be one of {', '.join(WORDS)}, an offset or a time, not {given!r}")
-    raise TypeError(f"{name} must be text, an offset, a datetime or Timestamp(ms), not {type(given).__name__}")
+    raise TypeError(f"{name} must be a str, an offset, a datetime or Timestamp(ms), not {type(given).__name__}")
 
 
 def _as_time(offset: int) -> str:
-    """What to write where an offset looks like a time: milliseconds of the years 2001 to 2286."""
+    """Return advice if an offset looks like a time: milliseconds of the years 2001 to 2286."""
     if not 10**12 <= offset < 10**13:
         return ""
     when = (_EPOCH + datetime.timedelta(milliseconds=offset)).isoformat(timespec="milliseconds")
@@ -59,40 +59,40 @@ def _as_time(offset: int) -> str:
 
 
 class TopicRange:
-    """What is wanted of a topic, checked; `resolve` asks a cluster which offsets that is. partitions None: all."""
+    """The checked range of a topic; `resolve` gets its offsets from a cluster. partitions None: all."""
 
-    def __init__(self, topic: str, partitions: Iterable[int] | None, start: Places, end: Places) -> None:
+    def __init__(self, topic: str, partitions: Iterable[int] | None, start: RangeBounds, end: RangeBounds) -> None:
         if not isinstance(topic, str) or not topic:
-            raise TypeError(f"topic must be a name, not {topic!r}")
+            raise TypeError(f"topic must be a topic name, not {topic!r}")
         self.topic = topic
         self.partitions = None if partitions is None else list(dict.fromkeys(numbers_of(partitions, "partitions")))
         #: What a query leaves of each partition, by numbers.
         self.narrow: Callable[[list[int]], dict[int, Bounds]] = lambda numbers: {}
-        self._start = self._places(start, "start", "earliest")
-        self._end = self._places(end, "end", "latest")
+        self._start = self._bounds(start, "start", "earliest")
+        self._end = self._bounds(end, "end", "latest")
 
-    def _places(self, given: Places, name: str, otherwise: str) -> dict[int | None, str | int | Timestamp]:
-        """Partition -> place; under None that of all others."""
+    def _bounds(self, given: RangeBounds, name: str, otherwise: str) -> dict[int | None, str | int | Timestamp]:
+        """Return partition -> bound; under None that of all others."""
         if not isinstance(given, Mapping):
-            return {None: place_of(given, name)}
+            return {None: bound_of(given, name)}
         found: dict[int | None, str | int | Timestamp] = {None: otherwise}
-        for number, place in given.items():
+        for number, bound in given.items():
             if isinstance(number, bool) or not isinstance(number, int):
-                raise TypeError(f"{name}: {number!r} is no number of a partition")
+                raise TypeError(f"{name}: {number!r} is not a partition number")
             if self.partitions is not None and number not in self.partitions:
-                raise ValueError(f"{name} names partition {number}, which is not among partitions={self.partitions}")
-            found[number] = place_of(place, f"{name}[{number}]")
+                raise ValueError(f"{name} names partition {number}, which is not in partitions={self.partitions}")
+            found[number] = bound_of(bound, f"{name}[{number}]")
         return found
 
-    def resolve(self, asking: Asking, isolation_level: IsolationLevel) -> Flow[dict[int, tuple[int, int]]]:
-        """Partition -> (start, end), in order; end is not below start.
+    def resolve(self, context: CallContext, isolation_level: IsolationLevel) -> Flow[dict[int, tuple[int, int]]]:
+        """Return partition -> (start, end), in order; end is not below start.
 
         Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION), OffsetOutOfRangeError for a start that is not in the log.
         """
-        numbers = yield from self._numbers(asking)
+        numbers = yield from self._numbers(context)
         bounds = self.narrow(numbers)
         numbers = [number for number in numbers if not bounds.get(number, ALL).is_empty]
-        spans = _Offsets(asking, self.topic, numbers, isolation_level)
+        spans = _Offsets(context, self.topic, numbers, isolation_level)
         yield from spans.look_up({number: self._times(number, bounds.get(number, ALL)) for number in numbers})
         found = {}
         for number in numbers:
@@ -109,44 +109,45 @@ class TopicRange:
         return found
 
     def _times(self, number: int, bound: Bounds) -> list[int]:
-        """The times whose offsets are asked for."""
-        places = [places.get(number, places[None]) for places in (self._start, self._end)]
-        times = [place.ms for place in places if isinstance(place, Timestamp)]
+        """Return the times whose offsets are needed."""
+        bounds = [bounds.get(number, bounds[None]) for bounds in (self._start, self._end)]
+        times = [bound.ms for bound in bounds if isinstance(bound, Timestamp)]
         times += [bound.from_ms] if bound.from_ms > 0 else []
         times += [bound.until_ms] if bound.until_ms < HIGHEST else []
         return list(dict.fromkeys(times))
 
     def _check_start(self, number: int, start: int, end: int, spans: _Offsets) -> Flow[None]:
-        """Raises OffsetOutOfRangeError where a start is not in the log; one behind all that is decided may be."""
+        """Raise OffsetOutOfRangeError if a start is not in the log. A start beyond the last stable offset is
+        allowed."""
         first, last = spans.first[number], spans.last[number]
         if start > last:
             last = yield from spans.written(number)
         if (start < first and start < end) or start > last:
             partition = TopicPartition(self.topic, number)
             raise OffsetOutOfRangeError(
-                f"{partition}: start offset {start} is not in the log, which holds [{first}, {last}){_as_time(start)}",
+                f"{partition}: start offset {start} is not in the log [{first}, {last}){_as_time(start)}",
                 partition=partition,
                 position=start,
                 log_start_offset=first,
                 log_end_offset=last,
             )
 
-    def _numbers(self, asking: Asking) -> Flow[list[int]]:
-        described = (yield from describe_topics(asking, [self.topic]))[self.topic]
+    def _numbers(self, context: CallContext) -> Flow[list[int]]:
+        described = (yield from describe_topics(context, [self.topic]))[self.topic]
         known = [one.partition for one in described.partitions]
         numbers = known if self.partitions is None else self.partitions
         for number in [*numbers, *(one for one in [*self._start, *self._end] if one is not None)]:
             if number not in known:
-                doing = f"topic {self.topic!r} has {len(known)} partitions, numbered from 0, and no {number}"
+                doing = f"topic {self.topic!r} has {len(known)} partitions, numbered from 0, and no partition {number}"
                 raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, doing, remedy="stop")
         return numbers
 
 
 class _Offsets:
-    """ListOffsets of the partitions of one topic."""
+    """The offsets of the partitions of one topic, by ListOffsets."""
 
-    def __init__(self, asking: Asking, topic: str, numbers: list[int], isolation_level: IsolationLevel) -> None:
-        self._asking = asking
+    def __init__(self, context: CallContext, topic: str, numbers: list[int], isolation_level: IsolationLevel) -> None:
+        self._context = context
         self._topic = topic
         self._numbers = numbers
         self._isolation_level = isolation_level
@@ -155,30 +156,32 @@ class _Offsets:
         self._at: dict[tuple[int, int], int] = {}
 
     def look_up(self, times: dict[int, list[int]]) -> Flow[None]:
-        """Where each partition begins and ends, and the offsets of these times."""
+        """Look up the begin and end of each partition, and the offsets of these times."""
         if not self._numbers:
             return
         self.first = yield from self._list(dict.fromkeys(self._numbers, "earliest"), self._isolation_level)
         self.last = yield from self._list(dict.fromkeys(self._numbers, "latest"), self._isolation_level)
         for which in range(max(map(len, times.values()))):  # a request has room for one time of a partition
-            wanted: dict[int, str | int] = {number: some[which] for number, some in times.items() if len(some) > which}
-            listed = yield from self._list(wanted, self._isolation_level)
-            self._at |= {(number, int(wanted[number])): offset for number, offset in listed.items()}
+            requested: dict[int, str | int] = {
+                number: some[which] for number, some in times.items() if len(some) > which
+            }
+            listed = yield from self._list(requested, self._isolation_level)
+            self._at |= {(number, int(requested[number])): offset for number, offset in listed.items()}
 
-    def offset(self, number: int, place: str | int | Timestamp) -> int:
-        """The offset of a place."""
-        if isinstance(place, Timestamp):
-            found = self._at[number, place.ms]
+    def offset(self, number: int, bound: str | int | Timestamp) -> int:
+        """Return the offset of a bound."""
+        if isinstance(bound, Timestamp):
+            found = self._at[number, bound.ms]
             return found if found >= 0 else self.last[number]
-        if isinstance(place, str):
-            return self.first[number] if place == "earliest" else self.last[number]
-        return place if place >= 0 else max(self.first[number], self.last[number] + place)
+        if isinstance(bound, str):
+            return self.first[number] if bound == "earliest" else self.last[number]
+        return bound if bound >= 0 else max(self.first[number], self.last[number] + bound)
 
     def written(self, number: int) -> Flow[int]:
-        """The high watermark."""
+        """Return the high watermark."""
         return (yield from self._list({number: "latest"}, IsolationLevel.READ_UNCOMMITTED))[number]
 
-    def _list(self, wanted: dict[int, str | int], isolation_level: IsolationLevel) -> Flow[dict[int, int]]:
-        partitions = {TopicPartition(self._topic, number): spec for number, spec in wanted.items()}
-        listed = yield from list_offsets(self._asking.cluster, partitions, isolation_level, self._asking.api_timeout)
+    def _list(self, requested: dict[int, str | int], isolation_level: IsolationLevel) -> Flow[dict[int, int]]:
+        partitions = {TopicPartition(self._topic, number): spec for number, spec in requested.items()}
+        listed = yield from list_offsets(self._context.cluster, partitions, isolation_level, self._context.api_timeout)
         return {partition.partition: one.offset for partition, one in listed.items()}

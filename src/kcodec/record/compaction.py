@@ -65,6 +65,8 @@ def filter_to(
                      delete horizon.
     now, delete_retention_ms: A new delete horizon is their sum, in ms; `now` is this machine's clock by default.
 
+    limits: DecodeLimits for reading.
+
     An incomplete batch at the end of `data` is left out. Raise DecodeError for invalid batches, EncodeError if a batch
     that must be rewritten cannot be (offsets that do not increase, timestamps below -1), ValueError or TypeError if an
     argument is invalid, and exceptions of the functions.

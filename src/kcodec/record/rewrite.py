@@ -105,6 +105,8 @@ def _put_attributes(batch: memoryview, attributes: int) -> None:
 def set_base_offset(buffer: Buffer, base_offset: int, *, position: int = 0) -> None:
     """Set the base offset; the last offset moves along. The CRC does not cover this field.
 
+    buffer, position: The writable buffer, and the byte where the batch begins.
+
     `base_offset` is at least 0, and the last offset must fit into 64 bits. A leader does this to every batch it appends
     (MutableRecordBatch.setLastOffset).
     """
@@ -115,7 +117,10 @@ def set_base_offset(buffer: Buffer, base_offset: int, *, position: int = 0) -> N
 
 
 def set_partition_leader_epoch(buffer: Buffer, partition_leader_epoch: int, *, position: int = 0) -> None:
-    """Set the epoch of the leader that appends the batch, -1 for none. The CRC does not cover this field."""
+    """Set the partition_leader_epoch of the batch, -1 for none. The CRC does not cover this field.
+
+    buffer, position: The writable buffer, and the byte where the batch begins.
+    """
     batch = _batch_at(buffer, position)
     _number("partition_leader_epoch", partition_leader_epoch, -1, _INT32_MAX)
     struct.pack_into(">i", batch, _PARTITION_LEADER_EPOCH, partition_leader_epoch)
@@ -128,7 +133,9 @@ def set_max_timestamp(
     *,
     position: int = 0,
 ) -> None:
-    """Set max_timestamp (ms, -1 for none) and the timestamp type, and compute the CRC again.
+    """Set max_timestamp (ms, -1 for none) and timestamp_type, and compute the CRC again.
+
+    buffer, position: The writable buffer, and the byte where the batch begins.
 
     With LogAppendTime it is the timestamp of every record. A leader corrects a producer's fields this way. Nothing is
     written if both already have these values; otherwise attribute bits without a meaning become 0
@@ -151,6 +158,8 @@ def set_max_timestamp(
 def set_log_append_time(buffer: Buffer, timestamp: int, *, position: int = 0) -> None:
     """Set the timestamp (ms) of every record, as a leader does with message.timestamp.type=LogAppendTime.
 
+    buffer, position: The writable buffer, and the byte where the batch begins.
+
     Set the type in the attributes and max_timestamp, and compute the CRC again; the records stay unchanged.
     """
     _number("timestamp", timestamp, 0, _INT64_MAX)
@@ -167,6 +176,9 @@ def set_producer_state(
     position: int = 0,
 ) -> None:
     """Set producer id, epoch, base sequence and the transactional bit, and compute the CRC again.
+
+    buffer, position: The writable buffer, and the byte where the batch begins.
+    producer_id, producer_epoch, base_sequence, is_transactional: The new values.
 
     The rules are those of Kafka's writer (MemoryRecordsBuilder.setProducerState): a transactional batch needs a
     producer id, a producer id needs an epoch and, unless it is a control batch, a base sequence. Without a producer all

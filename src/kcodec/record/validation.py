@@ -138,7 +138,11 @@ def validate(
                   fewer checks.
     api_version, has_transactional_id: Of the produce request.
 
-    The other arguments are settings of the topic, with Kafka's spelling and defaults. Raise RecordValidationError;
+    limits:       DecodeLimits for reading.
+
+    cleanup_policy, compression_type, max_message_bytes, segment_bytes, message_timestamp_type,
+    message_timestamp_before_max_ms and message_timestamp_after_max_ms are settings of the topic, with Kafka's spelling
+    and defaults. Raise RecordValidationError;
     LimitExceededError above `limits`; ValueError or TypeError for invalid settings.
     """
     if now is None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS and SASL of a client: `Security` is what connections use, made from options (docs/security.md).
+"""TLS and SASL of a client. `Security` is made from options and used by connections (docs/security.md).
 
-    option_names.py  the options of each mechanism     options.py      Security itself: what is allowed together
-    tls.py           contexts, and errors in words     sasl.py         the flow that logs in; PLAIN
+    option_names.py  the options of each mechanism     options.py      Security: which options may be combined
+    tls.py           contexts and error texts          sasl.py         the authentication flow; PLAIN
     mechanisms.py    one class for each mechanism      scram.py        SCRAM
     oauthbearer.py   OAUTHBEARER: exchange and tokens  oidc.py         tokens from an OpenID provider
-    aws_msk_iam.py   AWS_MSK_IAM                       secret.py       values that nothing shows
+    aws_msk_iam.py   AWS_MSK_IAM                       secret.py       values that are never shown
 
-A client without TLS and SASL loads none of it.
+A client without TLS and SASL loads none of these modules.
 """
 
 from kcodec.security.option_names import SECRET_OPTIONS, SECURITY_OPTIONS

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS_MSK_IAM: Amazon MSK's own mechanism. We sign a request that is never sent, and the broker checks it.
+"""AWS_MSK_IAM, the mechanism of Amazon MSK: the client signs a request that is never sent, and the broker verifies it.
 
-What is signed is ``GET /?Action=kafka-cluster:Connect`` to the broker's host, as a presigned URL of Signature Version 4
-for the service kafka-cluster; what is sent is the URL's parameters as JSON. The broker responds with JSON, too.
-Credentials come from a callable, from the environment, or from botocore where it is installed.
+The signed request is ``GET /?Action=kafka-cluster:Connect`` to the broker's host, as a presigned URL of Signature
+Version 4 for the service kafka-cluster. The client sends the URL's parameters as JSON, and the broker responds in JSON.
+Credentials come from a callable, from the environment, or from botocore if it is installed.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ SIGNATURE_SECONDS = 900
 #: A response of MSK has some 100 bytes.
 MAXIMUM_RESPONSE_BYTES = 4096
 
-_NOT_MSK = "check that this listener is one for IAM (port 9098, or 9198 for public access)"
+_NOT_MSK = "check that this is a listener for IAM (port 9098, or 9198 for public access)"
 _MISSING = (
-    "no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or sasl_aws_credentials_provider,"
-    " or pip install kcodec[aws] to have botocore look where AWS's own tools do"
+    "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, set sasl_aws_credentials_provider, "
+    "or pip install kcodec[aws], so that botocore searches where AWS tools do"
 )
 _HOST_REGION = re.compile(r"\.kafka(?:-serverless)?\.([a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:\.cn)?$")
 
 
 class AwsCredentials(NamedTuple):
-    """What signs. session_token: of temporary credentials, else None."""
+    """Credentials for signing. session_token: of temporary credentials, otherwise None."""
 
     access_key_id: str
     secret_access_key: Secret
@@ -53,7 +53,7 @@ CredentialsProvider = Callable[[], AwsCredentials]
 
 
 def region_of(host: str) -> str | None:
-    """The region in the name of a broker of MSK, None for other names.
+    """Return the region in the name of an MSK broker, None for other names.
 
     >>> region_of("b-1.demo.abc123.c2.kafka.eu-west-1.amazonaws.com")
     'eu-west-1'
@@ -63,7 +63,7 @@ def region_of(host: str) -> str | None:
 
 
 def signing_key(secret_access_key: Secret, date: str, region: str, service: str) -> bytes:
-    """Signature Version 4's key for a day (YYYYMMDD), a region and a service."""
+    """Return the signing key of Signature Version 4 for a day (YYYYMMDD), a region and a service."""
     key = f"AWS4{secret_access_key.reveal()}".encode()
     for part in (date, region, service, "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -82,9 +82,9 @@ def presign(
     path: str = "/",
     payload_hash: str | None = None,
 ) -> dict[str, str]:
-    """The query of a presigned GET, with X-Amz-Signature as its last parameter.
+    """Return the query of a presigned GET, with X-Amz-Signature as its last parameter.
 
-    timestamp: YYYYMMDDTHHMMSSZ. payload_hash: hex SHA-256 of the body, of an empty one if None.
+    timestamp: YYYYMMDDTHHMMSSZ. payload_hash: hex SHA-256 of the body; None means an empty body.
     """
     date = timestamp[:8]
     scope = f"{date}/{region}/{service}/aws4_request"
@@ -110,7 +110,7 @@ def presign(
 
 
 def payload(host: str, region: str, credentials: AwsCredentials, timestamp: str, user_agent: str) -> bytes:
-    """What AWS_MSK_IAM sends: the parameters in lower case, and what they were signed for."""
+    """Return the client's message: the signed parameters, their names in lower case."""
     query = presign(
         {"Action": ACTION},
         host=host,
@@ -126,17 +126,18 @@ def payload(host: str, region: str, credentials: AwsCredentials, timestamp: str,
 
 
 def aws_msk_iam(host: str, region: str, credentials: AwsCredentials, timestamp: str, user_agent: str) -> Exchange:
-    """The client's side. Raises ExchangeRefused if the answer is not MSK's."""
-    answer = yield payload(host, region, credentials, timestamp, user_agent)
-    if json_object(answer[:MAXIMUM_RESPONSE_BYTES]).get("version") != PAYLOAD_VERSION:
-        raise ExchangeRefused("the response is not that of MSK: '{quoted}'", _NOT_MSK, answer)
+    """Run the client's side of the exchange. Raises ExchangeRefused if the response is not that of MSK."""
+    response = yield payload(host, region, credentials, timestamp, user_agent)
+    if json_object(response[:MAXIMUM_RESPONSE_BYTES]).get("version") != PAYLOAD_VERSION:
+        raise ExchangeRefused("the response does not come from MSK: '{quoted}'", _NOT_MSK, response)
 
 
 def provider_of(given: Any, environment: Mapping[str, str] = os.environ) -> CredentialsProvider:
-    """Where credentials come from: `given` (sasl_aws_credentials_provider: callable, gives AwsCredentials or a tuple of
-    access key id, secret access key and, of temporary ones, session token), else the environment, else botocore.
+    """Return a callable that provides credentials: `given`, otherwise the environment, otherwise botocore.
 
-    Raises TypeError if `given` cannot be called; what it returns raises AuthenticationError when there are none.
+    given: sasl_aws_credentials_provider, a callable that returns AwsCredentials or a tuple of access key id, secret
+    access key and, for temporary credentials, session token. Raises TypeError if `given` is not callable. The returned
+    callable raises AuthenticationError if there are no credentials.
     """
     if given is None:
         if not environment.get("AWS_ACCESS_KEY_ID"):
@@ -147,20 +148,20 @@ def provider_of(given: Any, environment: Mapping[str, str] = os.environ) -> Cred
     if not callable(given):
         raise TypeError(f"sasl_aws_credentials_provider must be callable, not {type(given).__name__}")
 
-    def ask() -> AwsCredentials:
+    def provide() -> AwsCredentials:
         try:
             credentials = given()
         except Exception as error:  # the application's code: whatever it raises, the login failed
             raise AuthenticationError(f"sasl_aws_credentials_provider raised {type(error).__name__}") from error
         return _checked(credentials)
 
-    return ask
+    return provide
 
 
 def _checked(given: Any) -> AwsCredentials:
     if not isinstance(given, tuple) or len(given) not in (2, 3):
         raise AuthenticationError(
-            f"sasl_aws_credentials_provider gave a {type(given).__name__}; expected AwsCredentials or"
+            f"sasl_aws_credentials_provider returned a {type(given).__name__}; expected AwsCredentials or"
             " (access_key_id, secret_access_key[, session_token])"
         )
     key_id, secret, token = given if len(given) == 3 else (*given, None)
@@ -169,7 +170,7 @@ def _checked(given: Any) -> AwsCredentials:
         or not isinstance(secret, str | Secret)
         or not isinstance(token, str | Secret | None)
     ):
-        raise AuthenticationError("sasl_aws_credentials_provider gave credentials that are no strings")
+        raise AuthenticationError("sasl_aws_credentials_provider returned credentials that are not all str")
     return AwsCredentials(key_id, _secret(secret), None if token is None else _secret(token))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SASL mechanisms a client can be told to use: the options each takes, and how it begins a login.
+"""The SASL mechanisms of a client: the options of each, and its authentication flow.
 
-To add one: an `Exchange` in `kcodec.protocol`, a class here, a row in MECHANISMS and one in `names`.
+To add a mechanism, add an `Exchange`, a class here, a row in MECHANISMS and one in `option_names`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ _PASSWORD_REMEDY = "check sasl_plain_username and sasl_plain_password"
 
 
 class Mechanism(ABC):
-    """One way to log in. SHOWS_SECRET: whether what it sends is of use to a listener; who: for reprs and error texts.
+    """One SASL mechanism. SHOWS_SECRET: whether it sends something that an eavesdropper could use.
 
-    Its constructor takes the mechanism's name and the options; ValueError or TypeError for what cannot be used.
+    principal: the name for reprs and error texts. The constructor takes the mechanism's name and the options, and
+    raises ValueError or TypeError for options that it cannot use.
     """
 
     SHOWS_SECRET: ClassVar[bool]
-    who = ""
+    principal = ""
 
     @abstractmethod
     def __init__(self, name: str, options: Mapping[str, object]) -> None: ...
 
     @abstractmethod
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
-        """The flow that logs in and returns for how many seconds the session holds, None for ever."""
+        """Return the flow that authenticates. Its result is the lifetime of the session in seconds, None if it has no
+        end."""
 
 
 def _text(options: Mapping[str, object], name: str) -> str:
-    """An option that must be there, as text."""
+    """Return a required option as text."""
     value = options.get(name)
     if value is None or value == "":
-        raise ValueError(f"{name} is missing, which sasl_mechanism={options.get('sasl_mechanism')!r} needs")
+        raise ValueError(f"{name} is missing; sasl_mechanism={options.get('sasl_mechanism')!r} requires it")
     return _optional_text(options, name) or ""
 
 
@@ -59,12 +61,13 @@ def _optional_text(options: Mapping[str, object], name: str) -> str | None:
 
 
 def _secret(options: Mapping[str, object], name: str) -> Secret:
-    """An option that must be there and that nobody is to see."""
+    """Return a required option as a Secret."""
     value = options.get(name)
     if isinstance(value, Secret):
         return value
+    text = _text(options, name)
     try:
-        return Secret(_text(options, name))
+        return Secret(text)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
@@ -79,15 +82,15 @@ class Plain(Mechanism):
         self._username = _text(options, "sasl_plain_username")
         self._password = _secret(options, "sasl_plain_password")
         if "\0" in self._username or "\0" in self._password.reveal():
-            raise ValueError("sasl_plain_username and sasl_plain_password may not hold a NUL character with PLAIN")
-        self.who = f"user {self._username!r}"
+            raise ValueError("sasl_plain_username and sasl_plain_password must not contain a NUL character with PLAIN")
+        self.principal = f"user {self._username!r}"
 
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """See Mechanism."""
         return authenticate(
             self._name,
             plain(self._username, self._password),
-            who=self.who,
+            principal=self.principal,
             host=host,
             remedy=_PASSWORD_REMEDY,
             timeout=timeout,
@@ -96,7 +99,7 @@ class Plain(Mechanism):
 
 
 class ScramPassword(Mechanism):
-    """SCRAM-SHA-256, SCRAM-SHA-512: user name and password, which is not sent."""
+    """SCRAM-SHA-256 and SCRAM-SHA-512: user name and password; the password is not sent."""
 
     SHOWS_SECRET = False
 
@@ -105,14 +108,14 @@ class ScramPassword(Mechanism):
         username = _text(options, "sasl_plain_username")
         self._password = _secret(options, "sasl_plain_password")
         self._scram = Scram(name, username, self._password)
-        self.who = f"user {username!r}"
+        self.principal = f"user {username!r}"
 
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """See Mechanism."""
         return authenticate(
             self._name,
             self._scram.exchange(secrets.token_urlsafe(NONCE_BYTES)),
-            who=self.who,
+            principal=self.principal,
             host=host,
             remedy=_PASSWORD_REMEDY,
             timeout=timeout,
@@ -142,7 +145,13 @@ class OAuthBearer(Mechanism):
         try:
             return (
                 yield from authenticate(
-                    self._name, exchange, who=self.who, host=host, remedy=remedy, timeout=timeout, secrets=(token,)
+                    self._name,
+                    exchange,
+                    principal=self.principal,
+                    host=host,
+                    remedy=remedy,
+                    timeout=timeout,
+                    secrets=(token,),
                 )
             )
         except AuthenticationError:
@@ -154,14 +163,16 @@ def _token_source(options: Mapping[str, object]) -> TokenSource:
     provider, url = options.get("sasl_oauth_token_provider"), options.get("sasl_oauthbearer_token_endpoint_url")
     if (provider is None) == (url is None):
         raise ValueError(
-            "OAUTHBEARER needs either sasl_oauth_token_provider, or sasl_oauthbearer_token_endpoint_url with"
+            "OAUTHBEARER requires either sasl_oauth_token_provider, or sasl_oauthbearer_token_endpoint_url with"
             f" sasl_oauthbearer_client_id and _client_secret; {'both are' if url else 'neither is'} set"
         )
     if provider is not None:
         others = sorted(name for name in OAUTHBEARER_OPTIONS if options.get(name) is not None)
         unused = [name for name in others if name not in ("sasl_oauth_token_provider", "sasl_oauthbearer_extensions")]
         if unused:
-            raise ValueError(f"{', '.join(unused)} would have no effect together with sasl_oauth_token_provider")
+            raise ValueError(
+                f"{', '.join(unused)} would have no effect together with sasl_oauth_token_provider; remove one"
+            )
         return TokenSource(from_provider(provider), "sasl_oauth_token_provider")
     from kcodec.security.oidc import ClientCredentials
 
@@ -187,7 +198,7 @@ def _endpoint_context(options: Mapping[str, object]) -> ssl.SSLContext | None:
 
 
 class AwsMskIam(Mechanism):
-    """AWS_MSK_IAM: a signature by credentials of AWS."""
+    """AWS_MSK_IAM: a signature with AWS credentials."""
 
     SHOWS_SECRET = False
 
@@ -202,7 +213,7 @@ class AwsMskIam(Mechanism):
         region = self._region or region_of(host) or _environment_region()
         if region is None:
             raise AuthenticationError(
-                f"SASL AWS_MSK_IAM on {host}: the host name has no region; set sasl_aws_region or AWS_REGION"
+                f"SASL AWS_MSK_IAM on {host}: the host name contains no region; set sasl_aws_region or AWS_REGION"
             )
         credentials = yield from blocking(self._credentials)
         timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._wall_clock()))
@@ -211,7 +222,7 @@ class AwsMskIam(Mechanism):
             yield from authenticate(
                 self._name,
                 exchange,
-                who=f"access key {credentials.access_key_id}",
+                principal=f"access key {credentials.access_key_id}",
                 host=host,
                 remedy="check the credentials, the policy kafka-cluster:Connect, the region, and this machine's clock",
                 timeout=timeout,
@@ -236,7 +247,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 
 
 def make_mechanism(options: Mapping[str, object]) -> Mechanism:
-    """The mechanism that the options name. Raises ValueError if none, or with options that have no effect on it."""
+    """Return the mechanism that the options name. Raise ValueError if none exists, or for options that it ignores."""
     name = options.get("sasl_mechanism")
     if name not in MECHANISMS:
         raise ValueError(f"sasl_mechanism must be one of {', '.join(MECHANISMS)}, not {name!r}")

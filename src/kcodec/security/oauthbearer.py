@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """OAUTHBEARER (RFC 7628, KIP-255, extensions KIP-342): the exchange, and the tokens for it.
 
-The broker checks tokens, the client does not. They are fetched on a worker thread, kept while they live, replaced at
-80 % of their life (KIP-368, KIP-768). A fetch may block (HTTP, a file, a vendor's library), so it never runs where
-flows run. A login gets the token at hand, or waits for the fetch that is under way; there is one fetch at a time,
+The broker verifies tokens, the client does not. Tokens are fetched on a worker thread, kept while they are valid, and
+replaced at 80 % of their lifetime (KIP-368, KIP-768). A fetch may block (HTTP, a file, a vendor's library), so it never
+runs in the event loop. A login uses the current token or waits for the fetch under way. There is one fetch at a time,
 however many connections log in.
 """
 
@@ -50,22 +50,24 @@ _REMEDY = "check the token, its audience and scope, and that it has not expired"
 
 
 def check_extensions(extensions: Mapping[str, str]) -> None:
-    """Raise ValueError for an extension that RFC 7628 cannot carry, or that is named auth."""
+    """Raise ValueError for an extension that RFC 7628 does not allow, or that is named auth."""
     for name, value in extensions.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "auth":
             raise ValueError(
-                f"sasl_oauthbearer_extensions: {name!r} is no name for an extension: letters, and not auth"
+                f"sasl_oauthbearer_extensions: {name!r} is not a valid name; use letters only, and not the name auth"
             )
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
-            raise ValueError(f"sasl_oauthbearer_extensions: the value of {name!r} holds characters that cannot be sent")
+            raise ValueError(
+                f"sasl_oauthbearer_extensions: the value of {name!r} contains characters that cannot be sent"
+            )
 
 
 def oauthbearer(token: Secret, extensions: Mapping[str, str]) -> Exchange:
-    """The client's side. Raises ExchangeRefused when the token cannot be sent, or was refused in words of JSON."""
+    """Run the client's side. Raises ExchangeRefused if the token is invalid, or rejected with an error in JSON."""
     if not _TOKEN.fullmatch(token.reveal()):
         raise ExchangeRefused(
-            "the token is empty, or holds characters that no bearer token has (RFC 6750)",
-            "the token provider must give the bare token, without 'Bearer' or a line's end",
+            "the token is empty, or contains characters that a bearer token must not have (RFC 6750)",
+            "the token provider must return the bare token, without 'Bearer' and without a line break",
         )
     pairs = "".join(f"{name}={value}{_SEPARATOR}" for name, value in extensions.items())
     message = f"n,,{_SEPARATOR}auth=Bearer {token.reveal()}{_SEPARATOR}{pairs}{_SEPARATOR}"
@@ -78,14 +80,14 @@ def oauthbearer(token: Secret, extensions: Mapping[str, str]) -> Exchange:
 
 
 class FetchedToken(NamedTuple):
-    """A token and the seconds for which it is good; None: it does not say."""
+    """A token and its lifetime in seconds; None if the lifetime is unknown."""
 
     token: Secret
     lifetime: float | None
 
 
 class TransientTokenError(Exception):
-    """A fetch failed in a way that may pass: it is tried again until the logins that wait for it time out."""
+    """A fetch failed for a reason that may pass. It is retried until the logins that wait for it time out."""
 
 
 #: Blocks until there is a token. Raises TransientTokenError, or AuthenticationError when asking again will not help.
@@ -93,23 +95,23 @@ Fetch = Callable[[], FetchedToken]
 
 
 def from_provider(provider: Any, wall_clock: Callable[[], float] = time.time) -> Fetch:
-    """A fetch from what the user gives as sasl_oauth_token_provider: something to call, or with a method `token`, plain
-    or async, that returns the token or (token, seconds it lives). A token that is a JWT tells its life itself.
+    """Return a fetch function for sasl_oauth_token_provider: a callable, or an object with a method `token`.
 
-    Raises TypeError if it is neither.
+    Either may be plain or async. It returns the token, or (token, lifetime in seconds). The lifetime of a JWT is read
+    from its claims. Raises TypeError for anything else.
     """
-    ask = getattr(provider, "token", None) or provider
-    if not callable(ask):
+    provide = getattr(provider, "token", None) or provider
+    if not callable(provide):
         raise TypeError(
-            "sasl_oauth_token_provider must be callable, or have a method token, and give a str or (str, seconds);"
-            f" a {type(provider).__name__} does not"
+            "sasl_oauth_token_provider must be callable, or have a method token, and return a str or (str, seconds);"
+            f" got a {type(provider).__name__}"
         )
     # A provider may be async. `fetch` runs on a daemon thread, which must not import (kcodec.network.preload).
     import_module("asyncio")
 
     def fetch() -> FetchedToken:
         try:
-            given = ask()
+            given = provide()
             if inspect.isawaitable(given):
                 given = _run(given)
         except (TransientTokenError, AuthenticationError):
@@ -141,19 +143,19 @@ def _checked(given: Any, wall_clock: Callable[[], float]) -> FetchedToken:
         token = _as_secret(token)
     if not isinstance(token, Secret):
         raise AuthenticationError(
-            f"sasl_oauth_token_provider gave a {type(token).__name__}; expected a str, or (str, seconds it lives)"
+            f"sasl_oauth_token_provider returned a {type(token).__name__}; expected str or (str, lifetime in seconds)"
         )
     length = len(token.reveal())
     if not 0 < length <= MAXIMUM_TOKEN_CHARACTERS:
         raise AuthenticationError(
-            f"sasl_oauth_token_provider gave a token of {length} characters; expected 1 to {MAXIMUM_TOKEN_CHARACTERS}"
+            f"sasl_oauth_token_provider returned a token of {length} characters, not 1 to {MAXIMUM_TOKEN_CHARACTERS}"
         )
     if lifetime is None:
         return FetchedToken(token, lifetime_of(token, wall_clock()))
     seconds = as_number(lifetime)
     if seconds is None or seconds <= 0:
         raise AuthenticationError(
-            f"sasl_oauth_token_provider gave a token with a life of {lifetime!r} seconds; expected a positive number"
+            f"sasl_oauth_token_provider returned a lifetime of {lifetime!r} seconds; expected a positive number"
         )
     return FetchedToken(token, seconds)
 
@@ -166,8 +168,11 @@ def _as_secret(token: str) -> Secret:
 
 
 def lifetime_of(token: Secret, wall_time: float) -> float | None:
-    """Seconds that a JWT has left by its own claims, None if it is opaque or does not say. Nothing is verified: that is
-    the broker's business. A clock that disagrees with the token's times is not believed; its span is."""
+    """Return the remaining lifetime of a JWT in seconds by its own claims, None if it is opaque or has no such claim.
+
+    Nothing is verified, as the broker does that. If this machine's clock contradicts the claimed times, only their
+    difference is used.
+    """
     claims = _claims(token)
     expires, issued = as_number(claims.get("exp")), as_number(claims.get("iat"))
     if expires is None:
@@ -190,16 +195,16 @@ def _claims(token: Secret) -> dict[str, Any]:
 
 
 def as_number(value: Any) -> float | None:
-    """A finite number as float, None for anything else."""
+    """Return a finite number as float, None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
 class TokenSource:
-    """Keeps one token fresh for all connections of a client. name: where tokens come from, without any secret.
+    """Keeps one token valid for all connections of a client. name: the origin of the tokens, without any secret.
 
-    A token without a lifetime is used once: each login asks for another.
+    A token without a lifetime is used once: each login fetches another.
     """
 
     def __init__(self, fetch: Fetch, name: str) -> None:
@@ -212,15 +217,15 @@ class TokenSource:
         self._running = False
         self._failure: Exception | None = None
         self._changed = Signal()
-        self._wanted = Signal()
+        self._renewal_requested = Signal()
 
     def __repr__(self) -> str:
         return f"<TokenSource {self.name}, {self._fetched} fetched>"
 
     def get(self, clock: Clock, timeout: float = FETCH_SECONDS) -> Flow[Secret]:
-        """A token that has not expired, at once if there is one.
+        """Return a token that has not expired; wait for one if necessary.
 
-        Raises AuthenticationError when the source of tokens refuses, TransportError when it cannot be reached in time.
+        Raises AuthenticationError if the token provider refuses, TransportError if it cannot be reached in time.
         """
         if self._token is not None and clock() < self._expires:
             return self._token
@@ -229,7 +234,7 @@ class TokenSource:
         self._waiting += 1
         try:
             if self._running:
-                self._wanted.set()
+                self._renewal_requested.set()
             else:
                 self._running = True
                 yield from spawn(self._keep(clock), "tokens")
@@ -242,34 +247,34 @@ class TokenSource:
         if isinstance(self._failure, AuthenticationError):
             raise AuthenticationError(self._failure.reason) from self._failure
         last = f"; last: {self._failure}" if self._failure else ""
-        raise TransportError(f"no token from {self.name} within {timeout:g} s{last}") from self._failure
+        raise TransportError(f"no token from {self.name} within {round(timeout, 2):g} s{last}") from self._failure
 
     def reject(self, token: Secret) -> None:
-        """A broker did not take this token: the next login gets another."""
+        """Drop a token that a broker rejected, so that the next login fetches another."""
         if self._token == token:
             self._expires = -math.inf
 
     def _keep(self, clock: Clock) -> Flow[None]:
-        """Fetch, sleep until 80 % of the token's life, fetch again, while there is a life to speak of."""
+        """Fetch a token, sleep until 80 % of its lifetime, and fetch again, while tokens have a usable lifetime."""
         try:
             while True:
                 lifetime = yield from self._fetch_patiently(clock)
                 if lifetime is None:
                     return
                 pause = max(lifetime * REFRESH_FACTOR, MINIMUM_REFRESH_SECONDS)
-                yield from wait(self._wanted, pause)
+                yield from wait(self._renewal_requested, pause)
         finally:
             self._running = False
 
     def _fetch_patiently(self, clock: Clock) -> Flow[float | None]:
-        """One token, tried for as long as a login waits or the last token lasts. None: no lifetime, or no token."""
+        """Fetch one token. Retry while a login waits or the last token is valid. None: no lifetime, or no token."""
         pause, most = RETRY_SECONDS
         while True:
             began = clock()
             try:
                 fetched = yield from blocking(self._fetch)
             except TransientTokenError as error:
-                self._note(error, "trying again")
+                self._note(error, "retrying")
             except AuthenticationError as error:
                 self._note(error, "giving up")
                 return None
@@ -289,7 +294,7 @@ class TokenSource:
         self._expires = began + fetched.lifetime if fetched.lifetime is not None else -math.inf
         self._fetched += 1
         self._failure = None
-        life = "for one login" if fetched.lifetime is None else f"good for {fetched.lifetime:.0f} s"
+        life = "for one login" if fetched.lifetime is None else f"valid for {fetched.lifetime:.0f} s"
         log.info("token %d from %s, %s", self._fetched, self.name, life)
         self._changed.set()
 

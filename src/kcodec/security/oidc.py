@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens from an OpenID provider by the client credentials grant (RFC 6749 4.4, KIP-768), with the standard library.
 
-One POST with the client's id and secret in the Authorization header. It goes over https, or over http to this machine
-only; it follows no redirect, as that would hand the secret on; what comes back is bounded in size.
+It sends one POST with the client's id and secret in the Authorization header, over https, or over http to this machine
+only. It does not follow redirects, as they would send the secret elsewhere. The size of the response is bounded.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kcodec.security.secret import Secret
 #: Seconds for which the provider may be silent.
 SILENCE_SECONDS = 10.0
 #: Seconds for the whole answer.
-ANSWER_SECONDS = 20.0
+RESPONSE_SECONDS = 20.0
 #: A token has some kilobytes; what is longer is no answer to this question.
-MAXIMUM_ANSWER_BYTES = 1 << 20
+MAXIMUM_RESPONSE_BYTES = 1 << 20
 _BLOCK = 64 * 1024
 _MAY_PASS = frozenset({408, 425, 429})
 
@@ -38,12 +38,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class ClientCredentials:
-    """A client of a token endpoint, with its own credentials. Callable: blocks until there is a token.
+    """A client of a token endpoint, with its own credentials. A call blocks until there is a token.
 
-    allow_http: let the secret go over plain http to other machines.
+    allow_http: allow plain http to other machines, which shows the secret to the network.
 
-    Raises ValueError for an endpoint that is no such URL. When called: AuthenticationError if the endpoint refuses or
-    answers nonsense, TransientTokenError if it cannot be reached or has a problem of its own.
+    Raises ValueError for an endpoint that is not such a URL. A call raises AuthenticationError if the endpoint refuses
+    or its response is invalid, TransientTokenError if it cannot be reached or fails.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class ClientCredentials:
         return f"<ClientCredentials {self._client_id!r} at {self.name}>"
 
     def __call__(self) -> FetchedToken:
-        """Ask, wait, and check what came."""
+        """Request a token, wait for the response and check it."""
         try:
             with self._opener.open(self._request(), timeout=SILENCE_SECONDS) as response:
-                answer = self._read(response)
+                body = self._read(response)
         except urllib.error.HTTPError as error:
             with error:
                 self._refused(error.code, self._read(error))
@@ -98,7 +98,7 @@ class ClientCredentials:
             self._unreachable(error.reason)
         except (OSError, http.client.HTTPException) as error:
             self._unreachable(error)
-        return self._token(answer)
+        return self._token(body)
 
     def _request(self) -> urllib.request.Request:
         form = {"grant_type": "client_credentials"}
@@ -114,53 +114,53 @@ class ClientCredentials:
         return request
 
     def _read(self, response: Any) -> bytes:
-        deadline = time.monotonic() + ANSWER_SECONDS
+        deadline = time.monotonic() + RESPONSE_SECONDS
         parts: list[bytes] = []
-        while sum(map(len, parts)) <= MAXIMUM_ANSWER_BYTES:
+        while sum(map(len, parts)) <= MAXIMUM_RESPONSE_BYTES:
             block = response.read1(_BLOCK)
             if not block:
                 return b"".join(parts)
             parts.append(block)
             if time.monotonic() > deadline:
-                raise TransientTokenError(f"{self.name} did not finish its response within {ANSWER_SECONDS:g} s")
+                raise TransientTokenError(f"{self.name} did not finish its response within {RESPONSE_SECONDS:g} s")
         raise AuthenticationError(
-            f"{self.name} responded with more than {MAXIMUM_ANSWER_BYTES} bytes; is it a token endpoint?"
+            f"{self.name} responded with more than {MAXIMUM_RESPONSE_BYTES} bytes; check that it is a token endpoint"
         )
 
-    def _refused(self, status: int, answer: bytes) -> NoReturn:
-        fields = json_object(answer)
+    def _refused(self, status: int, body: bytes) -> NoReturn:
+        fields = json_object(body)
         words = ": ".join(fields[name] for name in ("error", "error_description") if isinstance(fields.get(name), str))
         # A provider that quotes our secret back must not bring it into an error text.
         reason = shown(words, (self._client_secret,)) or "no reason given"
-        text = f"token endpoint {self.name} answered {status} to client {self._client_id!r}: {reason}"
+        text = f"token endpoint {self.name} responded with status {status} to client {self._client_id!r}: {reason}"
         if status >= 500 or status in _MAY_PASS:
             raise TransientTokenError(text)
         if 300 <= status < 400:
             raise AuthenticationError(
-                f"{text}; a redirect is not followed: set its target as sasl_oauthbearer_token_endpoint_url"
+                f"{text}; redirects are not followed: set the target as sasl_oauthbearer_token_endpoint_url"
             )
         raise AuthenticationError(f"{text}; check sasl_oauthbearer_client_id, _client_secret and _scope")
 
     def _unreachable(self, error: object) -> NoReturn:
         if isinstance(error, ssl.SSLCertVerificationError):
             raise AuthenticationError(
-                f"the certificate of token endpoint {self.name} is refused: {error.verify_message}"
+                f"the certificate of token endpoint {self.name} is rejected: {error.verify_message}"
                 f" [OpenSSL {error.verify_code}]; check sasl_oauthbearer_ssl_cafile"
             )
         words = error.strerror if isinstance(error, OSError) else None
         raise TransientTokenError(f"token endpoint {self.name}: {words or error or type(error).__name__}")
 
-    def _token(self, answer: bytes) -> FetchedToken:
-        fields = json_object(answer)
+    def _token(self, body: bytes) -> FetchedToken:
+        fields = json_object(body)
         token = fields.get("access_token")
         if not isinstance(token, str) or not token:
             raise AuthenticationError(
-                f"token endpoint {self.name} did not respond with a JSON object that has an access_token"
+                f"the response of token endpoint {self.name} is not a JSON object with an access_token"
             )
         try:
             secret = Secret(token)
         except ValueError as error:
-            raise AuthenticationError(f"token endpoint {self.name} responded with an invalid token: {error}") from None
+            raise AuthenticationError(f"token endpoint {self.name} returned an invalid token: {error}") from None
         expires_in = fields.get("expires_in")
         # RFC 6749 wants a number; providers have been seen to write it as a string.
         lifetime = as_number(int(expires_in) if isinstance(expires_in, str) and expires_in.isdecimal() else expires_in)

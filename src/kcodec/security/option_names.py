@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of TLS and SASL, named as in kafka-python and aiokafka where those have them."""
+"""The options of TLS and SASL. Where kafka-python and aiokafka have the same option, its name is the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MECHANISM_NAMES = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AW
 
 
 class TokenProvider(Protocol):
-    """An object that `sasl_oauth_token_provider` accepts, as does a callable that returns the same."""
+    """An object that `sasl_oauth_token_provider` accepts. A callable that returns the same values is accepted, too."""
 
     def token(self) -> Any:
         """Return the token as str, or (token, seconds of its lifetime); or an awaitable of these."""
@@ -29,12 +29,12 @@ class TokenProvider(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SecurityConfig(OptionSet):
-    """The declarations. `Security.from_options` checks the values, as which of them are allowed depends on others."""
+    """The declarations. `Security.from_options` checks the values, as some options are only allowed with others."""
 
     security_protocol: str = option("PLAINTEXT", choices=PROTOCOLS)
     """Whether connections use TLS ("SSL", "SASL_SSL") and SASL ("SASL_PLAINTEXT", "SASL_SSL")."""
     ssl_cafile: str | Path | None = option(None, java="ssl.truststore.location", librdkafka="ssl.ca.location")
-    """PEM file of the certificate authorities to trust, and no others. None: those of the operating system."""
+    """PEM file of the only certificate authorities to trust. None: those of the operating system."""
     ssl_check_hostname: bool = option(True, java="ssl.endpoint.identification.algorithm")
     """Verify that the broker's certificate is for its host name. The signature is verified in any case."""
     ssl_certfile: str | Path | None = option(None, java="ssl.keystore.location", librdkafka="ssl.certificate.location")

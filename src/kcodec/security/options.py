@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a client proves itself and makes brokers prove themselves: one `Security` a client, made from its options.
+"""Mutual authentication of client and brokers: each client has one `Security`, made from its options.
 
-It hands the connection what it needs (a TLS context, a flow that logs in) and keeps the secrets: nothing it shows,
-logs or raises holds one, and it cannot be pickled. The modules beside this one are loaded when they are needed.
+It provides the connection with a TLS context and an authentication flow, and keeps the secrets. No secret appears in
+its repr, logs or errors, and it cannot be pickled. The other modules of this package are loaded when they are needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REQUEST_SECONDS = 30.0
 
 
 class Security:
-    """TLS and SASL of one client. Make it by `from_options`.
+    """TLS and SASL of one client. Create it with `from_options`.
 
     >>> Security.from_options({})
     <Security PLAINTEXT>
@@ -42,10 +42,10 @@ class Security:
 
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> Security:
-        """From the options of SECURITY_OPTIONS; others are not looked at. docs/security.md tells what each does.
+        """Return the Security for the options of SECURITY_OPTIONS (see docs/security.md). Other options are ignored.
 
-        Files are read here, once. Raises ValueError for what cannot be used or would have no effect (a password without
-        SASL is a mistake, not a wish), TypeError for a wrong type; neither shows a secret.
+        Files are read here, once. Raises ValueError for an invalid option or one without effect (such as a password
+        without SASL), TypeError for a wrong type. Neither shows a secret.
         """
         protocol = options.get("security_protocol")
         if protocol is None:
@@ -73,34 +73,34 @@ class Security:
         return cls(protocol, context, mechanism, str(options["sasl_mechanism"]) if with_sasl else "")
 
     def __repr__(self) -> str:
-        parts = [self.protocol, self.mechanism_name, self._mechanism.who if self._mechanism else ""]
+        parts = [self.protocol, self.mechanism_name, self._mechanism.principal if self._mechanism else ""]
         return f"<Security {' '.join(part for part in parts if part)}>"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("Security holds secrets and is not pickled: make it from options where it is needed")
+        raise TypeError("Security holds secrets and cannot be pickled: create it from options where it is needed")
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """The context for every connection, None without TLS."""
+        """Return the context for all connections, None without TLS."""
         return self._context
 
     def server_hostname(self, host: str) -> str | None:
-        """The name to ask for and to verify, None without TLS: as dialled, without a final dot or an IPv6 scope."""
+        """Return the name to send and to verify, None without TLS: the host without a final dot or an IPv6 scope."""
         if self._context is None:
             return None
         return host.rstrip(".").partition("%")[0]
 
     def tls_error(self, error: ssl.SSLError, place: str) -> TransportError:
-        """One clear error for what TLS raised with the broker at `place`, in the handshake or later."""
+        """Return one clear error for an error of TLS with the broker at `place`, in the handshake or later."""
         from kcodec.security.tls import failure
 
         return failure(error, place)
 
     def authenticate(self, host: str, clock: Clock, timeout: float = REQUEST_SECONDS) -> Flow[float | None] | None:
-        """None without SASL, else the flow that logs in on the connection carrying it, for the first time or again
-        (KIP-368). It returns the seconds for which the session holds, None for ever.
+        """Return None without SASL, otherwise the flow that authenticates on its connection, once or again (KIP-368).
 
-        It raises AuthenticationError if one side refuses the other, TransportError if the connection fails or no token
-        came in time. timeout: seconds for each request.
+        The flow returns the lifetime of the session in seconds, None if it has no end. It raises AuthenticationError if
+        one side rejects the other, TransportError if the connection fails or no token is available in time. timeout:
+        seconds for each request.
         """
         mechanism = self._mechanism
         if mechanism is None:
@@ -114,4 +114,6 @@ class Security:
 
         if not is_loopback(host):
             self._has_warned = True
-            log.warning("SASL %s without TLS shows its secret to the network of %s", self.mechanism_name, host)
+            log.warning(
+                "SASL %s without TLS shows its secret to the network of %s; use SASL_SSL", self.mechanism_name, host
+            )

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SASL inside Kafka's protocol: SaslHandshake names the mechanism, SaslAuthenticate carries its messages (KIP-43, 152).
+"""SASL in Kafka's protocol: SaslHandshake names the mechanism, SaslAuthenticate transports its messages (KIP-43, 152).
 
-A mechanism is an `Exchange`: a generator that yields what the client says, is sent what the server says, and returns
-once it is content with the server. It knows no frame and no host; `authenticate` carries it over a connection and puts
-every refusal, of either side, into one `AuthenticationError`. Authenticating again on the same connection (KIP-368) is
-the same flow once more.
+A mechanism is an `Exchange`: a generator that yields the client's messages, is sent the server's messages, and returns
+once it accepts the server. It does no I/O. `authenticate` runs it over a connection and turns a rejection by either
+side into one `AuthenticationError`. Authenticating again on the same connection (KIP-368) is the same flow.
 
-Not here: mechanisms with more to say (`scram`, `oauthbearer`, `aws_msk_iam`), and where passwords and tokens come from.
+Larger mechanisms have their own modules (`scram`, `oauthbearer`, `aws_msk_iam`), as have passwords and tokens.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _PROOF = re.compile(r"[A-Za-z0-9+/=_-]{32,}")
 
 
 class ExchangeRefused(Exception):
-    """An exchange that cannot go on: what the server said, or failed to prove, and what to do about it.
+    """An exchange that cannot continue: the server's message, or what it failed to prove, and the remedy.
 
-    reason: may contain ``{quoted}``, where the server's own words belong. quoted: these words, as they came.
+    reason: may contain ``{quoted}``, to be replaced by the server's words. quoted: these words, unchanged.
     """
 
     def __init__(self, reason: str, remedy: str, quoted: str | bytes = "") -> None:
@@ -55,18 +54,18 @@ class ExchangeRefused(Exception):
 
 
 def plain(username: str, password: Secret) -> Exchange:
-    """PLAIN (RFC 4616): name and password as they are, so use it with TLS. Neither is prepared (SASLprep), as in Kafka.
+    """PLAIN (RFC 4616) sends name and password unprotected, so use it with TLS. As in Kafka, SASLprep is not applied.
 
-    Raises ExchangeRefused for a NUL in either, which the mechanism cannot say.
+    Raises ExchangeRefused for a NUL in either, which the mechanism cannot transport.
     """
     revealed = password.reveal()
     if "\0" in username or "\0" in revealed:
-        raise ExchangeRefused("a NUL character cannot be sent by PLAIN", "choose another user name or password")
+        raise ExchangeRefused("PLAIN cannot send a NUL character", "choose another user name or password")
     yield f"\0{username}\0{revealed}".encode()
 
 
 def shown(text: str | None, secrets: Sequence[Secret] = ()) -> str:
-    """Return a peer's words for one line of an error: without our secrets, unprintable characters escaped, cut at
+    """Return a peer's words for one line of an error: without secrets, unprintable characters escaped, shortened to
     MAX_MESSAGE_CHARACTERS."""
     return one_line(hide(text or "", secrets), MAX_MESSAGE_CHARACTERS)
 
@@ -75,22 +74,23 @@ def authenticate(
     mechanism: str,
     exchange: Exchange,
     *,
-    who: str,
+    principal: str,
     host: str,
     remedy: str,
     timeout: float,
     secrets: Sequence[Secret] = (),
 ) -> Flow[float | None]:
-    """Log in on the connection that runs this flow: the seconds for which the session holds, None: without end.
+    """Authenticate on the connection that runs this flow. Return the session's lifetime in seconds, None if it has no
+    end.
 
-    who:     for error texts: "user 'alice'"; empty if the mechanism has no name to show.
-    remedy:  what to look at when the broker refuses.
-    timeout: seconds for each request.
-    secrets: what the exchange sends or proves. A broker that quotes one in its messages does not get it into an error.
+    principal: for error texts, such as "user 'alice'"; empty if the mechanism has no name to show.
+    remedy:    what to check if the broker rejects the login.
+    timeout:   seconds for each request.
+    secrets:   what the exchange sends or proves. They are removed from messages that the broker returns.
 
-    Raises AuthenticationError if either side refuses the other, TransportError if the connection fails.
+    Raises AuthenticationError if either side rejects the other, TransportError if the connection fails.
     """
-    name = f"SASL {mechanism}{' as ' + who if who else ''} on {one_line(host, MAX_HOST_CHARACTERS)}"
+    name = f"SASL {mechanism}{' as ' + principal if principal else ''} on {one_line(host, MAX_HOST_CHARACTERS)}"
     failure: AuthenticationError | None = None
     lifetime_ms = 0
     secrets = list(secrets)
@@ -116,36 +116,36 @@ def _handshake(mechanism: str, name: str, timeout: float, secrets: Sequence[Secr
         return
     offered = ", ".join(shown(each, secrets) for each in reply.message.mechanisms[:MAX_MECHANISMS]) or "nothing"
     advice = {
-        ErrorCode.UNSUPPORTED_SASL_MECHANISM: f"this listener offers {offered}: set sasl_mechanism to one of these",
+        ErrorCode.UNSUPPORTED_SASL_MECHANISM: f"this listener supports {offered}: set sasl_mechanism to one of these",
         ErrorCode.ILLEGAL_SASL_STATE: (
-            "SASL does not belong here: is this a listener without it? security_protocol must say so"
+            "this listener does not expect SASL here; check that security_protocol matches the listener"
         ),
     }
     raise AuthenticationError(f"{name}: {advice.get(code, error_code(code).text)} [{error_code(code).name}, {code}]")
 
 
 def _converse(exchange: Exchange, name: str, remedy: str, timeout: float, secrets: list[Secret]) -> Flow[int]:
-    """Exchange messages until both sides agree; `secrets` grows by what is sent."""
+    """Exchange messages until both sides agree. The messages sent are added to `secrets`."""
     from kcodec.protocol.messages.auth import SaslAuthenticateRequest
 
     said = next(exchange)
     for _ in range(MAX_EXCHANGE_MESSAGES):
         secrets += [Secret(proof) for proof in _PROOF.findall(said.decode("latin-1"))]
         request = SaslAuthenticateRequest(auth_bytes=said)
-        answer = (yield from call(ANY_NODE, request, timeout=timeout)).message
-        if answer.error_code:
-            raise AuthenticationError(_refusal(answer, name, remedy, secrets))
+        response = (yield from call(ANY_NODE, request, timeout=timeout)).message
+        if response.error_code:
+            raise AuthenticationError(_refusal(response, name, remedy, secrets))
         try:
-            said = exchange.send(bytes(answer.auth_bytes))
+            said = exchange.send(bytes(response.auth_bytes))
         except StopIteration:
-            return int(answer.session_lifetime_ms)
-    raise AuthenticationError(f"{name}: the exchange did not end after {MAX_EXCHANGE_MESSAGES} messages")
+            return int(response.session_lifetime_ms)
+    raise AuthenticationError(f"{name}: the exchange is not complete after {MAX_EXCHANGE_MESSAGES} messages")
 
 
-def _refusal(answer: Any, name: str, remedy: str, secrets: Sequence[Secret]) -> str:
-    row = error_code(answer.error_code)
-    reason = f"{name}: {shown(answer.error_message, secrets) or row.text}"
-    if answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED:
+def _refusal(response: Any, name: str, remedy: str, secrets: Sequence[Secret]) -> str:
+    row = error_code(response.error_code)
+    reason = f"{name}: {shown(response.error_message, secrets) or row.text}"
+    if response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED:
         reason += f"; {remedy}"
     return f"{reason} [{row.name}, {row.code}]"
 
@@ -160,9 +160,9 @@ def json_object(text: bytes | str) -> dict[str, Any]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name means this machine, by the name alone: nothing is looked up.
+    """Return whether a host name means this machine, by the name alone, without a lookup.
 
-    What is sent there in the clear does not cross a network.
+    Data sent there unencrypted does not cross a network.
     """
     if host.lower().rstrip(".") in {"localhost", "localhost.localdomain"}:
         return True

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): the password proved without being said, by both sides.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): both sides prove that they know the password without sending
+it.
 
     client  n,,n=<name>,r=<nonce>
     server  r=<nonce + its own>,s=<salt>,i=<iterations>
-    client  c=biws,r=<both nonces>,p=<proof that we know the password>
-    server  v=<proof that it does>            or e=<error>
+    client  c=biws,r=<both nonces>,p=<proof that the client knows the password>
+    server  v=<proof that the server does>    or e=<error>
 
-Names and passwords are UTF-8 as they are given, without the SASLprep of RFC 5802, as Kafka has them (ScramFormatter's
-saslName and normalize). No channel binding: Kafka has none. What a server says is held to the RFC's grammar before
-anything is computed from it.
+Names and passwords are UTF-8 without the SASLprep of RFC 5802, as in Kafka (ScramFormatter's saslName and normalize).
+There is no channel binding, as in Kafka. The server's messages are checked against the RFC's grammar before anything is
+computed from them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 #: RFC 7677 and Kafka's ScramMechanism: fewer make a stolen exchange too quick to guess from.
 MINIMUM_ITERATIONS = 4096
-#: A broker of Kafka stores at most 16384. Sixteen times that takes a quarter of a second here; whoever asks for more
-#: wants our time, not our password.
+#: A Kafka broker stores at most 16384. Sixteen times that takes a quarter of a second; a server that requests more
+#: wastes our time.
 MAXIMUM_ITERATIONS = 262_144
 #: A message of a server has some 100 bytes; its salt, 16 to 64.
 MAXIMUM_MESSAGE_BYTES = 4096
@@ -38,11 +39,11 @@ NONCE_BYTES = 24
 
 _FIRST = re.compile(rb"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/=]+),i=([1-9][0-9]{0,9})(?:,[A-Za-z]=[^,]*)*")
 _FINAL = re.compile(rb"(?:v=([A-Za-z0-9+/=]+)|e=([^,]*))(?:,[A-Za-z]=[^,]*)*")
-_NOT_SCRAM = "check that this is a Kafka broker, and nobody between"
+_NOT_SCRAM = "check that this is a Kafka broker, without a proxy that changes messages"
 
 
 class Challenge(NamedTuple):
-    """The server's first message. nonce: both sides' together."""
+    """The server's first message. nonce: that of both sides together."""
 
     nonce: str
     salt: bytes
@@ -50,7 +51,7 @@ class Challenge(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """What RFC 5802 section 3 derives from a password; as good as the password, so kept by nobody else."""
+    """The keys that RFC 5802 section 3 derives from a password. They are as confidential as the password."""
 
     client_key: bytes
     server_key: bytes
@@ -60,17 +61,17 @@ class Keys(NamedTuple):
 
 
 def derive_keys(mechanism: str, password: Secret, salt: bytes, iterations: int) -> Keys:
-    """ClientKey and ServerKey: the slow part, the same for each connection while the server keeps its salt."""
+    """Return ClientKey and ServerKey. This is the slow step; the result is the same while the server keeps its salt."""
     hash_name = HASHES[mechanism]
     salted = hashlib.pbkdf2_hmac(hash_name, password.reveal().encode(), salt, iterations)
     return Keys(hmac.digest(salted, b"Client Key", hash_name), hmac.digest(salted, b"Server Key", hash_name))
 
 
 class Scram:
-    """A user who logs in by SCRAM, any number of times.
+    """A user that authenticates by SCRAM, any number of times.
 
-    Keys are kept for the last salt and iteration count the server named, so that the connections after the first one
-    cost two hashes. `exchange(nonce)` begins one login; the nonce is printable, without a comma, and never used twice.
+    The keys for the server's last salt and iteration count are kept, so that connections after the first one cost two
+    hashes. `exchange(nonce)` begins one login; the nonce is printable, has no comma, and is never used twice.
     """
 
     def __init__(self, mechanism: str, username: str, password: Secret) -> None:
@@ -83,7 +84,7 @@ class Scram:
         return f"Scram({self.mechanism!r}, {self.username!r}, <secret>)"
 
     def exchange(self, nonce: str) -> Exchange:
-        """The client's side. Raises ExchangeRefused when the server breaks the rules or cannot prove itself."""
+        """Run the client's side. Raises ExchangeRefused if the server breaks the rules or fails to prove itself."""
         name = self.username.replace("=", "=3D").replace(",", "=2C")
         client_first = f"n={name},r={nonce}".encode()
         server_first = yield b"n,," + client_first
@@ -107,33 +108,33 @@ class Scram:
 
 
 def parse_challenge(message: bytes, client_nonce: str) -> Challenge:
-    """The server's first message, checked: our nonce continued, a salt, a sane number of iterations."""
+    """Parse and check the server's first message: it must continue our nonce, and have a salt and sane iterations."""
     match = _FIRST.fullmatch(message) if len(message) <= MAXIMUM_MESSAGE_BYTES else None
     if match is None:
-        raise ExchangeRefused("the first response is not a SCRAM message: '{quoted}'", _NOT_SCRAM, message)
+        raise ExchangeRefused("the first response is not a valid SCRAM message: '{quoted}'", _NOT_SCRAM, message)
     nonce, salt, iterations = match[1].decode(), _base64(match[2], "salt"), int(match[3])
     if not nonce.startswith(client_nonce) or len(nonce) == len(client_nonce):
         raise ExchangeRefused(
-            "the broker's nonce does not continue the client's: a response to another login", _NOT_SCRAM
+            "the broker's nonce does not continue the client's: it belongs to another login", _NOT_SCRAM
         )
     if iterations < MINIMUM_ITERATIONS:
         raise ExchangeRefused(
-            f"the broker asks for {iterations} iterations; fewer than {MINIMUM_ITERATIONS} protect no password",
+            f"the broker requests {iterations} iterations; fewer than {MINIMUM_ITERATIONS} do not protect a password",
             "store the user's credentials again with more iterations",
         )
     if iterations > MAXIMUM_ITERATIONS:
         raise ExchangeRefused(
-            f"the broker asks for {iterations} iterations, more than {MAXIMUM_ITERATIONS}",
+            f"the broker requests {iterations} iterations, more than {MAXIMUM_ITERATIONS}",
             "store the user's credentials again with fewer iterations",
         )
     return Challenge(nonce, salt, iterations)
 
 
 def check_server(message: bytes, expected: bytes) -> None:
-    """The server's last message: proof that it knows the password's hash, or ExchangeRefused."""
+    """Check the server's last message, its proof that it knows the password's hash. Raises ExchangeRefused."""
     match = _FINAL.fullmatch(message) if len(message) <= MAXIMUM_MESSAGE_BYTES else None
     if match is None:
-        raise ExchangeRefused("the last response is not a SCRAM message: '{quoted}'", _NOT_SCRAM, message)
+        raise ExchangeRefused("the last response is not a valid SCRAM message: '{quoted}'", _NOT_SCRAM, message)
     if match[1] is None:
         remedy = "check sasl_plain_username and sasl_plain_password"
         raise ExchangeRefused("the broker responded '{quoted}'", remedy, match[2])
@@ -147,4 +148,4 @@ def _base64(text: bytes, what: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except Base64Error:
-        raise ExchangeRefused(f"the {what} is not base64", _NOT_SCRAM) from None
+        raise ExchangeRefused(f"the {what} is not valid base64", _NOT_SCRAM) from None

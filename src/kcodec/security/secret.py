@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value that no log, repr, exception or pickle shows: passwords, tokens, keys."""
+"""Values that no log, repr, exception or pickle shows: passwords, tokens, keys."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Secret:
 
     def __init__(self, value: str) -> None:
         if not isinstance(value, str):
-            raise TypeError(f"a secret is a str, not {type(value).__name__}")
+            raise TypeError(f"a secret must be a str, not {type(value).__name__}")
         if any("\ud800" <= character <= "\udfff" for character in value):
             # Found here, as a UnicodeEncodeError later would carry the string with it.
-            raise ValueError("a secret holds half a surrogate pair, which UTF-8 cannot write")
+            raise ValueError("a secret contains half of a surrogate pair, which UTF-8 cannot encode")
         self._value = value
 
     def reveal(self) -> str:
-        """The string itself."""
+        """Return the string itself."""
         return self._value
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class Secret:
         return hash((Secret, self._value))
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a secret is not pickled: give it again where it is needed")
+        raise TypeError("a secret cannot be pickled: pass it again in the other process")
 
 
 #: A shorter secret is hidden only where it is a word of its own, as ordinary text contains it by chance.
@@ -86,7 +86,7 @@ def hide(text: str, secrets: Iterable[Secret]) -> str:
 
 
 def _patterns(value: str) -> list[str]:
-    """Regular expressions for all forms of a secret, the longest first."""
+    """Return regular expressions for all forms of a secret, the longest first."""
     data = value.encode()
     forms = {value, data.hex()}
     for encode in (b64encode, urlsafe_b64encode):
@@ -99,7 +99,7 @@ def _patterns(value: str) -> list[str]:
 
 
 def _escapes(letter: str) -> str:
-    """A regular expression for a character as it is, or escaped in a URL, in JSON or in Python."""
+    """Return a regular expression for a character as it is, or escaped in a URL, in JSON or in Python."""
     percent = "".join(f"%{byte:02X}" for byte in letter.encode())
     forms = {percent, ascii(letter)[1:-1], json.dumps(letter)[1:-1], f"\\u{ord(letter):04x}", letter}
     return f"(?:{'|'.join(re.escape(form) for form in sorted(forms, key=len, reverse=True))})"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction of a group transact session, from its begin to its end: what it has read, and whether a rebalance has
-ruled its commit out.
+"""One transaction of a group transact session, from its begin to its end: what it has read, and whether a rebalance
+prevents its commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from kcodec.transactions.transaction import ProducerTransaction
 
 
 class Start(NamedTuple):
-    """Where a transaction began to read a partition. state: of the assignment it was; another one has its own start."""
+    """Where a transaction began to read a partition. state: that of its assignment; another assignment has its own
+    start."""
 
     state: PartitionState
     offset: int
@@ -28,11 +29,11 @@ class Start(NamedTuple):
 class SessionBlock:
     """See the module. Its attributes change on the loop's thread, or by the block's caller.
 
-    failed:     why it can only be aborted: a rebalance took what it had read. No error is raised for it.
-    has_read:   poll gave records out; is_reading: poll may be about to.
-    has_sent:   something was sent: it may depend on what was assigned then.
-    is_ending:  its end has begun, or is over: it polls and sends no more.
-    is_gone:    returns whether the call that begins it was interrupted before it returned: nothing will end it.
+    failed:     why it can only be aborted: a rebalance revoked what it had read. No error is raised for it.
+    has_read:   poll returned records; is_reading: poll may be about to.
+    has_sent:   something was sent, which may depend on the assignment of that time.
+    is_ending:  its end has begun, or is complete: it polls and sends no more.
+    is_gone:    returns whether the call that begins it was interrupted before it returned, so that nothing will end it.
     starts:     where it began to read each partition.
     """
 
@@ -47,7 +48,7 @@ class SessionBlock:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing was done in it: whatever is taken away now, it does not matter to it."""
+        """Whether nothing was done in it, so that a revoked partition does not affect it."""
         return not (self.has_read or self.is_reading or self.has_sent)
 
     @property
@@ -56,30 +57,30 @@ class SessionBlock:
         return self.transaction.committed
 
     def fail(self, why: str) -> None:
-        """Only the first reason is kept."""
+        """Prevent the commit. Only the first reason is kept."""
         if self.failed is None:
             self.failed = why
 
     def check_open(self, event: str) -> None:
-        """Raises TransactionStateError once its end has begun."""
+        """Raise TransactionStateError once its end has begun."""
         if self.is_ending:
             outcome = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
             raise TransactionStateError(
-                f"this transaction {outcome}: {event} is not possible any more; begin the next one",
+                f"this transaction {outcome}: {event} is no longer possible; begin the next one",
                 state="READY",
                 event=Event.SEND.name,
             )
 
     def note_starts(self, partitions: Mapping[TopicPartition, PartitionState]) -> None:
-        """Under the assignment's lock: remember where each partition begins that is new to this transaction."""
+        """Under the assignment's lock: remember the position of each partition that is new to this transaction."""
         for name, state in partitions.items():
             known = self.starts.get(name)
             if (known is None or known.state is not state) and state.position is not None:
                 self.starts[name] = Start(state, state.position, state.position_epoch)
 
     def moved(self, partitions: Mapping[TopicPartition, PartitionState]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Under the assignment's lock: the positions that this transaction has moved, as they are to be committed. A
-        partition whose position is not known at the moment fails the transaction: what it read there has no offset."""
+        """Under the assignment's lock: return the positions that this transaction has moved, in the form to commit. A
+        partition whose position is unknown fails the transaction, as there is no offset for what it read there."""
         found = {}
         for name, start in self.starts.items():
             state = start.state

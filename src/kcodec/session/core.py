@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consume, transform, produce as one: the flows of a group transact session, which knows both the consumer and the
-producer (franz-go: GroupTransactSession; Kafka: KIP-98, KIP-447).
+"""Consume, transform and produce as one: the flows of a group transact session, which controls both the consumer and
+the producer (franz-go: GroupTransactSession; Kafka: KIP-98, KIP-447).
 
-What a transaction has read is committed with what it has written, or neither is. A rebalance never raises into a
-transaction: one that takes away what it was at work on rules its commit out, its end aborts and goes back to where it
-began. The end itself is in `kcodec.session.end`.
+What a transaction has read is committed with what it has written, or neither is. A rebalance never raises an error in a
+transaction. If it revokes partitions that the transaction has read, the commit is prevented: the end aborts and rewinds
+to the begin of the transaction. The end itself is in `kcodec.session.end`.
 
-Outside a transaction nothing is read, so what a rebalance does there matters to none. Inside, it waits: until the
-transaction has ended, or polls again (as Java's rejoins are part of poll), or has not done anything yet.
+Outside a transaction nothing is read, so a rebalance is harmless there. During a transaction the rebalance waits until
+the transaction has ended, or polls again (as Java's rejoins are part of poll), or has not done anything yet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.flow_lock import FlowLock
 from kcodec.consumer.callbacks import Callback, RebalanceListener
 from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.group.rebalance import Heartbeat, Membership
@@ -32,7 +32,7 @@ from kcodec.transactions.state import State
 from kcodec.transactions.transaction import ProducerTransaction
 
 Partitions = Iterable[TopicPartition]
-#: A poll that waits for a rebalance says so often that it is one.
+#: Interval at which a waiting poll notes that the application polls.
 LONGEST_WAIT_SECONDS = 1.0
 #: From this number of transactions that were aborted in a row on, a warning says so.
 MANY_ABORTS = 8
@@ -42,13 +42,13 @@ log = logging.getLogger("kcodec.session")
 class GroupSession:
     """See the module. It is the RebalanceHandler of its consumer.
 
-    block:     the transaction that runs, its end included.
-    end_gate:  held from before EndTxn to its response, and by what takes partitions away: neither comes between the
-               other's steps.
-    is_rebalancing: nothing is delivered until the rebalance that has begun is over.
-    is_safe:   the time-outs were looked at with the brokers that are there.
-    is_rewind_due:  the outcome of a transaction is unknown: go on at the committed offsets, once a new epoch makes sure
-               that they are the truth.
+    block:     the current transaction, its end included.
+    end_lock:  held from before EndTxn to its response, and while partitions are revoked, so that neither happens
+               between the steps of the other.
+    is_rebalancing: nothing is delivered until the rebalance that has begun is complete.
+    is_safe:   the timeouts were checked with the brokers of this cluster.
+    is_rewind_due:  the outcome of a transaction is unknown: continue at the committed offsets, once a new epoch ensures
+               that they are final.
     """
 
     def __init__(self, manager: TransactionManager, times: SessionTimes, group_id: str) -> None:
@@ -59,7 +59,7 @@ class GroupSession:
         self.consumer: ConsumerCore
         self.listener = RebalanceListener()
         self.block: SessionBlock | None = None
-        self.end_gate = Gate(clock)
+        self.end_lock = FlowLock(clock)
         self.changed = Signal()
         self.is_rebalancing = self.is_rewind_due = self.is_closing = False
         self.is_safe = self._are_times_checked = False
@@ -71,19 +71,19 @@ class GroupSession:
         self._uncertain: dict[TopicPartition, OffsetAndMetadata] = {}
 
     def attach(self, consumer: ConsumerCore, listener: RebalanceListener | None = None) -> None:
-        """The consumer, once."""
+        """Set the consumer, once."""
         self.consumer = consumer
         self.listener = listener or self.listener
 
     def run(self) -> Flow[None]:
-        """Beside the calls, for ever: notes where the transaction begins to read partitions that it gets while it is
-        open. Their first records come a round trip to the broker later."""
+        """Run next to the calls until the session is closed: note where the transaction begins to read partitions that
+        are assigned while it is open. Their first records arrive a round trip to the broker later."""
         while True:
             yield from wait(self.consumer.assignment.changed)
             self.note_starts()
 
     def note_starts(self) -> None:
-        """Any thread."""
+        """Note where the transaction begins to read new partitions. Any thread."""
         block = self.block
         if block is not None and not block.is_ending:
             with self.consumer.assignment.lock:
@@ -91,17 +91,17 @@ class GroupSession:
 
     @property
     def knows_generations(self) -> bool:
-        """Whether the group's coordinator takes generations with offsets, and tells of pending ones (KIP-447): by the
-        versions it offers, not by a response that may never come."""
+        """Return whether the group's coordinator supports generations with offsets and reports pending ones (KIP-447),
+        by the versions that it supports, not by a response that may never arrive."""
         return has_kip447(self.manager.cluster, self.group_id, self.times)
 
     # Begin
 
     def begin(self, timeout: float | None = None, is_gone: Callable[[], bool] = lambda: False) -> Flow[SessionBlock]:
-        """Begin a transaction, after InitProducerId where that is due. timeout: seconds; max_block without one.
+        """Begin a transaction, after InitProducerId if necessary. timeout: seconds; max_block by default.
 
-        is_gone: tells whether the caller was interrupted, and does not know that it has begun.
-        Raises as TransactionManager.begin; ValueError where the time-outs are not safe with this broker.
+        is_gone: returns whether the caller was interrupted and does not know that the transaction has begun.
+        Raises as TransactionManager.begin; ValueError if the timeouts are not safe with this broker.
         """
         self.check_idle()
         deadline = self.clock() + (self.manager.max_block if timeout is None else timeout)
@@ -121,21 +121,21 @@ class GroupSession:
         return self.begun(transaction, is_gone)
 
     def begin_at_once(self, is_gone: Callable[[], bool] = lambda: False) -> SessionBlock | None:
-        """`begin` where nothing is to be sent, from any thread that holds the producer's lock; None: it takes the
-        flow."""
+        """Do what `begin` does without a request, from any thread that holds the producer's lock. Return None if the
+        flow is needed."""
         if self.block is not None or self.is_rewind_due or not self.is_safe or self._not_before > self.clock():
             return None
         transaction = self.manager.begin_at_once()
         return None if transaction is None else self.begun(transaction, is_gone)
 
     def begun(self, transaction: ProducerTransaction, is_gone: Callable[[], bool]) -> SessionBlock:
-        """The transaction is open."""
+        """Note that the transaction is open."""
         block = self.block = SessionBlock(transaction, is_gone)
         self.note_starts()
         return block
 
     def check_idle(self) -> None:
-        """Raises TransactionStateError while a transaction runs."""
+        """Raise TransactionStateError while a transaction is open."""
         if self.block is not None and self.block.is_gone():
             # Nothing was done in it. The caller's thread may be here, and signals belong to the loop's.
             self.manager.abandon(self.block.transaction)
@@ -149,7 +149,7 @@ class GroupSession:
             )
 
     def check_times(self, deadline: float) -> Flow[None]:
-        """With a broker without KIP-447, once: raises ValueError where the time-outs are not safe, and warns where they
+        """With a broker without KIP-447, once: raise ValueError if the timeouts are not safe, and log a warning if they
         are."""
         if self._are_times_checked:
             return
@@ -161,7 +161,7 @@ class GroupSession:
         self._are_times_checked = True
 
     def _rewind_to_committed(self, deadline: float) -> Flow[None]:
-        """After an unknown outcome: the committed offsets say what became of it."""
+        """Continue at the committed offsets after an unknown outcome, as they show the outcome."""
         assert self.consumer.committed_offsets is not None
         uncertain = self._uncertain
         assignment = self.consumer.assignment
@@ -178,7 +178,7 @@ class GroupSession:
     # Reading
 
     def may_take(self) -> bool:
-        """The caller of poll, before it takes records: whether it may now. `taken` must follow if it may."""
+        """Return whether the caller of poll may take records now. If so, `taken` must follow."""
         block = self.block
         if block is None:
             return False
@@ -190,14 +190,15 @@ class GroupSession:
             return True
 
     def taken(self, count: int) -> None:
-        """So many records came of it."""
+        """Note the number of records that it took."""
         block = self.block
         if block is not None:
             block.has_read |= count > 0
             block.is_reading = False
 
     def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
-        """Part of a poll, as the consumer's; a rebalance that waits for it goes on, and is waited for."""
+        """Wait as part of a poll, like the consumer's; a rebalance that waits for the poll continues, and is
+        awaited."""
         deadline = self.clock() + timeout
         self._polls += 1
         self.changed.set()
@@ -226,12 +227,12 @@ class GroupSession:
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """What is assigned now."""
+        """The partitions that are assigned now."""
         return frozenset(self.consumer.assignment.partitions)
 
     def until_polled(self) -> Flow[None]:
-        """Before a rejoin: until no transaction is at work on what it has read; or it polls, as in Java, where a rejoin
-        is part of poll. From here on nothing is delivered until the rebalance is over."""
+        """Before a rejoin, wait until no transaction is using what it has read, or it polls, as in Java, where a rejoin
+        is part of poll. From here on nothing is delivered until the rebalance is complete."""
         with self.consumer.assignment.lock:
             self.is_rebalancing = True
         self.consumer.wake.set()
@@ -239,7 +240,8 @@ class GroupSession:
             yield from wait(self.changed)
 
     def _may_rejoin(self) -> bool:
-        """One that left as nobody polled stays away until somebody does: it would keep partitions from others."""
+        """Return whether to rejoin. A member that left because the application did not poll stays away until it
+        polls."""
         block = self.block
         if block is not None and block.is_ending:
             return False
@@ -250,8 +252,8 @@ class GroupSession:
         return block is None or block.failed is not None or block.is_fresh
 
     def revoke(self, partitions: Partitions, deadline: float | None = None) -> Flow[None]:
-        """Give these away, when `until_polled` says so; a session commits nothing here, so that the deadline is that of
-        the caller, who cancels this. While EndTxn is under way it waits, and before KIP-447 a little
+        """Revoke these partitions, when `until_polled` allows it. A session commits nothing here, so the deadline is
+        that of the caller, which cancels this. It waits while EndTxn is under way, and without KIP-447 a little
         longer."""
         going = frozenset(partitions) & self.owned
         if not going:
@@ -263,7 +265,7 @@ class GroupSession:
         self._call(self.listener.on_revoked, going)
 
     def lose(self, partitions: Partitions) -> Flow[None]:
-        """Others have these already."""
+        """Drop these partitions, which other members already own."""
         gone = frozenset(partitions) & self.owned
         if not gone:
             return
@@ -273,13 +275,13 @@ class GroupSession:
 
     def _take_away(self, gone: frozenset[TopicPartition], how: str) -> Flow[None]:
         self.consumer.assignment.set_revoking(gone)  # nothing more is delivered of them
-        yield from self.end_gate.acquire()
+        yield from self.end_lock.acquire()
         try:
             if (block := self.block) is not None:
                 self._fail(block, gone, how)
             self.consumer.remove(gone)
         finally:
-            self.end_gate.release()
+            self.end_lock.release()
 
     def _fail(self, block: SessionBlock, gone: frozenset[TopicPartition], how: str) -> None:
         if not block.is_fresh or block.is_ending:
@@ -287,7 +289,7 @@ class GroupSession:
             self.changed.set()
 
     def assign(self, added: Partitions, owned: Partitions) -> Flow[None]:
-        """A rebalance is over."""
+        """Complete a rebalance with the assigned partitions."""
         new = frozenset(added)
         log.info("assigned: %s", ", ".join(map(str, sorted(owned))) or "nothing")
         on_assigned = self.listener.on_assigned
@@ -307,7 +309,7 @@ class GroupSession:
     # For the end
 
     def rewind(self, block: SessionBlock) -> None:
-        """Go back to where the transaction began; what was fetched is dropped."""
+        """Return to where the transaction began, and drop what was fetched."""
         assignment = self.consumer.assignment
         moved = []
         for name, start in block.starts.items():
@@ -319,14 +321,15 @@ class GroupSession:
         self.consumer.fetcher.drop(moved)
 
     def rewind_later(self, block: SessionBlock) -> None:
-        """Nobody knows what became of it. Where nothing is committed, it goes on where the transaction began."""
+        """Note that the outcome is unknown. Without a committed offset the session continues where the transaction
+        began."""
         self.is_rewind_due = True
         self._uncertain = {
             name: OffsetAndMetadata(start.offset, "", start.leader_epoch) for name, start in block.starts.items()
         }
 
     def leave(self, block: SessionBlock) -> None:
-        """The transaction is over, whatever became of it: what waited for its end goes on."""
+        """Note that the transaction is complete, whatever its outcome; what waited for its end continues."""
         if self.block is block:
             self.block = None
             self._note_end(block)
@@ -334,8 +337,8 @@ class GroupSession:
         self.changed.set()
 
     def _note_end(self, block: SessionBlock) -> None:
-        """A transaction that a rebalance or the group's coordinator ruled out is aborted without an error, and its
-        records come again at once. Where that happens several times in a row, the next one waits a little."""
+        """A transaction whose commit a rebalance or the group's coordinator prevents is aborted without an error, and
+        its records are read again at once. If that happens several times in a row, the next one waits a little."""
         if block.failed is None:
             self._aborts = 0
             return
@@ -345,20 +348,20 @@ class GroupSession:
             self._not_before = self.clock() + cluster.times.backoff(self._aborts - 2, cluster.random.random())
         if self._aborts >= MANY_ABORTS and self._aborts.bit_count() == 1:  # rarely, as it may go on for long
             log.warning(
-                "group %s: %d transactions in a row were aborted, and their records are read again; the last one: %s",
+                "group %s: %d transactions in a row were aborted, and their records are read again; last reason: %s",
                 self.group_id,
                 self._aborts,
                 block.failed,
             )
 
     def check_membership(self) -> Flow[None]:
-        """Have the membership ask who it is, beside: the coordinator knows us no more."""
+        """Let the membership check its state in the background, as the coordinator no longer knows this member."""
         membership = self.consumer.membership
         if membership is not None:
-            yield from spawn(_ask_membership(membership, self.times.request), "membership check")
+            yield from spawn(_check_membership(membership, self.times.request), "membership check")
 
 
-def _ask_membership(membership: Membership, timeout: float) -> Flow[None]:
+def _check_membership(membership: Membership, timeout: float) -> Flow[None]:
     found = yield from membership.force_heartbeat(timeout)
     if found is not Heartbeat.OK:
-        log.info("after refused offsets: %s", found.value)
+        log.info("membership check after rejected offsets: %s", found.value)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a transaction of a group transact session ends. The order of a commit is that of franz-go's session:
+"""The end of a transaction of a group transact session. The order of a commit is that of franz-go's session:
 
     flush -> TxnOffsetCommit (generation, member, instance) -> forced heartbeat -> lock -> decide -> EndTxn -> positions
     -> unlock
 
-While it is locked nothing takes partitions away, so no other member begins before it is known what became of the
-transaction. TxnOffsetCommit does not interleave with a rebalance of our own (the membership's gate), else it could
-carry the generation of one assignment with the offsets of another. A transaction that has read nothing sends its
-EndTxn at once: there are no offsets to guard.
+While the lock is held no partition is revoked, so no other member begins before the outcome of the transaction is
+known. TxnOffsetCommit does not interleave with a rebalance of this member (the membership's lock), otherwise it could
+combine the generation of one assignment with the offsets of another. A transaction that has read nothing sends its
+EndTxn at once: there are no offsets to protect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
-from kcodec.session.safety import GENERATION_VERSION, SETTLE_SECONDS
+from kcodec.session.safety import GENERATION_VERSION, MARKER_WAIT_SECONDS
 from kcodec.transactions.manager import TO_ABORT
 from kcodec.transactions.state import State
 
@@ -50,10 +50,10 @@ class SessionEnd:
         self._is_locked = False
 
     def run(self, *, is_commit: bool, error: BaseException | None = None) -> Flow[None]:
-        """End it. error: what left its block; what the abort meets is a note on it.
+        """End it. error: the exception that left its block; errors of the abort are added to it as a note.
 
-        Raises AbortableTransactionError and its like (not for a rebalance), ProducerFencedError, UnknownOutcomeError,
-        DeliveryTimeoutError when the commit was not sent in time.
+        Raises AbortableTransactionError and its subclasses (not for a rebalance), ProducerFencedError,
+        UnknownOutcomeError, DeliveryTimeoutError when the commit was not sent in time.
         """
         block = self.block
         if block.is_ending:
@@ -71,11 +71,11 @@ class SessionEnd:
             self._leave()
 
     def _leave(self) -> None:
-        """On every way out, also when the call was given up."""
+        """Clean up on every way out, also after a cancelled call."""
         session, block = self.session, self.block
         try:
             if not block.committed:
-                if block.transaction.is_commit_unanswered and block.committed is None:
+                if block.transaction.is_commit_unconfirmed and block.committed is None:
                     session.rewind_later(block)
                 else:
                     block.transaction.committed = False  # whatever became of the abort
@@ -89,8 +89,8 @@ class SessionEnd:
     # Commit
 
     def _commit(self) -> Flow[BaseException | None]:
-        """Commit, if that is still possible. Returned: what is to be raised once it is aborted; None for a rebalance,
-        and where it was committed."""
+        """Commit, if that is still possible. Return the error to raise after the abort; None for a rebalance, and after
+        a commit."""
         session, block, manager = self.session, self.block, self.manager
         offsets: Offsets = {}
         beat = Heartbeat.OK
@@ -115,7 +115,7 @@ class SessionEnd:
                 return None
             return failed
         if offsets:
-            yield from self._settle()
+            yield from self._wait_for_markers()
         return None
 
     def _left(self) -> float:
@@ -130,27 +130,28 @@ class SessionEnd:
             yield from self.manager.records.flush(self._left())
 
     def _send_offsets(self, offsets: Offsets) -> Flow[None]:
-        """TxnOffsetCommit; no join or sync of ours comes between who we say we are and the response."""
+        """Send TxnOffsetCommit; this member sends no join or sync between the choice of its generation and the
+        response."""
         membership = self.session.consumer.membership
         if membership is None:
             self.block.fail("the group was left while it was open")
             return
-        if not (yield from membership.gate.acquire(self._left())):
+        if not (yield from membership.group_lock.acquire(self._left())):
             self.block.fail("the group was still rebalancing at the deadline")
             return
         try:
             group = membership.group_metadata
             if group.generation_id < 0:
-                self.block.fail("the group went on without this member")
+                self.block.fail("the group continued without this member")
             if self.block.failed is None:
                 yield from self._request_offsets(offsets, group)
         finally:
-            membership.gate.release()
+            membership.group_lock.release()
 
     def _request_offsets(self, offsets: Offsets, group: ConsumerGroupMetadata) -> Flow[None]:
         highest = self.session.times.txn_offset_commit_highest_version
         if not self.session.knows_generations:
-            # The versions below know no member: whoever commits last is believed.
+            # The versions below have no member id: the last commit wins.
             yield from self.session.check_times(self.deadline)
             group, highest = ConsumerGroupMetadata(group.group_id), min(highest, GENERATION_VERSION - 1)
         try:
@@ -162,8 +163,8 @@ class SessionEnd:
             yield from self.session.check_membership()
 
     def _heartbeat(self) -> Flow[Heartbeat]:
-        """Ask the coordinator whether this is still a member. It ends with the response, the loss of what was read, or
-        the deadline; a close cancels it."""
+        """Check with the coordinator whether this is still a member. It ends with the response, the loss of what was
+        read, or the deadline; a close cancels it."""
         session = self.session
         membership = session.consumer.membership
         if membership is None:
@@ -186,19 +187,19 @@ class SessionEnd:
         return task.result or Heartbeat.UNKNOWN
 
     def _lock(self) -> Flow[None]:
-        """From here on nothing takes partitions away."""
-        self._is_locked = yield from self.session.end_gate.acquire(self._left())
+        """Take the lock: from here on no partition is revoked."""
+        self._is_locked = yield from self.session.end_lock.acquire(self._left())
         if not self._is_locked:
             self.block.fail("a rebalance was under way at the deadline")
 
     def _unlock(self) -> None:
         if self._is_locked:
             self._is_locked = False
-            self.session.end_gate.release()
+            self.session.end_lock.release()
 
     def _decide(self, beat: Heartbeat) -> bool:
-        """Whether to commit; OK stands for no question, too. Without generations a rebalance that has begun may be over
-        before the markers are written, so it takes a plain OK."""
+        """Return whether to commit; OK also means that no check was necessary. Without generations a rebalance that has
+        begun may end before the markers are written, so only a plain OK counts."""
         if not self._may_go_on():
             return False
         if beat is Heartbeat.OK or (beat in STILL_MEMBER and self.session.knows_generations):
@@ -206,24 +207,24 @@ class SessionEnd:
         self.block.fail(f"the heartbeat before the commit: {beat.value}")
         return False
 
-    def _settle(self) -> Flow[None]:
-        """Committed. Without KIP-447 who takes a partition over does not wait for the markers: so it is not given away
-        before they are written. Nobody waits for that here but the next end."""
+    def _wait_for_markers(self) -> Flow[None]:
+        """Wait for the markers after a commit. Without KIP-447 the next owner of a partition does not wait for them, so
+        it is not given away before they are written. Only the next end waits for this."""
         if self._is_locked and not self.session.knows_generations:
             self._is_locked = False
             yield from spawn(self._unlock_later(), "markers")
 
     def _unlock_later(self) -> Flow[None]:
         try:
-            yield from sleep(SETTLE_SECONDS)
+            yield from sleep(MARKER_WAIT_SECONDS)
         finally:
-            self.session.end_gate.release()
+            self.session.end_lock.release()
 
     # Abort
 
     def _abort(self, error: BaseException | None) -> Flow[None]:
-        """Abort what is open, in the time that the commit has left. What is not confirmed then, the next begin aborts;
-        only a producer that cannot be used any more raises an error for it."""
+        """Abort the open transaction within the time that the commit has left. If that is not confirmed, the next begin
+        aborts it; an error is raised only if the producer is no longer usable."""
         manager, transaction = self.manager, self.block.transaction
         if manager.open is not transaction or manager.state not in TO_ABORT:
             if manager.state is State.FATAL_ERROR and error is None and manager.kept_error is not None:
@@ -232,7 +233,7 @@ class SessionEnd:
         try:
             yield from manager.abort(self._left())
         except KcodecError as failed:
-            log.warning("the abort of a transaction failed: %s", failed)
+            log.warning("the abort of a transaction failed; the next begin repeats it: %s", failed)
             if error is None and manager.state is State.FATAL_ERROR:
                 raise
             if error is not None and failed is not error:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the coordinator waits for a member of a KIP-848 group: a setting of the group, else of the broker.
+"""The session timeout of a member in a KIP-848 group: a setting of the group, otherwise of the broker.
 
-In this protocol no client names a session timeout. A transaction that must end before the partitions of its member go
-to another needs it, so it is requested: by DescribeConfigs of the group, to which brokers add their defaults, and
-where that is not allowed or not known, of the group's coordinator.
+In this protocol clients do not name a session timeout. A transaction that must end before the partitions of its member
+go to another one needs it. So it is requested by DescribeConfigs of the group, to which brokers add their defaults, or,
+if that is not allowed or not supported, of the group's coordinator.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _BROKER_PREFIX = "group."
 
 @dataclass(frozen=True, slots=True)
 class GroupSessionTimeout:
-    """Seconds; None: it could not be found out, and `source` says why; else `source` is "group" or "broker": the
-    latter is what holds for groups without a setting of their own."""
+    """The timeout in seconds. None: it is unknown, and `source` is the reason. Otherwise `source` is "group" or
+    "broker", the latter for groups without their own setting."""
 
     session_timeout: float | None
     heartbeat_interval: float | None
@@ -37,12 +37,13 @@ class GroupSessionTimeout:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is something to compare with."""
+        """Whether the timeout is known."""
         return self.session_timeout is not None
 
 
 def group_session_timeout(cluster: Cluster, group_id: str, timeout: float) -> Flow[GroupSessionTimeout]:
-    """What holds for the group, within `timeout` seconds. Raises AuthenticationError; all other errors: in `source`."""
+    """Return the group's timeout, within `timeout` seconds. Raises AuthenticationError; other errors are in
+    `source`."""
     deadline = cluster.clock() + timeout
     reasons = []
     for kind, prefix in ((GROUP_RESOURCE, ""), (BROKER_RESOURCE, _BROKER_PREFIX)):
@@ -60,14 +61,14 @@ def group_session_timeout(cluster: Cluster, group_id: str, timeout: float) -> Fl
         if (found := _seconds(settings, SESSION_TIMEOUT)) is not None:
             return GroupSessionTimeout(found, _seconds(settings, HEARTBEAT_INTERVAL), _SOURCES[kind])
         settings_of = "the group's settings" if kind == GROUP_RESOURCE else "the broker's"
-        reasons.append(f"{settings_of} do not name {prefix}{SESSION_TIMEOUT}")
+        reasons.append(f"{settings_of} do not include {prefix}{SESSION_TIMEOUT}")
     return GroupSessionTimeout(None, None, "; ".join(reasons))
 
 
 def _describe(
     cluster: Cluster, node: int, kind: int, name: str, prefix: str, deadline: float
 ) -> Flow[dict[str, str | None]]:
-    """The two settings, without the prefix; what is lost on the way is requested again."""
+    """Return the two settings without the prefix; a lost request is repeated."""
     keys = [prefix + SESSION_TIMEOUT, prefix + HEARTBEAT_INTERVAL]
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
     doing = f"DescribeConfigs of {_SOURCES[kind]} {name!r}"
@@ -95,7 +96,7 @@ def _describe(
 
 
 def _seconds(settings: Mapping[str, Any], name: str) -> float | None:
-    """A setting in ms, if it is a number that makes sense."""
+    """Return a setting in ms as seconds, if it is a valid number."""
     try:
         found = int(settings.get(name) or 0)
     except ValueError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a group transact session: a consumer's and a producer's, and what would not be safe is refused."""
+"""The options of a group transact session: a consumer's and a producer's. Unsafe combinations are rejected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SessionOwnConfig(OptionSet):
 
 
 class SessionConfig(NamedTuple):
-    """What a session is made of. times: what its safety hangs on where brokers are old."""
+    """The checked options of a session. times: the timeouts that its safety depends on with old brokers."""
 
     consumer: ConsumerConfig
     producer: ProducerConfig
@@ -47,11 +47,12 @@ class SessionConfig(NamedTuple):
 
 
 def take_session_options(given: Mapping[str, Any]) -> SessionConfig:
-    """Of GroupTransactSession(**options). TypeError for what is missing or nobody's, ValueError for what is unsafe."""
+    """Return the options of GroupTransactSession(**options). Raise TypeError for missing or unknown, ValueError for
+    unsafe ones."""
     left = {name: value for name, value in given.items() if name not in {"topics", "pattern"}}
     for name in ("group_id", "transactional_id"):
         if not left.get(name):
-            raise TypeError(f"{name} is missing: a session is a member of a group, and a transactional producer")
+            raise TypeError(f"{name} is missing: a session is a member of a group and a transactional producer")
     _refuse_unsafe(left)
     own = SessionOwnConfig.take(left)
     left = {"auto_offset_reset": "earliest", "transaction_timeout_ms": DEFAULT_TRANSACTION_TIMEOUT_MS, **left}
@@ -69,13 +70,14 @@ def take_session_options(given: Mapping[str, Any]) -> SessionConfig:
 def subscription_of(
     options: SessionConfig, topics: str | Iterable[str] | None, pattern: str | re.Pattern[str] | None
 ) -> tuple[list[str], str | None]:
-    """Names, or a pattern. Raises TypeError, ValueError; what only a broker can read (RE2) it judges later."""
+    """Return the topics or the pattern. Raise TypeError, ValueError; a broker checks patterns that only it can read
+    (RE2)."""
     names, text = checked_subscription(topics, pattern)
     if text is not None and options.consumer.group_protocol == "classic":
         try:
             re.compile(text)
         except re.error as error:
-            raise ValueError(f"pattern {text!r} is no regular expression: {error}") from error
+            raise ValueError(f"pattern {text!r} is not a valid regular expression: {error}") from error
     return names, text
 
 
@@ -83,13 +85,13 @@ def _refuse_unsafe(given: dict[str, Any]) -> None:
     level = given.get("isolation_level")
     if level is not None and isolation_of(level) is not IsolationLevel.READ_COMMITTED:
         raise ValueError(
-            'isolation_level="read_uncommitted" is not possible in a session: what it read of a transaction that is '
-            "aborted later would be in its output for good"
+            'isolation_level="read_uncommitted" is not possible in a session: its output would keep what it read of '
+            "transactions that are aborted later"
         )
     if given.get("enable_auto_commit"):
         raise ValueError(
-            "enable_auto_commit is not possible in a session: offsets committed outside its transactions would count "
-            "records as processed whose transaction is aborted"
+            "enable_auto_commit is not possible in a session: offsets committed outside its transactions would mark "
+            "records of aborted transactions as processed"
         )
     if "acks" in given and given["acks"] not in ("all", -1, "-1"):
         raise ValueError(f'acks must be "all" in a session, not {given["acks"]!r}')

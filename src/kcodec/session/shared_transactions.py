@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions that one process begins and ends and others write, one after the other, with the progress of the job.
 
-The progress is an offset that a group of the job's own has committed, and its metadata: each commit writes the next one
-within the transaction, so that the records and the progress are visible together or not at all. After a begin the
-progress is final: InitProducerId has aborted what was open, and OffsetFetch waits (RequireStable) until no transaction
-holds the offset back. Therefore a coordinator that does not know what became of its last commit begins again, and reads
-it there.
+The progress is a committed offset of the job's group, and its metadata. Each commit writes the next one within the
+transaction, so that the records and the progress become visible together or not at all. After a begin the progress is
+final: InitProducerId has aborted what was open, and OffsetFetch waits (RequireStable) until no transaction has a
+pending offset. Therefore a coordinator that does not know the outcome of its last commit begins again, and reads it
+there.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Asking, settle
+from kcodec.cluster.retry_driver import CallContext, request_items
 from kcodec.cluster.values import ProducerIdAndEpoch
-from kcodec.consumer.committed_offsets import STABLE_VERSION, fetch_question, value_of
+from kcodec.consumer.committed_offsets import STABLE_VERSION, offset_fetch_handler, value_of
 from kcodec.errors import DeliveryTimeoutError, ProducerFencedError
 from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
@@ -26,7 +26,7 @@ from kcodec.transactions.shared import abort_shared, begin_shared, commit_shared
 class SharedTransactionFlows:
     """The flows of `kcodec.client.SharedTransactions`. timeout: seconds for the whole call.
 
-    progress_partition: whose committed offset is the progress; None: partition 0 of the topic that each begin names.
+    progress_partition: its committed offset is the progress; None: partition 0 of the topic that each begin names.
     wall_clock:         seconds since 1970.
     """
 
@@ -48,16 +48,16 @@ class SharedTransactionFlows:
         self._wall_clock = wall_clock
         #: What the next InitProducerId expects; None before the first, which takes the transactional id over.
         self._expected: ProducerIdAndEpoch | None = None
-        self._is_init_unanswered = False
+        self._is_init_unconfirmed = False
         self._fenced: ProducerFencedError | None = None
 
     def begin(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Flow[tuple[TransactionHandle, OffsetAndMetadata | None]]:
-        """Begin a transaction; return its handle and the progress, None where the group has none.
+        """Begin a transaction; return its handle and the progress, None if the group has none.
 
-        Once another process has taken the id over, no request follows: at InitProducerId with an old epoch a
-        coordinator first aborts what is open under the id, and only then looks at the epoch.
+        If another process has taken over the id, no request follows: at InitProducerId with an old epoch a coordinator
+        first aborts what is open with the id, and only then compares the epoch.
         """
         if self._fenced is not None:
             raise self._fenced.with_traceback(None)
@@ -72,8 +72,8 @@ class SharedTransactionFlows:
                 self._transaction_timeout_ms,
                 deadline,
                 expected=self._expected,
-                on_unanswered=self._note_unanswered,
-                is_init_unanswered=self._is_init_unanswered,
+                on_no_response=self._note_no_response,
+                is_init_unconfirmed=self._is_init_unconfirmed,
                 on_initialized=self._note_producer,
             )
         except ProducerFencedError as error:
@@ -82,8 +82,8 @@ class SharedTransactionFlows:
         progress = yield from self._fetch_progress(deadline)
         return handle, progress
 
-    def _note_unanswered(self) -> None:
-        self._is_init_unanswered = True
+    def _note_no_response(self) -> None:
+        self._is_init_unconfirmed = True
 
     def _note_producer(self, producer: ProducerIdAndEpoch) -> None:
         self._expected = producer
@@ -91,9 +91,9 @@ class SharedTransactionFlows:
     def _fetch_progress(self, deadline: float) -> Flow[OffsetAndMetadata | None]:
         partition, group_id = self._known_partition(), self._group.group_id
         left = max(deadline - self._cluster.clock(), 0.0)
-        asking = Asking(self._cluster, left, int, DeliveryTimeoutError)
-        question = fetch_question(self._cluster, group_id, [partition], lowest=STABLE_VERSION)
-        outcome = yield from settle(asking, [partition], question, asking.deadline(None))
+        context = CallContext(self._cluster, left, int, DeliveryTimeoutError)
+        handler = offset_fetch_handler(self._cluster, group_id, [partition], lowest=STABLE_VERSION)
+        outcome = yield from request_items(context, [partition], handler, context.deadline(None))
         found: OffsetAndMetadata | None = value_of(outcome, group_id)[partition]
         return found
 
@@ -104,7 +104,7 @@ class SharedTransactionFlows:
         progress: int | OffsetAndMetadata,
         timeout: float,
     ) -> Flow[None]:
-        """Commit the transaction of a handle, the progress with it."""
+        """Commit the transaction of a handle, with the progress."""
         self._check(handle)
         following = yield from commit_shared(
             self._cluster,
@@ -136,19 +136,19 @@ class SharedTransactionFlows:
     def _known_partition(self) -> TopicPartition:
         if self._progress_partition is None:
             raise ValueError(
-                "the partition that the progress is committed for is not known: nothing was begun here; name it with "
+                "the progress partition is unknown, as no transaction was begun here: set it with "
                 "progress_partition=TopicPartition(topic, partition)"
             )
         return self._progress_partition
 
 
 def _progress_partition(partitions: Collection[TopicPartition]) -> TopicPartition:
-    """Return partition 0 of the only topic of these partitions. Raise ValueError if there is none, or several."""
+    """Return partition 0 of the only topic of these partitions. Raise ValueError if none exists, or several."""
     topics = sorted({partition.topic for partition in partitions})
     if len(topics) != 1:
         found = f"are of {len(topics)} topics ({', '.join(topics)})" if topics else "are not given"
         raise ValueError(
-            f"partitions {found}, so the partition that the progress is committed for is not known: name it with "
+            f"partitions {found}, so the progress partition is unknown: set it with "
             "progress_partition=TopicPartition(topic, partition)"
         )
     return TopicPartition(topics[0], 0)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kafka's log in Spark.
 
-    spark.read.format("kcodec").load(path)     a data source (Spark 4.0 and newer); nothing to register
+    spark.read.format("kcodec").load(path)     a data source (Spark 4.0 and newer); nothing to register. readStream and
+                                               topics of a cluster, too, with the options of format("kafka")
     decode_in_arrow(df, ...)                   over a DataFrame, by mapInArrow: the quickest, on Spark 3.5, too
     decode_partition(iterator, ...)            for rdd.mapPartitions: the slowest, for those who need tuples
     schema(...)                                the columns of all three

@@ -209,8 +209,7 @@ class FileStream(StreamState):
         self._partitions: dict[TopicPartition, GrowingPartition] = {}
         self._listed_at: float | None = None
 
-    def initial_offset(self) -> dict[str, Any]:
-        """Return where a query without a checkpoint starts (startingOffsets and the like)."""
+    def _starting(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
         self._listed_at = None
         known, latest = self._look(None)
         limit = self._options.starting()
@@ -224,7 +223,7 @@ class FileStream(StreamState):
                 times[partition] = found
         latest |= self._frozen or {}
         offsets = planner.resolve_offsets(limit, known.partitions, known.earliest, latest, times, is_start=True)
-        return self._started(offsets, known.ids)
+        return offsets, known.ids
 
     def prepare_for_available_now(self) -> None:
         """Remember the ends of the logs: with Trigger.AvailableNow the query reads up to them."""

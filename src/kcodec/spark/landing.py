@@ -87,9 +87,10 @@ def land(
                        the column out of the files.
     resume:            Continue where the last landing in the folder ended: a loop of calls is one streaming query whose
                        checkpoint is the folder. The options are those of streams (maxOffsetsPerTrigger and its
-                       relatives limit one call), except that startingOffsets is "earliest" by default; it holds until
-                       a landing has read the topic. False: read what the options of a batch query say, also if it is
-                       in the folder already.
+                       relatives limit one call), except that startingOffsets is "earliest" by default. It holds for
+                       the first landing of the topics; topics and partitions that are added to them later begin at
+                       their earliest offsets. False: read what the options of a batch query say, also if it is in the
+                       folder already.
     compression:       "zstd", "snappy", "gzip", "brotli", "lz4" or "none".
     compression_level: Of the compression; None is pyarrow's default.
     max_file_bytes:    A task begins another file before one would exceed this size, at the end of a row group.
@@ -126,7 +127,7 @@ def land(
     last = folder.recover()
     before = None if last is None else last.position
     ranges, position = _next(topics, before) if resume else _again(topics, before)
-    if not ranges:
+    if not ranges and (not resume or position == before):
         return Landing(folder.path, None, offsets=position.offsets)
     run = folder.begin(last)
     try:
@@ -144,7 +145,11 @@ def land(
             log = (each, result["lost_offsets"], result["skipped_batches"])
             logger.warning("%s: %d offsets were not in the log, %d corrupt batches were left out", *log)
     manifest = Manifest(number, run, now(), files, position, schema, lost, skipped)
-    folder.commit(manifest)
+    try:
+        folder.commit(manifest)
+    except LandingError:  # It is not committed. After any other error it may be, and the next call finds out.
+        folder.discard(run)
+        raise
     if last is not None and schema and last.schema and schema != last.schema:
         logger.warning("%s: landing %d has the columns %s, the one before %s", path, number, schema, last.schema)
     folder.publish(manifest)
@@ -213,6 +218,8 @@ class _Task:
 def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
     """The results of all tasks, in their order."""
     count = len(task.ranges)
+    if not count:
+        return []
 
     def run(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from task.results(tasks)
@@ -225,16 +232,27 @@ def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
 
 
 def _next(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[OffsetRange], StreamOffsets]:
-    """Return the ranges that follow a position, and where they end."""
+    """Return the ranges that follow a position, and where they end. What the call does not read keeps its position."""
     from kcodec.spark.topic_stream import TopicStream
 
+    offsets, ids = ({}, {}) if before is None else (before.offsets, before.topic_ids)
+    wanted = topics.topics()
+    read = {each for each in offsets if each in wanted.partitions({each.topic: each.partition + 1})}
+    names = {each.topic for each in read}
+    known = StreamOffsets(
+        {each: offset for each, offset in offsets.items() if each in read},
+        {topic: text for topic, text in ids.items() if topic in names},
+    )
     stream = TopicStream(topics)
     try:
-        start = stream.initial_offset() if before is None else before.to_dict()
+        start = known.to_dict() if read else stream.initial_offset()
         end = stream.latest_offset(start)
-        return stream.ranges(start, end), StreamOffsets.from_dict(end)
+        ranges, reached = stream.ranges(start, end), StreamOffsets.from_dict(end)
     finally:
         stream.close()
+    kept = {each: offset for each, offset in offsets.items() if each not in read}
+    kept_ids = {each.topic: ids[each.topic] for each in kept if each.topic in ids}
+    return ranges, StreamOffsets({**kept, **reached.offsets}, {**kept_ids, **reached.topic_ids})
 
 
 def _commit(topics: TopicSource, position: StreamOffsets) -> None:

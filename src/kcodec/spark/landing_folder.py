@@ -26,6 +26,7 @@ Readers of Parquet (Spark, pyarrow, DuckDB, polars) pass over names that begin w
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kcodec.spark")
 HIDDEN = "_landings"
 VERSION = 1
+#: What `os.link` fails with where there are no hard links.
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 COUNTS = ("lost_offsets", "skipped_batches")
 MANIFEST = re.compile(r"(\d{12})\.json")
 STAGING = re.compile(r"(\d{12})-[0-9a-f]{32}")
@@ -235,17 +238,27 @@ class LandingFolder:
         with self.filesystem.open_output_stream(staged) as file:
             file.write(manifest.to_json().encode())
         if not self._is_local:
-            if self._exists(final):
-                raise self._conflict(manifest.number)
-            self.filesystem.move(staged, final)
+            self._move_manifest(staged, final, manifest.number)
             return
         sync(staged)
         sync(self.staging(manifest.run))
         try:
             os.link(staged, final)
         except FileExistsError:
-            raise self._conflict(manifest.number) from None
+            # Over a network, a link that was made may be reported so, as its request was repeated.
+            if self._manifest(manifest.number).run != manifest.run:
+                raise self._conflict(manifest.number) from None
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            self._move_manifest(staged, final, manifest.number)
         sync(self._hidden)
+
+    def _move_manifest(self, staged: str, final: str, number: int) -> None:
+        """For file systems without hard links, where a moment is left in which two runs can take one number."""
+        if self._exists(final):
+            raise self._conflict(number)
+        self.filesystem.move(staged, final)
 
     def publish(self, manifest: Manifest) -> None:
         """Give the files of a landing their final names, those that do not have them yet, and remove its staging."""

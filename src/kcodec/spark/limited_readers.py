@@ -20,7 +20,7 @@ from kcodec.spark.trigger_limits import TriggerLimits
 
 
 def read_limit(limits: TriggerLimits) -> ReadLimit:
-    """Return what stands for all limits: Spark takes one, and passes ReadAllAvailable where a trigger overrides it."""
+    """Return one read limit for all options: Spark takes one. ReadAllAvailable in its place overrides the options."""
     if limits.max_offsets is not None:
         return ReadMaxRows(limits.max_offsets)
     if limits.max_bytes is not None:

@@ -16,7 +16,7 @@ from kcodec.spark.client_options import TOKEN_PROVIDER, client_option
 from kcodec.spark.columns import suggestion
 from kcodec.spark.sink_columns import SinkColumns
 from kcodec.spark.sink_protocol import VERSIONS, Batch, ExactlyOnceError, SinkResult
-from kcodec.spark.sink_tasks import TaskReport, TaskWriter, receipts_of, routed, sink_frame, tasks_for
+from kcodec.spark.sink_tasks import RowPacker, TaskReport, TaskWriter, receipts_of, routed, sink_frame, tasks_for
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
 from kcodec.spark.workers import for_workers
 
@@ -135,9 +135,12 @@ class BatchSink:
 
         def run(handle: TransactionHandle, partitions: int) -> list[WriterReceipt]:
             tasks = tasks_for(df, partitions, self._partitions_per_task)
-            frame = routed(sink_frame(df, columns, self._partitioner, partitions), tasks)
+            by_key = isinstance(self._partitioner, str) and self._partitioner == "key"
+            packer = RowPacker(self._topic, partitions, by_key)
+            rows_of_tasks = sink_frame(df, columns, self._partitioner, partitions)
+            cells = rows_of_tasks.mapInArrow(for_workers(packer), RowPacker.SCHEMA)
             writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
-            rows = frame.mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True).collect()
+            rows = routed(cells, tasks).mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True).collect()
             reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
             return receipts_of(reports, self._topic, partitions, tasks)
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Spark runs to write one batch into a transaction: each Kafka partition in one task, each task in one attempt.
 
-    partition_column    column `partition` of each row: the user's, or the one that Java's producer chooses
-    routed              rows of Kafka partition p in task p % tasks, by one shuffle
-    TaskWriter          one TransactionWriter in each task, in a barrier stage; returns a receipt, or an error
+    sink_frame    the columns that are written
+    RowPacker     the partition of each row: the user's, or the one that Java's producer chooses; rows to cells
+    routed        cells of Kafka partition p in task p % tasks, by one shuffle
+    TaskWriter    one TransactionWriter in each task, in a barrier stage; returns a receipt, or an error
 
 A barrier stage runs all its tasks at once and fails as a whole, and its tasks are neither repeated one by one nor
 speculated. Brokers cannot tell two writers of one partition apart, so this is what keeps their number at one.
@@ -11,9 +12,10 @@ speculated. Brokers cannot tell two writers of one partition apart, so this is w
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
 CHOSEN = "__kcodec_partition"
 #: Seconds to wait for executors that are starting, or that replace killed ones.
 SLOTS_SECONDS = 30.0
+#: Bytes of rows that a task sorts by partition at a time.
+PACK_BYTES = 4 * 1024 * 1024
+#: Bytes of rows in a cell. Spark sends up to 10,000 cells to a Python worker at a time.
+CELL_BYTES = 16 * 1024
+#: In the place of a partition: the cell is an error.
+ERROR = -1
 
 
 def free_slots(df: DataFrame, wanted: int) -> int:
@@ -63,22 +71,18 @@ def tasks_for(df: DataFrame, partitions: int, partitions_per_task: int | None) -
 
 
 def sink_frame(df: DataFrame, columns: SinkColumns, partitioner: Any, partitions: int) -> DataFrame:
-    """Return the columns key, value, headers (where they are there) and partition of each row."""
+    """Return the columns key, value, headers and partition, those that there are."""
     from pyspark.sql import functions
 
     chosen = chosen_partition(partitioner, partitions)
     numbered = df if chosen is None else df.withColumn(CHOSEN, chosen.cast("int"))
     # By position: names of a DataFrame may be ambiguous.
     numbered = numbered.toDF(*(f"c{position}" for position in range(len(numbered.columns))))
-    places = {name: functions.col(f"c{position}") for name, position in columns.positions}
+    positions = dict(columns.positions)
     if chosen is not None:
-        partition = functions.col(f"c{len(numbered.columns) - 1}")
-    elif partitioner == "column":
-        partition = places["partition"]
-    else:
-        partition = _default_partition(places, partitions)
-    kept = [places[name].alias(name) for name in ("key", "value", "headers") if name in places]
-    return numbered.select(*kept, partition.alias("partition"))
+        positions["partition"] = len(numbered.columns) - 1
+    kept = [name for name in ("key", "value", "headers", "partition") if name in positions]
+    return numbered.select(*(functions.col(f"c{positions[name]}").alias(name) for name in kept))
 
 
 def chosen_partition(partitioner: Any, partitions: int) -> Column | None:
@@ -97,45 +101,101 @@ def chosen_partition(partitioner: Any, partitions: int) -> Column | None:
     return found
 
 
-def _default_partition(places: Mapping[str, Column], partitions: int) -> Column:
-    """Return the partition that Spark's own sink chooses: the column, else the key by murmur2, else any in turn."""
-    from pyspark.sql import functions
+@dataclass(frozen=True)
+class RowPacker:
+    """Packs the rows for one partition into cells before the shuffle, for ``mapInArrow``: a shuffle of cells costs a
+    fraction of a shuffle of rows.
 
-    choices = [places["partition"]] if "partition" in places else []
-    if "key" in places:
-        choices.append(_partition_of_keys(partitions)(places["key"].cast("binary")))
-    in_turn = functions.pmod(functions.monotonically_increasing_id(), functions.lit(partitions)).cast("int")
-    return functions.coalesce(*choices, in_turn)
+    by_key: rows without a number in the column `partition` go where Java's producer sends their key, and without a key
+            to each partition in turn. Otherwise each row must have a number.
+    """
 
+    topic: str
+    partitions: int
+    by_key: bool
 
-def _partition_of_keys(partitions: int) -> Callable[[Column], Column]:
-    """Return Java's default partitioner as a function of a column; NULL for a key that is NULL."""
-    import pyarrow as pa
-    from pyspark.sql import functions
+    #: A cell is a record batch in Arrow's IPC format, without its schema; of partition ERROR a pickled exception.
+    SCHEMA = "partition int, schema binary, cell binary"
 
-    def of_arrow(keys: Any) -> Any:
-        return pa.array(partition_for(keys, partitions))
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the cells of a task."""
+        from pyspark import TaskContext
 
-    if hasattr(functions, "arrow_udf"):  # Spark 4.1
-        of_arrow.__annotations__ = {"keys": pa.Array, "return": pa.Array}
-        by_arrow: Callable[[Column], Column] = functions.arrow_udf(of_arrow, "int")
-        return by_arrow
-    import pandas
-    from pyspark.sql.pandas.functions import pandas_udf
+        context = TaskContext.get()
+        turn = 0 if context is None else context.partitionId()
+        waiting: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            waiting.append(batch)
+            size += batch.nbytes
+            if size >= PACK_BYTES:
+                yield self.pack(waiting, turn)
+                waiting, size = [], 0
+        if waiting:
+            yield self.pack(waiting, turn)
 
-    def of_pandas(keys: Any) -> Any:
-        return of_arrow(pa.array(keys, pa.binary())).to_pandas(integer_object_nulls=True).astype("Int32")
+    def pack(self, batches: list[pa.RecordBatch], turn: int) -> pa.RecordBatch:
+        """Return the cells of some batches; if a row has a wrong partition, one cell with the error."""
+        import numpy
+        import pyarrow as pa
 
-    of_pandas.__annotations__ = {"keys": pandas.Series, "return": pandas.Series}
-    by_pandas: Callable[[Column], Column] = pandas_udf(of_pandas, "int")  # type: ignore[call-overload]
-    return by_pandas
+        table = pa.Table.from_batches(batches).combine_chunks()
+        cells: list[tuple[int, bytes]] = []
+        schema = b""
+        try:
+            numbers = self._numbers(table, turn)
+        except ValueError as error:
+            cells, numbers = [(ERROR, pickle.dumps(error))], numpy.empty(0, "int32")
+        if len(numbers):
+            order = numpy.argsort(numbers, kind="stable")
+            ordered = numbers[order]
+            rows = table.select([name for name in table.column_names if name != "partition"]).take(order)
+            schema = rows.schema.serialize().to_pybytes()
+            most = max(1, CELL_BYTES * len(rows) // max(rows.nbytes, 1))
+            edges = [0, *(numpy.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(ordered)]
+            for first, end in itertools.pairwise(edges):
+                for batch in rows.slice(first, end - first).to_batches(max_chunksize=most):
+                    cells.append((int(ordered[first]), batch.serialize().to_pybytes()))
+        columns = [
+            pa.array([number for number, _ in cells], pa.int32()),
+            pa.array([schema] * len(cells), pa.binary()),
+            pa.array([cell for _, cell in cells], pa.binary()),
+        ]
+        return pa.record_batch(columns, names=["partition", "schema", "cell"])
+
+    def _numbers(self, table: pa.Table, turn: int) -> Any:
+        """Return the partition of each row. Raise ValueError if one is NULL or out of range."""
+        import numpy
+
+        numbers = numpy.full(len(table), -1, "int32")
+        if "partition" in table.column_names:
+            column = table["partition"]
+            if column.null_count and not self.by_key:
+                raise ValueError(
+                    f"topic {self.topic!r}: column 'partition' is NULL in {column.null_count} rows; give each row one, "
+                    'or use partitioner="key", which chooses it where the column is NULL'
+                )
+            numbers = column.fill_null(-1).to_numpy()
+            wrong = ((numbers < 0) | (numbers >= self.partitions)) & column.is_valid().to_numpy()
+            if wrong.any():
+                raise ValueError(
+                    f"topic {self.topic!r}: partition must be between 0 and {self.partitions - 1}, got "
+                    f"{numbers[wrong][0]} in column 'partition'"
+                )
+        if self.by_key:
+            if "key" in table.column_names:
+                of_keys = numpy.asarray(partition_for(table["key"], self.partitions))
+                numbers = numpy.where(numbers < 0, of_keys, numbers)
+            in_turn = (numpy.arange(len(table)) + turn) % self.partitions
+            numbers = numpy.where(numbers < 0, in_turn, numbers)
+        return numbers.astype("int32", copy=False)
 
 
 def routed(frame: DataFrame, tasks: int) -> DataFrame:
-    """Return the rows with those of Kafka partition p in Spark partition p % tasks. NULL is found by the task."""
+    """Return the cells with those of Kafka partition p in Spark partition p % tasks."""
     from pyspark.sql import functions
 
-    task = functions.pmod(functions.coalesce(functions.col("partition"), functions.lit(0)), functions.lit(tasks))
+    task = functions.pmod(functions.col("partition"), functions.lit(tasks))
     if hasattr(frame, "repartitionById"):  # Spark 4.1
         return frame.repartitionById(tasks, task.cast("int"))
     salts = functions.array(*(functions.lit(salt) for salt in salts_for(tasks)))
@@ -202,24 +262,25 @@ class TaskWriter:
         )
 
     def write(self, task: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-        """Write the batches of a task; return its receipt, or the error of a row, a broker or the transaction."""
+        """Write the cells of a task; return its receipt, or the error of a row, a broker or the transaction."""
         mine = [TopicPartition(self.topic, number) for number in range(task, self.partitions, self.tasks)]
         rows = 0
         writer: TransactionWriter | None = None
         error: Exception | None = None
         try:
             for batch in batches:
-                if not batch.num_rows:
-                    continue
                 try:
-                    if writer is None:
-                        options = with_credentials(self.options)
-                        writer = TransactionWriter(self.handle, mine, must_be_first=True, **options)
-                    writer.send_arrow(self.topic, self._own_rows(batch, mine))
+                    for partition, table in self.tables(batch):
+                        if partition not in mine:
+                            raise RuntimeError(f"rows for {partition} were given to the task that writes {mine}")
+                        if writer is None:
+                            options = with_credentials(self.options)
+                            writer = TransactionWriter(self.handle, mine, must_be_first=True, **options)
+                        writer.send_arrow(self.topic, table)
+                        rows += len(table)
                 except (KcodecError, ValueError, TypeError) as failed:
                     error = failed
                     break
-                rows += batch.num_rows
         finally:
             if writer is not None:
                 error = _closed(writer, error)
@@ -228,30 +289,24 @@ class TaskWriter:
         receipt = WriterReceipt(dict.fromkeys(mine, (0, -1))) if writer is None else writer.receipt
         return TaskReport(rows, receipt, None)
 
-    def _own_rows(self, batch: pa.RecordBatch, mine: list[TopicPartition]) -> pa.RecordBatch:
-        """Check the partition of each row; leave the column out where all rows are for the writer's only partition."""
-        import pyarrow.compute as compute
+    def tables(self, batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.Table]]:
+        """Yield the rows of cells, those of one partition together. Raise the error that is in a cell."""
+        import pyarrow as pa
 
-        column = batch["partition"]
-        if column.null_count:
-            raise ValueError(
-                f"topic {self.topic!r}: column 'partition' is NULL in {column.null_count} rows; give each row one, or "
-                'use partitioner="key", which chooses it where the column is NULL'
-            )
-        bounds = compute.min_max(column).as_py()
-        for found in (bounds["min"], bounds["max"]):
-            if not 0 <= found < self.partitions:
-                raise ValueError(
-                    f"topic {self.topic!r}: partition must be between 0 and {self.partitions - 1}, got {found} in "
-                    "column 'partition'"
-                )
-        if len(mine) > 1:
-            return batch
-        if not mine[0].partition == bounds["min"] == bounds["max"]:
-            raise RuntimeError(
-                f"rows for partitions {bounds['min']} to {bounds['max']} in the task that writes {mine[0]}"
-            )
-        return batch.select([name for name in batch.schema.names if name != "partition"])
+        found: dict[int, list[pa.RecordBatch]] = {}
+        schemas: dict[bytes, pa.Schema] = {}
+        columns = batch["partition"].to_pylist(), batch["schema"].to_pylist(), batch["cell"]
+        for number, text, cell in zip(*columns, strict=True):
+            if number == ERROR:
+                error: Exception = pickle.loads(cell.as_py())
+                raise error
+            if text not in schemas:
+                schemas[text] = pa.ipc.read_schema(pa.py_buffer(text))
+            found.setdefault(number, []).append(pa.ipc.read_record_batch(cell.as_buffer(), schemas[text]))
+        for number, parts in found.items():
+            table = pa.Table.from_batches(parts)
+            numbers = pa.repeat(pa.scalar(number, pa.int32()), len(table))
+            yield TopicPartition(self.topic, number), table.append_column("partition", numbers)
 
 
 def _closed(writer: TransactionWriter, error: Exception | None) -> Exception | None:

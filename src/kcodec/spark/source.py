@@ -57,7 +57,7 @@ class KcodecDataSource(DataSource):
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of these columns; with pushdown=true one that takes filters, which Spark must be told to offer."""
+        """Return the reader of these columns; with pushdown=true one that takes filters, which Spark must allow."""
         given = self._table_options(schema) | self._given()
         columns = columns_of_schema(schema)
         if reads_topics(given):

@@ -51,10 +51,15 @@ class StreamState(ABC):
         self._control = TriggerControl(limits, self._bytes_per_offset, clock)
         self._frozen: dict[TopicPartition, int] | None = None
         self._latest: StreamOffsets | None = None
+        self._initial: StreamOffsets | None = None
         self._position: StreamOffsets | None = None
         self._reported: set[DataLoss] = set()
 
     # ------------------------------------------------------------------------------------------------- what there is
+
+    @abstractmethod
+    def _starting(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+        """Where the options say that a query starts, and the ids of the topics."""
 
     @abstractmethod
     def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
@@ -76,13 +81,27 @@ class StreamState(ABC):
 
     # ------------------------------------------------------------------------------------------------------- positions
 
+    def initial_offset(self) -> dict[str, Any]:
+        """Return where a query without a checkpoint starts (startingOffsets and the like), each time the same."""
+        if self._initial is None:
+            offsets, ids = self._starting()
+            position = StreamOffsets(offsets, ids)
+            losses = self._losses(position, *self._look(position))
+            self._raise_if_lost(losses)
+            self._log(losses)
+            self._initial = self._position = position
+        return self._initial.to_dict()
+
     def latest_offset(self, start: Mapping[str, Any] | None, *, is_limited: bool = True) -> dict[str, Any]:
         """Return the end of the next micro-batch; `start` if there is nothing new, or not enough of it.
 
         start: the end of the one before. None: Spark does not pass it (4.0 and 4.1), so that it is the end that was
-        returned or planned last. In a query that was just restarted there is none, and the batch has no limit.
+        returned or planned last. These versions plan the last batch of the checkpoint first, even if it is complete: a
+        query without one is new.
         is_limited: False for the read limit ReadAllAvailable, which overrides all options.
         """
+        if start is None and self._position is None:
+            self.initial_offset()
         position = self._position if start is None else StreamOffsets.from_dict(start)
         logs, ends = self._look(position)
         ids = dict(logs.ids)
@@ -112,15 +131,6 @@ class StreamState(ABC):
             for each, end in ends.items()
             if each in self._frozen or each in kept
         }
-
-    def _started(self, offsets: dict[TopicPartition, int], ids: dict[str, str]) -> dict[str, Any]:
-        """Where a query without a checkpoint starts, once that is checked."""
-        position = StreamOffsets(offsets, ids)
-        losses = self._losses(position, *self._look(position))
-        self._raise_if_lost(losses)
-        self._log(losses)
-        self._position = position
-        return position.to_dict()
 
     def report(self) -> dict[str, Any] | None:
         """Return the ends of the logs as of the last `latest_offset`, whatever the limits: the lag is up to there."""

@@ -57,15 +57,14 @@ class TopicStream(StreamState):
         self._known: KnownLogs | None = None
         self._sizes: dict[TopicPartition, float] = {}
 
-    def initial_offset(self) -> dict[str, Any]:
-        """Return where a query without a checkpoint starts (startingOffsets and the like)."""
+    def _starting(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
         self._known = None
         logs = self._logs(None)
         latest = {**self._list(logs.partitions, "latest"), **(self._frozen or {})}
         limit, level = self._source.starting(), self._source.isolation_level
         times = offsets_at(self._admin, limit, logs.partitions, level)
         offsets = planner.resolve_offsets(limit, logs.partitions, logs.earliest, latest, times, is_start=True)
-        return self._started(offsets, logs.ids)
+        return offsets, logs.ids
 
     def prepare_for_available_now(self) -> None:
         """Remember the ends of the logs: with Trigger.AvailableNow the query reads up to them."""

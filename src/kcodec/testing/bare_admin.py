@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few requests in their oldest versions that Kafka 3 and 4 both speak, to see whether a broker is up.
+"""A few requests in the oldest versions that Kafka 3 and 4 both support, to find out whether a broker is ready.
 
-Not a client: one plaintext connection a request, no retries. What a broker is tested with must not be what starts it;
-only the messages are those of `kcodec.protocol`.
+This is not a client: each request uses one plaintext connection, without retries. The code that starts a broker must
+not be the code that is tested with it; only the messages are those of `kcodec.protocol`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class BrokerRefused(RuntimeError):
         self.code = code
 
 
-def _ask(address: str, request: Any, version: int, timeout: float = TIMEOUT_SECONDS) -> Any:
-    """Send one request and return the response. Raises OSError, also for bytes that are no response."""
+def _request(address: str, request: Any, version: int, timeout: float = TIMEOUT_SECONDS) -> Any:
+    """Send one request and return the response. Raises OSError, also for an invalid response."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout) as connection:
         connection.sendall(encode_request(request, version, 1, "kcodec-testing"))
         try:
             frame = read_frame(connection)
             if frame is None:
-                raise ConnectionResetError(f"{address} closed the connection before its whole response")
+                raise ConnectionResetError(f"{address} closed the connection before the response was complete")
             return decode_response(memoryview(frame), type(request), version)
         except DecodeError as error:
             raise OSError(f"{address}: {error}") from error
@@ -52,15 +52,15 @@ def _check(what: str, code: int, text: str | None = None) -> None:
 
 
 def metadata(address: str, topics: tuple[str, ...] = (), timeout: float = TIMEOUT_SECONDS) -> messages.MetadataResponse:
-    """Return what the broker at `address` knows of the cluster and these topics. Raises OSError."""
-    wanted = [messages.MetadataRequestTopic(name=name) for name in topics]
-    request = messages.MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-    response: messages.MetadataResponse = _ask(address, request, 4, timeout)
+    """Return the metadata of the cluster and these topics from the broker at `address`. Raises OSError."""
+    requested = [messages.MetadataRequestTopic(name=name) for name in topics]
+    request = messages.MetadataRequest(topics=requested, allow_auto_topic_creation=False)
+    response: messages.MetadataResponse = _request(address, request, 4, timeout)
     return response
 
 
 def partitions_of(address: str, topic: str) -> dict[int, messages.MetadataResponsePartition]:
-    """Return the partitions of a topic by number, as the broker at `address` knows them. Raises OSError."""
+    """Return the partitions of a topic by number, from the broker at `address`. Raises OSError."""
     return {found.partition_index: found for found in metadata(address, (topic,)).topics[0].partitions}
 
 
@@ -79,43 +79,43 @@ def create_topic(
         replication_factor=replication_factor,
         configs=[messages.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
     )
-    for result in _ask(address, messages.CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms), 4).topics:
+    for result in _request(address, messages.CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms), 4).topics:
         _check(f"topic {result.name} was not created", result.error_code, result.error_message)
 
 
 def end_offset(address: str, topic: str, partition: int) -> int:
     """Return the high watermark, from the broker that leads this partition. Raises BrokerRefused, OSError."""
     latest = messages.ListOffsetsPartition(partition_index=partition, timestamp=-1)
-    wanted = messages.ListOffsetsTopic(name=topic, partitions=[latest])
-    found = _ask(address, messages.ListOffsetsRequest(replica_id=-1, topics=[wanted]), 1).topics[0].partitions[0]
-    _check(f"no end offset of {topic}-{partition}", found.error_code)
+    requested = messages.ListOffsetsTopic(name=topic, partitions=[latest])
+    found = _request(address, messages.ListOffsetsRequest(replica_id=-1, topics=[requested]), 1).topics[0].partitions[0]
+    _check(f"the end offset of {topic}-{partition} is not available", found.error_code)
     return int(found.offset)
 
 
 def coordinator(address: str, kind: str, key: str) -> int | None:
-    """Return the node that coordinates this "transaction" or "group"; None: not known yet."""
-    found = _ask(address, messages.FindCoordinatorRequest(key=key, key_type=COORDINATOR_TYPES[kind]), 1)
+    """Return the node that coordinates this "transaction" or "group"; None: unknown at the moment."""
+    found = _request(address, messages.FindCoordinatorRequest(key=key, key_type=COORDINATOR_TYPES[kind]), 1)
     if found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
         return None
-    _check(f"no coordinator of {kind} {key}", found.error_code, found.error_message)
+    _check(f"the coordinator of {kind} {key} is not available", found.error_code, found.error_message)
     return int(found.node_id)
 
 
 def create_acl(address: str, acl: AclBinding) -> None:
-    """Allow it. Raises BrokerRefused, OSError."""
-    (result,) = _ask(address, messages.CreateAclsRequest(creations=[acl_creation(acl)]), 1).results
-    _check(f"not created: {acl}", result.error_code, result.error_message)
+    """Create an ACL. Raises BrokerRefused, OSError."""
+    (result,) = _request(address, messages.CreateAclsRequest(creations=[acl_creation(acl)]), 1).results
+    _check(f"the ACL was not created: {acl}", result.error_code, result.error_message)
 
 
 def delete_acl(address: str, acl: AclBinding) -> None:
-    """Allow it no more. Raises BrokerRefused, OSError."""
+    """Delete an ACL. Raises BrokerRefused, OSError."""
     chosen = messages.DeleteAclsFilter(**acl_filter_fields(acl))
-    (result,) = _ask(address, messages.DeleteAclsRequest(filters=[chosen]), 1).filter_results
-    _check(f"not deleted: {acl}", result.error_code, result.error_message)
+    (result,) = _request(address, messages.DeleteAclsRequest(filters=[chosen]), 1).filter_results
+    _check(f"the ACL was not deleted: {acl}", result.error_code, result.error_message)
 
 
 def has_acl(address: str, acl: AclBinding) -> bool:
-    """Return whether this very broker knows it: each learns of changes by itself. Raises BrokerRefused, OSError."""
-    response = _ask(address, messages.DescribeAclsRequest(**acl_filter_fields(acl)), 1)
-    _check(f"no response about {acl}", response.error_code, response.error_message)
+    """Return whether this broker knows the ACL; brokers learn of changes separately. Raises BrokerRefused, OSError."""
+    response = _request(address, messages.DescribeAclsRequest(**acl_filter_fields(acl)), 1)
+    _check(f"the ACL cannot be described: {acl}", response.error_code, response.error_message)
     return bool(response.resources)

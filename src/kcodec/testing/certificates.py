@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates for brokers and clients of tests: an authority of their own, and a stranger nobody trusts.
+"""Certificates for brokers and clients of tests: from a separate authority, and from one that is not trusted.
 
-All files are PEM, which Kafka's brokers read as Python does (KIP-651). They are made by the package cryptography (extra
-testing).
+All files are PEM, which Kafka's brokers read as Python does (KIP-651). The package cryptography (extra testing) creates
+them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class KeyPair:
 
 
 class Certificates:
-    """An authority and what it signs, made when first asked for; every call with one name gives the same files.
+    """An authority and its certificates, created on first use; calls with the same name return the same files.
 
-    names:       what the brokers' certificate says they are called: host names and addresses.
-    has_expired: make the brokers' certificate one that ended yesterday.
+    names:       the names in the brokers' certificate: host names and addresses.
+    has_expired: create a brokers' certificate that expired yesterday.
 
         kafka = ApacheKafka(tls=Certificates(names=["elsewhere.test"]))
     """
@@ -52,25 +52,25 @@ class Certificates:
         return self._made("authority").certificate
 
     def broker(self) -> KeyPair:
-        """What brokers show."""
+        """The certificate of the brokers."""
         return self._made("broker", signer="authority", names=self.names, has_expired=self.has_expired)
 
     def client(self, name: str = "alice") -> KeyPair:
-        """What a client shows; its principal is User:CN=name."""
+        """Return the certificate of a client; its principal is User:CN=name."""
         return self._made(f"client-{name}", signer="authority")
 
     def stranger(self, name: str = "alice") -> KeyPair:
-        """The same by an authority that no broker trusts."""
+        """Return the certificate of a client from an authority that no broker trusts."""
         self._made("other-authority")
         return self._made(f"stranger-{name}", signer="other-authority")
 
     def keep_in(self, directory: Path) -> None:
-        """Where the files are written; ApacheKafka calls it at its start."""
+        """Write the files to this directory; ApacheKafka calls this at its start."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
 
     def broker_properties(self) -> dict[str, str]:
-        """What server.properties says of them, for every listener with TLS."""
+        """Return the server.properties for every listener with TLS."""
         pair = self.broker()
         both = pair.certificate.with_suffix(".both.pem")
         both.touch(mode=0o600)
@@ -86,7 +86,7 @@ class Certificates:
         self, stem: str, *, signer: str | None = None, names: tuple[str, ...] = (), has_expired: bool = False
     ) -> KeyPair:
         if self._directory is None:
-            raise ValueError("certificates are made when a broker starts with them, or after keep_in(directory)")
+            raise ValueError("certificates are created when a broker starts with them, or after keep_in(directory)")
         pair = KeyPair(
             self._directory / f"{stem}.pem", self._directory / f"{stem}.key", self._directory / f"{signer or stem}.pem"
         )
@@ -134,7 +134,7 @@ class Certificates:
 
 
 def subject_of(stem: str) -> x509.Name:
-    """CN=alice for client-alice and stranger-alice, else CN=the stem."""
+    """Return CN=alice for client-alice and stranger-alice, otherwise CN=the stem."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -146,7 +146,7 @@ def subject_of(stem: str) -> x509.Name:
 def certificate_builder(
     stem: str, issuer: x509.Name, key: EllipticCurvePrivateKey, has_expired: bool
 ) -> x509.CertificateBuilder:
-    """A certificate that holds from a month ago until in a month, or until yesterday."""
+    """Return a builder of a certificate that is valid from a month ago until in a month, or until yesterday."""
     from cryptography import x509
 
     now = datetime.datetime.now(datetime.UTC)
@@ -163,7 +163,7 @@ def certificate_builder(
 
 
 def key_usage(*, is_authority: bool) -> x509.KeyUsage:
-    """What a key may do; Python demands it of authorities since 3.13 (VERIFY_X509_STRICT)."""
+    """Return the usage of a key; Python requires it of authorities since 3.13 (VERIFY_X509_STRICT)."""
     from cryptography import x509
 
     return x509.KeyUsage(
@@ -180,7 +180,7 @@ def key_usage(*, is_authority: bool) -> x509.KeyUsage:
 
 
 def general_name(name: str) -> x509.GeneralName:
-    """An address or a host name, as a certificate has it."""
+    """Return an address or a host name in the form of a certificate."""
     from cryptography import x509
 
     try:

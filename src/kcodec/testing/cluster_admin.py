@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test asks of a running Kafka without a client: topics, leaders, permissions."""
+"""The administrative calls of a test on a running Kafka, without a client: topics, leaders, permissions."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Found = TypeVar("Found")
 
 
 class ClusterAdmin:
-    """Asks the nodes of a cluster, over their listener ADMIN; ApacheKafka is one."""
+    """Sends requests to the nodes of a cluster, over their listener ADMIN; ApacheKafka is one."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
 
     def node(self, number: int) -> Node:
-        """The node with this id, from 1."""
+        """Return the node with this id, from 1."""
         return self.nodes[number - 1]
 
     def create_topic(
@@ -45,9 +45,10 @@ class ClusterAdmin:
     ) -> str:
         """Create a topic, wait until all running nodes know its leaders and those lead, and return its name.
 
-        A node that was paused is fenced until the controller hears from it again: until then the request is repeated.
+        A node that was paused is fenced until the controller gets its next heartbeat: until then the request is
+        repeated.
 
-        name:    None makes up one that nobody else has.
+        name:    None creates a unique name.
         configs: of the topic, with _ for the dots: max_message_bytes=1000.
 
         Raises BrokerRefused (.code), TimeoutError.
@@ -58,7 +59,7 @@ class ClusterAdmin:
 
         def created() -> bool:
             try:
-                self._ask(lambda address: bare_admin.create_topic(address, name, partitions, factor, written))
+                self._request(lambda address: bare_admin.create_topic(address, name, partitions, factor, written))
             except bare_admin.BrokerRefused as error:
                 # Fewer brokers are registered and not fenced than the topic has replicas.
                 if error.code != ErrorCode.INVALID_REPLICATION_FACTOR or factor > sum(
@@ -73,7 +74,7 @@ class ClusterAdmin:
         return name
 
     def leader(self, topic: str, partition: int) -> Node:
-        """The node that leads this partition; waits while there is none that runs."""
+        """Return the node that leads this partition; wait while no running node does."""
 
         def leading() -> Node | None:
             found = self._partition(topic, partition)
@@ -82,19 +83,19 @@ class ClusterAdmin:
         return self._wait_for(leading, f"{topic}-{partition} had a leader that runs")
 
     def coordinator(self, kind: str, key: str) -> Node:
-        """The node that coordinates this "transaction" (its transactional id) or "group"; waits while there is none."""
+        """Return the coordinator of this "transaction" (its transactional id) or "group"; wait while none exists."""
 
         def coordinating() -> Node | None:
-            return self._running_node(self._ask(lambda address: bare_admin.coordinator(address, kind, key)))
+            return self._running_node(self._request(lambda address: bare_admin.coordinator(address, kind, key)))
 
         return self._wait_for(coordinating, f"the {kind} {key} had a coordinator that runs")
 
     def end_offset(self, topic: str, partition: int) -> int:
-        """The high watermark of this partition."""
+        """Return the high watermark of this partition."""
         return bare_admin.end_offset(self.leader(topic, partition).admin_server, topic, partition)
 
     def wait_in_sync(self, topic: str, partition: int, timeout: float = TOPIC_SECONDS) -> None:
-        """Wait until all replicas of this partition are in sync; TimeoutError if time is up."""
+        """Wait until all replicas of this partition are in sync. Raise TimeoutError if that takes too long."""
 
         def in_sync() -> bool:
             found = self._partition(topic, partition)
@@ -114,12 +115,12 @@ class ClusterAdmin:
     ) -> None:
         """Permit a user (its name, or a whole principal User:CN=name) an operation: Read, Write, Describe, All, ...
 
-        On the one resource that is named, or on the cluster if none is. Returns when all running nodes know.
-        Raises BrokerRefused, ValueError.
+        It applies to the one named resource, or to the cluster if none is named. Returns when all running nodes know
+        it. Raises BrokerRefused, ValueError.
         """
         acl = _acl(user, operation, topic, group, transactional_id, is_prefix)
-        self._ask(lambda address: bare_admin.create_acl(address, acl))
-        self._wait_for(lambda: all(self._ask_all(acl)), f"all nodes knew {acl}")
+        self._request(lambda address: bare_admin.create_acl(address, acl))
+        self._wait_for(lambda: all(self._request_all(acl)), f"all nodes knew {acl}")
 
     def revoke(
         self,
@@ -131,48 +132,48 @@ class ClusterAdmin:
         transactional_id: str | None = None,
         is_prefix: bool = False,
     ) -> None:
-        """Take back what `allow` permitted with the same arguments."""
+        """Revoke what `allow` permitted with the same arguments."""
         acl = _acl(user, operation, topic, group, transactional_id, is_prefix)
-        self._ask(lambda address: bare_admin.delete_acl(address, acl))
-        self._wait_for(lambda: not any(self._ask_all(acl)), f"all nodes had forgotten {acl}")
+        self._request(lambda address: bare_admin.delete_acl(address, acl))
+        self._wait_for(lambda: not any(self._request_all(acl)), f"all nodes had forgotten {acl}")
 
-    def _ask_all(self, acl: AclBinding) -> list[bool]:
+    def _request_all(self, acl: AclBinding) -> list[bool]:
         return [bare_admin.has_acl(node.admin_server, acl) for node in self.nodes if node.is_running]
 
     def _running_node(self, number: int | None) -> Node | None:
-        """The node with this id if it runs."""
+        """Return the node with this id if it is running."""
         found = [node for node in self.nodes if node.id == number and node.is_running]
         return found[0] if found else None
 
-    def _ask(self, question: Callable[[str], Found]) -> Found:
-        """Put a question to the first node that answers: one may be dead, or paused."""
+    def _request(self, request: Callable[[str], Found]) -> Found:
+        """Send a request to the first node that responds: one may be dead, or paused."""
         running = [node for node in self.nodes if node.is_running]
         for node in running:
             try:
-                return question(node.admin_server)
+                return request(node.admin_server)
             except OSError:
                 if node is running[-1]:
                     raise
-        raise KafkaFailed("no node of this Kafka runs")
+        raise KafkaFailed("no node of this Kafka is running")
 
-    def _wait_for(self, answer: Callable[[], Found | None], what: str, timeout: float = TOPIC_SECONDS) -> Found:
-        """Ask until the answer is true, and give it; an OSError is no answer yet."""
+    def _wait_for(self, probe: Callable[[], Found | None], what: str, timeout: float = TOPIC_SECONDS) -> Found:
+        """Repeat `probe` until its result is true, and return that; ignore an OSError."""
         deadline = time.monotonic() + timeout
         while True:
             reason = ""
             try:
-                found = answer()
+                found = probe()
             except OSError as error:
                 reason = f": {error}"
             else:
                 if found:
                     return found
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{timeout} s were over before {what}{reason}")
+                raise TimeoutError(f"{timeout} s passed before {what}{reason}")
             time.sleep(POLL_SECONDS)
 
     def _has_leaders(self, topic: str, partitions: int) -> bool:
-        """Whether all know them; and that they know it themselves, which comes a little later."""
+        """Return whether all nodes know the leaders, and the leaders themselves, which takes a little longer."""
         known: dict[int, MetadataResponsePartition] = {}
         for node in self.nodes:
             if node.is_running:
@@ -187,7 +188,7 @@ class ClusterAdmin:
         return True
 
     def _partition(self, topic: str, partition: int) -> MetadataResponsePartition | None:
-        return self._ask(lambda address: bare_admin.partitions_of(address, topic)).get(partition)
+        return self._request(lambda address: bare_admin.partitions_of(address, topic)).get(partition)
 
 
 def _acl(
@@ -200,9 +201,9 @@ def _acl(
     }
     chosen = {kind: name for kind, name in named.items() if name is not None} or {ResourceType.CLUSTER: "kafka-cluster"}
     if len(chosen) > 1:
-        raise ValueError(f"one resource at a time: given {', '.join(kind.name.lower() for kind in chosen)}")
+        raise ValueError(f"expected one resource, got {', '.join(kind.name.lower() for kind in chosen)}")
     if operation not in OPERATIONS:
-        raise ValueError(f"unknown operation {operation!r}: expected one of {', '.join(OPERATIONS)}")
+        raise ValueError(f"unknown operation {operation!r}; expected one of {', '.join(OPERATIONS)}")
     principal = user if user.startswith("User:") else f"User:{user}"
     pattern = PatternType.PREFIXED if is_prefix else PatternType.LITERAL
     return AclBinding(*chosen.popitem(), principal, OPERATIONS[operation], pattern_type=pattern)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m kcodec.testing.kafka: a Kafka that stays until it is told to stop.
+"""python -m kcodec.testing.kafka: a Kafka that runs until it is stopped.
 
-    start    brings one up and prints its bootstrap servers, and nothing else, on stdout
-    status   lists those there are
-    stop     ends one and removes its data
+    start    starts a cluster and prints its bootstrap servers, and nothing else, on stdout
+    status   lists the clusters
+    stop     ends a cluster and removes its data
 
-Each has a name, "default" if none is given. What is known of it lies in the cache, in clusters/NAME with its data.
+Each cluster has a name, by default "default". Its state is in the cache, in clusters/NAME with its data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DESCRIPTION = "cluster.json"
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """What is written down of a cluster: `nodes` are pairs of process id and path of server.properties."""
+    """The saved state of a cluster. `nodes` are pairs of process id and path of server.properties."""
 
     name: str
     version: str
@@ -46,29 +46,29 @@ class RunningCluster:
 
     @classmethod
     def read(cls, directory: Path) -> RunningCluster | None:
-        """None if it was never written: the start was interrupted, or has not ended."""
+        """Read the state. Return None if it was never written: the start was interrupted, or is not complete."""
         try:
             return cls(**json.loads((directory / DESCRIPTION).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
 
     def write(self, directory: Path) -> None:
-        """Write it beside the data."""
+        """Write it next to the data."""
         (directory / DESCRIPTION).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     def processes(self) -> list[Process]:
-        """Those of its nodes that run."""
+        """Return the running processes of its nodes."""
         found = [Process(pid, path) for pid, path in self.nodes]
         return [process for process in found if process.is_running()]
 
 
 def clusters() -> Path:
-    """The folder of all clusters."""
+    """Return the folder of all clusters."""
     return cache_directory() / "clusters"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if it did what it was asked. Errors are told on stderr."""
+    """Run one command; return 0 on success. Errors are printed on stderr."""
     given = parser().parse_args(arguments)
     try:
         return {"start": start, "stop": stop, "status": status}[given.command](given)
@@ -78,34 +78,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m kcodec.testing.kafka", description="A real Apache Kafka on loopback.")
     commands = top.add_subparsers(dest="command", required=True)
     begin = commands.add_parser("start", help="start a cluster and print its bootstrap servers")
-    begin.add_argument("--version", default=KAFKA_VERSION, help="of Kafka (default %(default)s); tested: 4.3.1, 3.9.1")
-    begin.add_argument("--nodes", type=int, default=1, metavar="N", help="each a broker and controller (default 1)")
-    begin.add_argument("--transaction-version", type=int, choices=(0, 1, 2), help="the feature; default: the newest")
-    begin.add_argument("--tls", action="store_true", help="TLS for clients; the authority's certificate is made")
     begin.add_argument(
-        "--sasl", action="append", choices=("all", *MECHANISMS), help="a mechanism; users admin, alice and bob are made"
+        "--version", default=KAFKA_VERSION, help="Kafka version (default %(default)s); tested: 4.3.1, 3.9.1"
     )
-    begin.add_argument("--authorizer", action="store_true", help="nobody but admin may do anything until allowed")
-    begin.add_argument("--heap", default="96m", help="of each JVM (default %(default)s)")
     begin.add_argument(
-        "--property", action="append", default=[], metavar="NAME=VALUE", help="more of server.properties"
+        "--nodes", type=int, default=1, metavar="N", help="number of brokers and controllers (default 1)"
+    )
+    begin.add_argument("--transaction-version", type=int, choices=(0, 1, 2), help="feature level (default: the newest)")
+    begin.add_argument("--tls", action="store_true", help="use TLS for clients, with a new certificate authority")
+    begin.add_argument(
+        "--sasl",
+        action="append",
+        choices=("all", *MECHANISMS),
+        help="SASL mechanism; creates users admin, alice and bob",
+    )
+    begin.add_argument(
+        "--authorizer", action="store_true", help="deny everything to users other than admin until allowed"
+    )
+    begin.add_argument("--heap", default="96m", help="heap size of each JVM (default %(default)s)")
+    begin.add_argument(
+        "--property", action="append", default=[], metavar="NAME=VALUE", help="additional line of server.properties"
     )
     end = commands.add_parser("stop", help="end a cluster and remove its data")
     for command in (begin, end):
-        command.add_argument("--name", default=DEFAULT_NAME, help="which cluster (default %(default)s)")
-    end.add_argument("--all", action="store_true", help="every cluster there is")
+        command.add_argument("--name", default=DEFAULT_NAME, help="name of the cluster (default %(default)s)")
+    end.add_argument("--all", action="store_true", help="stop all clusters")
     commands.add_parser("status", help="list the clusters")
     return top
 
 
 def start(given: argparse.Namespace) -> int:
-    """Start a cluster that outlives this process."""
+    """Start a cluster that continues to run after this process."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", given.name):
-        raise ValueError(f"no name for a cluster: {given.name!r}; letters, digits, dots and dashes make one")
+        raise ValueError(f"invalid cluster name {given.name!r}: use letters, digits, dots and dashes")
     directory = clusters() / given.name
     properties: dict[str, Any] = dict(_property(text) for text in given.property)
     sasl = True if "all" in (given.sasl or ()) else given.sasl
@@ -120,7 +129,7 @@ def start(given: argparse.Namespace) -> int:
         directory=directory,
         **properties,
     )
-    _make_room(directory, given.name)
+    _make_directory(directory, given.name)
     try:
         kafka.start(guarded=False)
         nodes = [(node.pid or 0, str(node.directory / "server.properties")) for node in kafka.nodes]
@@ -130,22 +139,23 @@ def start(given: argparse.Namespace) -> int:
         kafka.close()
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    _tell(kafka, given.name)
+    _show(kafka, given.name)
     return 0
 
 
-def _make_room(directory: Path, name: str) -> None:
-    """An empty folder; what an earlier cluster left is removed if none of its processes runs. Raises ValueError."""
+def _make_directory(directory: Path, name: str) -> None:
+    """Create an empty folder; the remains of an earlier cluster are removed if none of its processes runs. Raises
+    ValueError."""
     try:
         directory.mkdir(parents=True)
     except FileExistsError:
         state = RunningCluster.read(directory)
         if state is None:
-            hint = f"`stop --name {name}` removes what was begun" if name != DEFAULT_NAME else "`stop` removes it"
-            raise ValueError(f"the cluster {name} is being started, or its start was interrupted: {hint}") from None
+            hint = f"`stop --name {name}` removes it" if name != DEFAULT_NAME else "`stop` removes it"
+            raise ValueError(f"the cluster {name} is starting, or its start was interrupted: {hint}") from None
         if state.processes():
-            raise ValueError(f"the cluster {name} runs already: {state.bootstrap_servers}") from None
-        print(f"the cluster {name} had died; its data is removed", file=sys.stderr)
+            raise ValueError(f"the cluster {name} is already running: {state.bootstrap_servers}") from None
+        print(f"the cluster {name} had died; its data was removed", file=sys.stderr)
         shutil.rmtree(directory)
         directory.mkdir()
 
@@ -157,12 +167,12 @@ def _property(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _tell(kafka: ApacheKafka, name: str) -> None:
-    """What is for the eye on stderr, what is for programs on stdout."""
+def _show(kafka: ApacheKafka, name: str) -> None:
+    """Print information for people on stderr, and output for programs on stdout."""
     more = "" if name == DEFAULT_NAME else f" --name {name}"
     options = kafka.client_options()
     print(f"Kafka {kafka.version}, transaction version {kafka.transaction_version}; data in", end="", file=sys.stderr)
-    print(f" {kafka.directory}; end it by: python -m kcodec.testing.kafka stop{more}", file=sys.stderr)
+    print(f" {kafka.directory}; stop it with: python -m kcodec.testing.kafka stop{more}", file=sys.stderr)
     for option, value in options.items():
         if option != "bootstrap_servers" and isinstance(value, str):
             print(f"  {option}={value}", file=sys.stderr)
@@ -170,13 +180,13 @@ def _tell(kafka: ApacheKafka, name: str) -> None:
 
 
 def stop(given: argparse.Namespace) -> int:
-    """Kill what runs of a cluster and remove its folder."""
+    """Kill the processes of a cluster and remove its folder."""
     found = sorted(path.name for path in clusters().iterdir()) if clusters().is_dir() else []
     names = found if given.all else [given.name]
     for name in names:
         if name not in found:
-            there = f"there are {', '.join(found)}" if found else "there is none"
-            raise ValueError(f"no cluster {name}: {there}")
+            there = f"existing clusters: {', '.join(found)}" if found else "there are no clusters"
+            raise ValueError(f"the cluster {name} does not exist; {there}")
         state = RunningCluster.read(clusters() / name)
         for process in state.processes() if state else []:
             process.kill()
@@ -186,7 +196,8 @@ def stop(given: argparse.Namespace) -> int:
 
 
 def status(given: argparse.Namespace) -> int:
-    """A line a cluster: name, version, transaction version, how many nodes run, bootstrap servers."""
+    """Print one line for each cluster: name, version, transaction version, number of running nodes, bootstrap
+    servers."""
     for directory in sorted(clusters().iterdir()) if clusters().is_dir() else []:
         state = RunningCluster.read(directory)
         if state is None:

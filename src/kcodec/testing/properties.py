@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in a broker's server.properties: listeners, small buffers, and what its owner asked for.
+"""A broker's server.properties: listeners, small buffers, and the requested properties.
 
-A node has four listeners, each on a loopback port of its own:
+A node has four listeners, each on a separate loopback port:
 
-    CLIENT      for clients, with TLS and SASL if asked for; a proxy may be advertised in its place
-    BROKER      between brokers (replication, transaction markers); a proxy may be advertised in its place
-    ADMIN       plaintext, nobody in between, every right: for the test itself
+    CLIENT      for clients, with TLS and SASL if requested; a proxy may be advertised instead
+    BROKER      between brokers (replication, transaction markers); a proxy may be advertised instead
+    ADMIN       plaintext, without a proxy and without restrictions: for the test itself
     CONTROLLER  the KRaft quorum
 
-Ports are taken from below the range that systems use for outgoing connections: a broker that was killed and comes back
-must find its ports free, and a client that keeps knocking at a closed port of that range may get through to itself.
+Ports are below the range that systems use for outgoing connections: a restarted broker must find its ports free, and a
+client that repeatedly connects to a closed port of that range may connect to itself.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """host:port."""
+        """Its address, host:port."""
         return f"{self.host}:{self.port}"
 
 
@@ -59,7 +59,7 @@ class Listener:
 Advertise = Callable[[Listener], "tuple[str, int] | str | None"]
 
 # Small enough for a heap of 64 MiB, quick to start and to notice what tests do to it. Data is kept however old its
-# timestamps are; a topic that nobody created is an error.
+# timestamps are; a topic that was not created is an error.
 DEFAULTS: dict[str, Value] = {
     "num.partitions": 3,
     "auto.create.topics.enable": False,
@@ -90,7 +90,7 @@ DEFAULTS: dict[str, Value] = {
 
 
 def free_port(taken: set[int]) -> int:
-    """A port of PORTS on which nobody listens and which is not in `taken`; it is added there."""
+    """Return a port of PORTS that is not in use and not in `taken`, and add it there."""
     for _ in range(PORT_ATTEMPTS):
         port = random.SystemRandom().choice(PORTS)
         if port in taken:
@@ -103,21 +103,21 @@ def free_port(taken: set[int]) -> int:
                 continue
         taken.add(port)
         return port
-    raise OSError(f"no free port found between {PORTS.start} and {PORTS.stop} in {PORT_ATTEMPTS} tries")
+    raise OSError(f"no free port between {PORTS.start} and {PORTS.stop} was found in {PORT_ATTEMPTS} attempts")
 
 
 def listeners_of(node: int, taken: set[int]) -> dict[str, Listener]:
-    """The listeners of a node by name, on ports that are free now."""
+    """Return the listeners of a node by name, on ports that are free now."""
     return {name: Listener(name, node, HOST, free_port(taken)) for name in NAMES}
 
 
 def property_name(name: str) -> str:
-    """log.retention.ms for the Python keyword log_retention_ms: no property of Kafka has an underscore."""
+    """Return log.retention.ms for the Python keyword log_retention_ms: no property of Kafka has an underscore."""
     return name.replace("_", ".")
 
 
 def advertised(listener: Listener, advertise: Advertise | None) -> str:
-    """host:port that clients or brokers are told."""
+    """Return the advertised host:port."""
     found = advertise(listener) if advertise and listener.name in ("CLIENT", "BROKER") else None
     if found is None:
         return listener.address
@@ -132,10 +132,10 @@ def server_properties(
     client_protocol: str,
     more: Mapping[str, Value],
 ) -> dict[str, Value]:
-    """Everything in server.properties of the node with these listeners.
+    """Return the server.properties of the node with these listeners.
 
-    `voters` are the CONTROLLER listeners of all nodes, `advertise` the addresses to tell for CLIENT and BROKER,
-    `client_protocol` is spoken on CLIENT, `more` overrides.
+    `voters` are the CONTROLLER listeners of all nodes, `advertise` the advertised addresses of CLIENT and BROKER,
+    `client_protocol` the protocol of CLIENT, and `more` overrides.
     """
     nodes = len(voters)
     told = {name: advertise.get(name, own[name].address) for name in NAMES[:3]}
@@ -165,12 +165,12 @@ def server_properties(
 
 
 def property_text(value: Value) -> str:
-    """A value as Kafka reads it: true and false in small letters."""
+    """Return a value as Kafka reads it, with true and false in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def write_properties(properties: Mapping[str, Value]) -> str:
-    """The text of a Java properties file, in ASCII: everything else in a value is written as an escape."""
+    """Return the text of a Java properties file in ASCII, with other characters of a value escaped."""
     return "".join(f"{name}={_escaped(property_text(value))}\n" for name, value in properties.items())
 
 

@@ -2,13 +2,13 @@
 """Fixtures with a real Apache Kafka; in a conftest.py: ``pytest_plugins = ["kcodec.testing.pytest_plugin"]``.
 
     def test_something(apache_kafka):                   # one node for the whole run, transaction version 2
-        topic = apache_kafka.create_topic(partitions=3) # a name of its own: all tests share the broker
+        topic = apache_kafka.create_topic(partitions=3) # with a unique name: all tests share the broker
 
-    def test_something_else(apache_kafka_factory):      # brokers of one's own, to kill or to configure
+    def test_something_else(apache_kafka_factory):      # separate brokers, to kill or to configure
         kafka = apache_kafka_factory(nodes=3)
 
-A broker that cannot be had is an error of the test that wants it, never a skip. When a test fails, its report shows the
-end of the log of each broker that runs.
+If a broker is not available, the test that needs it fails and is never skipped. When a test fails, its report shows the
+end of the log of each running broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _IN_TEST: pytest.StashKey[int] = pytest.StashKey()
 
 @pytest.fixture(scope="session")
 def apache_kafka() -> Iterator[ApacheKafka]:
-    """One node of the newest Kafka for all tests of a run. Nobody kills, pauses or configures it."""
+    """One node of the newest Kafka for all tests of a run. Tests must not kill, pause or configure it."""
     with ApacheKafka() as kafka:
         _STARTED.append(kafka)
         yield kafka
@@ -42,9 +42,9 @@ def apache_kafka() -> Iterator[ApacheKafka]:
 
 @pytest.fixture(scope="session")
 def apache_kafka_factory() -> Iterator[KafkaFactory]:
-    """A function that starts a Kafka; it takes what ApacheKafka takes.
+    """A function that starts a Kafka, with the arguments of ApacheKafka.
 
-    What a test starts ends with that test; what a fixture starts ends with `close()`, or else with the run.
+    A Kafka that a test starts ends with that test; one that a fixture starts ends with `close()`, or with the run.
     """
 
     def start(version: str | None = None, **options: Any) -> ApacheKafka:
@@ -59,7 +59,7 @@ def apache_kafka_factory() -> Iterator[KafkaFactory]:
 
 
 def _close(begun: int) -> None:
-    """End what the factory made after so many."""
+    """End the Kafkas that the factory made after the first `begun`."""
     for kafka in _MADE[begun:]:
         kafka.close()
         _STARTED.remove(kafka)
@@ -68,7 +68,7 @@ def _close(begun: int) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Notes which brokers are the test's own."""
+    """Note which brokers belong to the test."""
     item.stash[_IN_TEST] = len(_MADE)
     return (yield)
 
@@ -77,7 +77,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the brokers' last words to a failure, then ends the brokers of the test."""
+    """Add the end of the brokers' logs to a failure, then end the brokers of the test."""
     report = yield
     if report.failed:
         report.sections += [("Kafka", kafka.log_tail()) for kafka in _STARTED if kafka.nodes]

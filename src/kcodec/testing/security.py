@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a test's Kafka guards its listener for clients: TLS, SASL, users, an authorizer; and how clients get in."""
+"""The security of a test Kafka's listener for clients: TLS, SASL, users, an authorizer; and the options of clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kcodec.testing.tokens import TokenServer, unsigned_token
 __all__ = ["MECHANISMS", "USERS", "ListenerSecurity"]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-# Name -> password. The authorizer allows admin everything, as it does whoever comes by the other listeners.
+# Name -> password. The authorizer allows admin everything, as it does every client of the other listeners.
 USERS = {"admin": "admin-secret", "alice": "alice-secret", "bob": "bob-secret"}
 SUPER_USERS = "User:ANONYMOUS;User:admin"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -32,7 +32,8 @@ MODULES = {
 
 
 class ListenerSecurity:
-    """See ApacheKafka, whose arguments these are. Raises ValueError for an unknown mechanism and what cannot work."""
+    """The security arguments of ApacheKafka. Raises ValueError for an unknown mechanism or an impossible
+    combination."""
 
     def __init__(
         self,
@@ -46,11 +47,13 @@ class ListenerSecurity:
         chosen = MECHANISMS if sasl is True else tuple(names_of(sasl or (), "sasl"))
         unknown = [mechanism for mechanism in chosen if mechanism not in MECHANISMS]
         if unknown:
-            raise ValueError(f"unknown SASL mechanism {unknown[0]!r}: expected some of {', '.join(MECHANISMS)}")
+            raise ValueError(f"unknown SASL mechanism {unknown[0]!r}; expected some of {', '.join(MECHANISMS)}")
         if token_server is not None and "OAUTHBEARER" not in chosen:
-            raise ValueError("a token server has no use without the SASL mechanism OAUTHBEARER")
+            raise ValueError("token_server requires the SASL mechanism OAUTHBEARER")
         if authorizer and not chosen and not (tls and has_client_certificates):
-            raise ValueError("an authorizer needs to know who asks: add sasl=, or tls= and ssl_client_auth='required'")
+            raise ValueError(
+                "authorizer requires authenticated users: add sasl=, or tls= and ssl_client_auth='required'"
+            )
         self.mechanisms = chosen
         self.users = dict(USERS if users is None else users)
         self.certificates = tls if isinstance(tls, Certificates) else Certificates() if tls else None
@@ -62,11 +65,11 @@ class ListenerSecurity:
 
     @property
     def protocol(self) -> str:
-        """As security.protocol names it."""
+        """The name in security.protocol."""
         return ("SASL_" if self.mechanisms else "") + ("SSL" if self.certificates else "PLAINTEXT")
 
     def properties(self, directory: Path) -> dict[str, Value]:
-        """What server.properties says; certificates are written below `directory`."""
+        """Return the server.properties; certificates are written below `directory`."""
         found: dict[str, Value] = {}
         if self.certificates is not None:
             self.certificates.keep_in(directory)
@@ -82,13 +85,13 @@ class ListenerSecurity:
         return found
 
     def jvm_options(self) -> list[str]:
-        """What Kafka wants on its command line: the addresses it may fetch keys from (since Kafka 4.0)."""
+        """Return JVM options that Kafka needs: the addresses from which it may fetch keys (since Kafka 4.0)."""
         if self.token_server is None:
             return []
         return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.token_server.jwks_endpoint}"]
 
     def format_options(self) -> list[str]:
-        """What kafka-storage takes so that SCRAM users exist from the start; salted here, as it reads no commas."""
+        """Return options of kafka-storage that create SCRAM users; salted here, as it does not accept commas."""
         found = []
         for mechanism in self.mechanisms:
             if mechanism.startswith("SCRAM"):
@@ -101,7 +104,7 @@ class ListenerSecurity:
         return found
 
     def client_options(self, user: str, mechanism: str | None, client_certificate: bool) -> dict[str, Any]:
-        """Options for a client of kcodec to log in as this user."""
+        """Return the options with which a client of kcodec authenticates as this user."""
         found: dict[str, Any] = {"security_protocol": self.protocol}
         if self.certificates is not None:
             found["ssl_cafile"] = str(self.certificates.authority)

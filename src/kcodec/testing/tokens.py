@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of OAuth tokens on loopback: client credentials in (RFC 6749), signed tokens out, and keys to check them by.
+"""A server of OAuth tokens on loopback: it issues signed tokens for client credentials (RFC 6749), and has the keys.
 
     with TokenServer() as server:
         kafka = ApacheKafka(sasl="OAUTHBEARER", token_server=server)
         Producer(sasl_oauthbearer_token_endpoint_url=server.token_endpoint, ...)
 
 Tokens are JSON Web Tokens signed by RS256; the keys are at `jwks_endpoint` (RFC 7517). Without such a server Kafka's
-own test validator takes unsigned tokens: `unsigned_token`.
+own test validator accepts unsigned tokens: `unsigned_token`.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ def _json_part(value: Mapping[str, Any]) -> str:
 
 
 def unsigned_token(subject: str, lifetime: float = 3600.0) -> str:
-    """A token without a signature, which Kafka takes unless it was told of a token server. lifetime: seconds."""
+    """Return a token without a signature, which Kafka accepts unless it has a token server. lifetime: seconds."""
     now = time.time()
     claims = {"sub": subject, "iat": int(now), "exp": now + lifetime}
     return f"{_json_part({'alg': 'none'})}.{_json_part(claims)}."
 
 
 class TokenServer:
-    """Answers at `token_endpoint` and `jwks_endpoint` from `with` or `start()` on.
+    """Serves `token_endpoint` and `jwks_endpoint` from `with` or `start()` on.
 
     clients:  client id -> secret; the id becomes the principal, as User:id.
     lifetime: of tokens, in seconds; may be changed at any time.
 
-    issued:   (client id, scope) of each token given out, in order.
-    refusals: how many of the next requests for tokens are answered with status 503; counts down.
+    issued:   (client id, scope) of each issued token, in order.
+    refusals: number of the next token requests that get status 503; counts down.
     """
 
     def __init__(self, clients: Mapping[str, str] | None = None, *, lifetime: float = 3600.0) -> None:
@@ -77,23 +77,23 @@ class TokenServer:
 
     @property
     def issuer(self) -> str:
-        """What tokens name as their issuer: this server's address."""
+        """The issuer in the tokens: this server's address."""
         if self._server is None:
             raise ValueError("the token server has not been started")
         return f"http://{HOST}:{self._server.server_port}"
 
     @property
     def token_endpoint(self) -> str:
-        """Where clients get tokens."""
+        """The URL at which clients get tokens."""
         return self.issuer + "/token"
 
     @property
     def jwks_endpoint(self) -> str:
-        """Where brokers get keys."""
+        """The URL at which brokers get keys."""
         return self.issuer + "/jwks"
 
     def start(self) -> None:
-        """Make a key and listen."""
+        """Create a key and listen."""
         from cryptography.hazmat.primitives.asymmetric import rsa
 
         self._key = rsa.generate_private_key(65537, 2048)
@@ -102,14 +102,14 @@ class TokenServer:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="tokens").start()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
 
     def token(self, subject: str, lifetime: float | None = None, **claims: Any) -> str:
-        """A signed token; claims are added to, or taken instead of, those it has. lifetime: seconds."""
+        """Return a signed token; `claims` are added to its claims, or replace them. lifetime: seconds."""
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import padding
 
@@ -121,7 +121,7 @@ class TokenServer:
         return f"{text}.{_base64url(self._key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
 
     def broker_properties(self) -> dict[str, str]:
-        """What server.properties says so that brokers take this server's tokens."""
+        """Return the server.properties with which brokers accept this server's tokens."""
         handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
         return {
             "listener.name.client.oauthbearer.sasl.server.callback.handler.class": handler,
@@ -131,7 +131,7 @@ class TokenServer:
         }
 
     def keys(self) -> dict[str, Any]:
-        """The public key as a JSON Web Key Set."""
+        """Return the public key as a JSON Web Key Set."""
         assert self._key is not None
         numbers = self._key.public_key().public_numbers()
         modulus = numbers.n.to_bytes((numbers.n.bit_length() + 7) // 8, "big")
@@ -140,7 +140,7 @@ class TokenServer:
         return {"keys": [{**key, "n": _base64url(modulus), "e": _base64url(exponent)}]}
 
     def grant(self, client_id: str, secret: str, scope: str) -> tuple[int, dict[str, Any]]:
-        """(HTTP status, answer) to a request for a token."""
+        """Return the HTTP status and the response to a request for a token."""
         if self.refusals > 0:
             self.refusals -= 1
             return 503, {"error": "temporarily_unavailable"}
@@ -173,7 +173,7 @@ def _handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
             self._answer(*tokens.grant(client_id, secret, form.get("scope", "")))
 
         def _credentials(self, form: dict[str, str]) -> tuple[str, str]:
-            """From the header Authorization (each part encoded as in a form, RFC 6749 2.3.1), else from the form."""
+            """Return the credentials in the header Authorization (form-encoded, RFC 6749 2.3.1), or in the form."""
             kind, _, encoded = self.headers.get("Authorization", "").partition(" ")
             if kind.lower() == "basic":
                 client_id, _, secret = base64.b64decode(encoded).decode().partition(":")
@@ -189,6 +189,6 @@ def _handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name of the base class
-            """Tests do not want a line a request."""
+            """Log nothing, as tests need no line for each request."""
 
     return Handler

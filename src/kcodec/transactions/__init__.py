@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flows of a transactional producer: state table, manager, requests, shared transactions."""
+"""The flows of a transactional producer: states, transaction manager, requests, shared transactions."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EndTxn: commit or abort, and what its outcome is.
+"""EndTxn: commit or abort a transaction, and determine its outcome.
 
 An EndTxn without a response is repeated with the same (producer id, epoch, result) until the deadline: a broker that
-has carried it out responds to the repeat with success. An outcome that is not known then is reported as unknown, never
-as success. In the old flow the epoch stays the same, in the new one (KIP-890, EndTxn version 5) the response has the
-next.
+has processed it responds to the repeat with success. If the outcome is still unknown then, it is reported as unknown,
+never as success. In the old flow the epoch stays the same; in the new flow (KIP-890, EndTxn version 5) the response has
+the next epoch.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ NEW_FLOW_VERSION = 5
 def end_transaction(
     cluster: Cluster, ending: Ending, is_commit: bool, deadline: float
 ) -> Flow[ProducerIdAndEpoch | None]:
-    """Commit or abort; return the (producer id, epoch) of the next transaction, None where that takes InitProducerId.
+    """Commit or abort. Return the (producer id, epoch) of the next transaction, None if that needs InitProducerId.
 
-    A commit that the coordinator refuses, and has carried out as DescribeTransactions says, is a commit. Raise Failed
-    with the disposition; AuthenticationError when nothing was sent.
+    If the coordinator rejects a commit but DescribeTransactions shows that it is committed, it counts as a commit.
+    Raise Failed with the disposition; AuthenticationError when nothing was sent.
     """
     word = "commit" if is_commit else "abort"
     doing = f"EndTxn ({word}) of {ending.transactional_id!r}"
@@ -51,11 +51,11 @@ def end_transaction(
         ending.transactional_id,
         doing,
         deadline,
-        on_unanswered=ending.on_unanswered,
+        on_no_response=ending.on_no_response,
         is_uncertain=lambda code: code not in CERTAIN_CODES,
         # An open transaction stops readers until its timeout, so an abort is worth sending without a response, too.
         is_sent_late=not is_commit,
-        unanswered=int(is_commit and ending.is_commit_unanswered),
+        unconfirmed=int(is_commit and ending.is_commit_unconfirmed),
     )
     try:
         code, following = yield from _send(coordinator, ending, is_commit)
@@ -68,7 +68,7 @@ def end_transaction(
         return None
     refused = yield from _refused_commit(coordinator, ending, code)
     if refused.is_committed and not ending.is_shared:
-        log.info("%s was refused with error %d, and is committed: %s", doing, code, refused.error)
+        log.info("%s was rejected with error %d, but the transaction is committed: %s", doing, code, refused.error)
         return None
     raise refused
 
@@ -91,69 +91,73 @@ def _send(coordinator: CoordinatorCall, ending: Ending, is_commit: bool) -> Flow
     return code, following
 
 
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests"
+
+
 def _without_response(coordinator: CoordinatorCall, is_commit: bool, error: BaseException) -> Failed:
     doing = coordinator.doing
-    if not coordinator.unanswered:
+    if not coordinator.unconfirmed:
         return Failed(TransactionDisposition.INTERRUPTED, error.error if isinstance(error, Failed) else error)
     if is_commit:
         return Failed(
-            TransactionDisposition.UNANSWERED,
+            TransactionDisposition.UNCONFIRMED,
             UnknownOutcomeError(
-                f"{doing}: asked {coordinator.unanswered} times and not answered for certain; the transaction may be "
-                f"committed, or aborted, or still open. The last was: {error}",
+                f"{doing}: the outcome is unknown after {_requests(coordinator.unconfirmed)} without a response; the "
+                f"transaction may be committed, aborted or still open. The last error: {error}",
                 possibly_sent=True,
             ),
         )
     return Failed(
-        TransactionDisposition.UNANSWERED,
+        TransactionDisposition.UNCONFIRMED,
         DeliveryTimeoutError(
-            f"{doing}: not confirmed. Nothing of the transaction will be committed; what may still be open, the next "
-            f"begin aborts, or the coordinator when its time is over. The last was: {error}",
+            f"{doing}: the abort is not confirmed. The transaction will not be committed; if it is still open, the "
+            f"next begin aborts it, or the coordinator does after its timeout. The last error: {error}",
             possibly_sent=True,
         ),
     )
 
 
 def _refused_commit(coordinator: CoordinatorCall, ending: Ending, code: int) -> Flow[Failed]:
-    """Return what a refused commit means. After a copy that got no response, an epoch that is too old says nothing
-    about that copy: it may have been committed before another producer took over. INVALID_TXN_STATE in the new flow
-    does: it was not committed."""
+    """Return what a rejected commit means. After a copy that got no response, an error that the epoch is too old says
+    nothing about that copy: it may have been committed before another producer took over. INVALID_TXN_STATE in the new
+    flow does: the transaction was not committed."""
     doing, is_fenced = coordinator.doing, code in FENCED_CODES
     failed = failure("EndTxn", code, doing, resource=ending.transactional_id)
     if is_fenced or code == ErrorCode.INVALID_TXN_STATE:
         found = yield from investigate(coordinator.cluster, ending, doing, code, coordinator.deadline)
         if is_fenced or ending.is_new_flow or ending.is_shared or found.is_committed:
             failed = found
-    is_lost = coordinator.unanswered > 0 and (is_fenced or code == ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    is_lost = coordinator.unconfirmed > 0 and (is_fenced or code == ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     return _unknown(doing, failed) if is_lost and not failed.is_committed else failed
 
 
 def _unknown(doing: str, last: Failed) -> Failed:
-    """Return the failure of an unknown outcome. last: what the response to the last copy means; where that leaves the
-    producer usable, so does this."""
+    """Return the failure of an unknown outcome. last: the meaning of the response to the last copy. If the producer is
+    still usable after that, it is usable after this failure."""
     unknown = UnknownOutcomeError(
-        f"{doing}: a copy of the commit went unanswered, what came later was refused: {last.error}. The transaction "
-        "may have been committed before that",
+        f"{doing}: the outcome is unknown: one request got no response, and a later one was rejected: {last.error}. "
+        "The transaction may have been committed before that",
         possibly_sent=True,
     )
     unknown.__cause__ = last.error
     is_fatal = last.disposition is TransactionDisposition.FATAL
-    return Failed(TransactionDisposition.FATAL if is_fatal else TransactionDisposition.UNANSWERED, unknown)
+    return Failed(TransactionDisposition.FATAL if is_fatal else TransactionDisposition.UNCONFIRMED, unknown)
 
 
 def _check_refused_abort(coordinator: CoordinatorCall, ending: Ending, code: int) -> Flow[None]:
-    """Raise Failed where another producer took over, or the transaction was committed; otherwise nothing is open any
-    more (the coordinator timed the transaction out, or nothing was ever added to it)."""
+    """Raise Failed if another producer took over, or the transaction was committed. Otherwise nothing is open any more:
+    the coordinator timed the transaction out, or nothing was ever added to it."""
     doing, is_invalid = coordinator.doing, code == ErrorCode.INVALID_TXN_STATE
     failed = failure("EndTxn", code, doing, resource=ending.transactional_id)
-    if is_invalid and not (ending.is_commit_unanswered or ending.is_new_flow or ending.is_shared):
+    if is_invalid and not (ending.is_commit_unconfirmed or ending.is_new_flow or ending.is_shared):
         return
     found = failed
-    if code in FENCED_CODES or (is_invalid and (ending.is_commit_unanswered or ending.is_shared)):
+    if code in FENCED_CODES or (is_invalid and (ending.is_commit_unconfirmed or ending.is_shared)):
         found = yield from investigate(coordinator.cluster, ending, doing, code, coordinator.deadline)
     if found.is_committed:
         raise found
-    if is_invalid and ending.is_commit_unanswered:
+    if is_invalid and ending.is_commit_unconfirmed:
         raise _unknown(doing, failed)
     # InitProducerId, which comes next, aborts what may be open, too.
     if found.disposition not in {TransactionDisposition.ABORT, TransactionDisposition.EMPTY}:

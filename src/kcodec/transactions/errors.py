@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an error code of a transactional request means for the producer: a table for each request, and error texts.
+"""The meaning of error codes in transactional requests for the producer: a table for each request, and error texts.
 
-After Kafka's TransactionManager and KIP-1050; where Java's producer fails although an abort would be enough, the
-abort is chosen. Requests that may succeed later are repeated by `kcodec.transactions.requests` and do not come here.
+The tables follow Kafka's TransactionManager and KIP-1050. If Java's producer fails although an abort would be enough,
+the abort is chosen here. `kcodec.transactions.requests` repeats requests that may succeed later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
 
 class TransactionDisposition(Enum):
-    """What is to become of the transaction and its producer."""
+    """The effect of an error on the transaction and its producer."""
 
     #: Abort, then continue.
     ABORT = "abort"
@@ -33,7 +33,7 @@ class TransactionDisposition(Enum):
     #: The epoch is too old: another instance took over, or the coordinator's time-out; `kcodec.transactions.fencing`.
     INVESTIGATE = "investigate"
     #: EndTxn was sent, and its outcome is unknown.
-    UNANSWERED = "unanswered"
+    UNCONFIRMED = "unconfirmed"
     #: The deadline came before EndTxn was sent.
     INTERRUPTED = "interrupted"
     #: EndTxn found that nothing was written under this epoch.
@@ -41,8 +41,8 @@ class TransactionDisposition(Enum):
 
 
 class Failed(Exception):
-    """Inside flows: what failed, and what it means. The public API raises `error`. is_committed: another process
-    committed it."""
+    """Inside flows: the error and its disposition. The public API raises `error`. is_committed: another process
+    committed the transaction."""
 
     def __init__(
         self, disposition: TransactionDisposition, error: BaseException, *, is_committed: bool = False
@@ -112,16 +112,16 @@ _AUTHORIZATION = frozenset(
 
 
 def disposition_of(request: str, code: int) -> TransactionDisposition:
-    """Look the code up in the table."""
+    """Return the disposition of the code from the table."""
     rows = DISPOSITIONS[request]
     return rows.get(code, rows[None])
 
 
 def failure(request: str, code: int, doing: str, *, resource: object = None, message: str | None = None) -> Failed:
-    """Return the failure that a response with this code means; it is not raised.
+    """Return the failure for a response with this code; it is not raised.
 
-    A missing permission is an AuthorizationError whose remedy is "stop", also where an abort leaves the producer
-    usable: the same call fails again until the permission is granted.
+    A missing permission is an AuthorizationError whose remedy is "stop", even if an abort leaves the producer usable:
+    the same call fails again until the permission is granted.
     """
     disposition = disposition_of(request, code)
     remedy, kind = ("stop", None) if code in _AUTHORIZATION else (_REMEDIES[disposition], _KINDS[disposition])
@@ -129,17 +129,17 @@ def failure(request: str, code: int, doing: str, *, resource: object = None, mes
     return Failed(disposition, error)
 
 
-def fenced(doing: str, code: int, transactional_id: str, *, is_init_unanswered: bool = False) -> ProducerFencedError:
+def fenced(doing: str, code: int, transactional_id: str, *, is_init_unconfirmed: bool = False) -> ProducerFencedError:
     """Return the error for a transactional id that another producer uses.
 
-    is_init_unanswered: an InitProducerId of this producer got no response. A late copy of it bumps the epoch as another
-    producer would, so that a service that stopped would stay down for one late packet: the remedy is "recreate".
+    is_init_unconfirmed: an InitProducerId of this producer got no response. A late copy of it bumps the epoch as
+    another producer would. One late packet must not stop a service for good, so the remedy is "recreate".
     """
     advice = (
-        "One id belongs to one live instance: stop this one, or give it a transactional_id that no other uses (created "
-        "again with the same id, it would fence the other in turn)"
+        "A transactional_id belongs to one live instance: stop this one, or give it another transactional_id (created "
+        "again with the same id, it would in turn fence the other)"
     )
-    if is_init_unanswered:
+    if is_init_unconfirmed:
         advice = (
             "It may have been this producer itself: one of its InitProducerId requests got no response, and a late "
             "copy of it bumps the epoch. Close this producer and create it again; if it is fenced again, another live "
@@ -150,7 +150,7 @@ def fenced(doing: str, code: int, transactional_id: str, *, is_init_unanswered: 
         f"write. {advice}",
         code=code,
         name=error_code(code).name,
-        remedy="recreate" if is_init_unanswered else "stop",
+        remedy="recreate" if is_init_unconfirmed else "stop",
         resource=transactional_id,
     )
 
@@ -158,14 +158,14 @@ def fenced(doing: str, code: int, transactional_id: str, *, is_init_unanswered: 
 def abortable(
     text: str, code: int, resource: object, kind: type[BrokerError] = AbortableTransactionError
 ) -> BrokerError:
-    """Return an error with this text after which the transaction is to be aborted."""
+    """Return an error with this text, after which the transaction must be aborted."""
     return kind(text, code=code, name=error_code(code).name, remedy="abort", resource=resource)
 
 
 def was_committed(doing: str, code: int, transactional_id: str) -> BrokerError:
-    """Return the error for a transaction that the coordinator committed, whatever the last response said."""
+    """Return the error for a transaction that the coordinator committed, although the last response was an error."""
     text = (
-        f"{doing}: DescribeTransactions says that the transaction of transactional_id {transactional_id!r} was "
+        f"{doing}: DescribeTransactions reports that the transaction of transactional_id {transactional_id!r} was "
         "committed; begin the next one"
     )
     return abortable(text, code, transactional_id)
@@ -181,7 +181,7 @@ def ended_elsewhere(doing: str, code: int, transactional_id: str, how: str) -> B
 
 
 def timed_out(doing: str, code: int, transactional_id: str, timeout_ms: int) -> BrokerError:
-    """Return the error for a transaction that the coordinator ended."""
+    """Return the error for a transaction that the coordinator aborted because of its timeout."""
     text = (
         f"{doing}: the transaction of transactional_id {transactional_id!r} was open for longer than "
         f"transaction_timeout_ms={timeout_ms}, so the coordinator aborted it; no other producer took over. Abort, and "
@@ -194,8 +194,8 @@ def timeout_refused(transactional_id: str, timeout_ms: int) -> FatalTransactionE
     """Return the error for INVALID_TRANSACTION_TIMEOUT of InitProducerId."""
     code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
     return FatalTransactionError(
-        f"InitProducerId of {transactional_id!r}: the broker refuses transaction_timeout_ms={timeout_ms}: it must be "
-        "above 0 and at most the broker's transaction.max.timeout.ms (900000 unless it was changed)",
+        f"InitProducerId of {transactional_id!r}: the broker rejects transaction_timeout_ms={timeout_ms}; it must be "
+        "above 0 and at most the broker's transaction.max.timeout.ms (default 900000)",
         code=code,
         name=code.name,
         remedy="stop",
@@ -216,7 +216,7 @@ def not_written(transactional_id: str, partition: TopicPartition, error: BaseExc
 
 
 def code_of(error: BaseException) -> int:
-    """Return Kafka's code that says best why a record was not written."""
+    """Return Kafka's code that best describes why a record was not written."""
     if isinstance(error, BrokerError):
         return error.code
     if isinstance(error, EncodeError):

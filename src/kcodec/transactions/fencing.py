@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why an epoch is too old, or a transaction gone: DescribeTransactions (KIP-664) says it, as the error code does not.
+"""The reason why an epoch is too old or a transaction gone, from DescribeTransactions (KIP-664).
 
-A time-out of the coordinator raises the epoch by one and leaves the transaction aborted. Another instance that takes
-the transactional id over raises it by two, or by one where nothing was open; on its way there it leaves, for some
-10 ms, the same traces as a time-out, so a transaction has timed out only if it was open for long enough, too. Below
-transaction version 2 the end of a transaction keeps the epoch, from version 2 on it raises it by one.
+A timeout in the coordinator bumps the epoch by one and leaves the transaction aborted. Another instance that takes over
+the transactional id bumps it by two, or by one if nothing was open. While that happens, for some 10 ms, it looks the
+same as a timeout, so a transaction only counts as timed out if it was open for long enough, too. Below transaction
+version 2 the end of a transaction keeps the epoch, from version 2 on it bumps it by one.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ INVESTIGATION_SECONDS = 3.0
 
 
 class TransactionStatus(NamedTuple):
-    """What the coordinator says of a transactional id.
+    """The coordinator's state of a transactional id.
 
-    state:      Kafka's name, "Ongoing".
+    state:      Kafka's name, such as "Ongoing".
     timeout_ms: transaction_timeout_ms of its last InitProducerId.
-    start_ms:   wall clock of the broker when the transaction began, -1 where none is open.
+    start_ms:   wall clock of the broker when the transaction began, -1 if none is open.
     partitions: topic -> its partitions in the open transaction, internal topics included.
     """
 
@@ -52,28 +52,29 @@ class TransactionStatus(NamedTuple):
 
     def is_one_past(self, producer: ProducerIdAndEpoch) -> bool:
         """Return whether the epoch is one higher than this one: the transaction was ended, and no other producer took
-        the id over."""
+        over the id."""
         return self.producer == (producer.producer_id, producer.producer_epoch + 1)
 
     @property
     def is_ending(self) -> bool:
-        """Whether the markers of its end are being written."""
+        """Whether its end markers are being written."""
         return self.state in {"PrepareCommit", "PrepareAbort"}
 
     @property
     def is_aborted(self) -> bool:
-        """Whether the last transaction was aborted, or is being."""
+        """Whether the last transaction was aborted, or is being aborted."""
         return self.state in {"PrepareAbort", "CompleteAbort", "PrepareEpochFence"}
 
     @property
     def is_committed(self) -> bool:
-        """Whether the last transaction was committed, or is being."""
+        """Whether the last transaction was committed, or is being committed."""
         return self.state in {"PrepareCommit", "CompleteCommit"}
 
     def has_ended(self, producer: ProducerIdAndEpoch, is_new_flow: bool) -> bool:
-        """Return whether the last transaction of this (id, epoch) was committed or aborted, by EndTxn or by time-out.
+        """Return whether the last transaction of this (id, epoch) was committed or aborted, by EndTxn or by a timeout.
 
-        Old flow: an end keeps the epoch, a time-out raises it; so this holds for an epoch that had one transaction.
+        In the old flow an end keeps the epoch and a timeout bumps it, so this is valid for an epoch with one
+        transaction.
         """
         if self.is_one_past(producer):
             return self.is_aborted or (is_new_flow and self.is_committed)
@@ -83,8 +84,8 @@ class TransactionStatus(NamedTuple):
 def describe_transaction(
     cluster: Cluster, transactional_id: str, deadline: float, *, is_quiet: bool = False
 ) -> Flow[TransactionStatus | None]:
-    """Return what the coordinator says; None where it is not available (a broker before 3.0, no permission, no
-    response), which is logged at INFO, or at DEBUG if `is_quiet`."""
+    """Return the coordinator's state. None if it is not available (a broker before 3.0, no permission, no response),
+    which is logged at INFO, or at DEBUG if `is_quiet`."""
     level = logging.DEBUG if is_quiet else logging.INFO
     from kcodec.protocol.messages.transactions import DescribeTransactionsRequest
 
@@ -113,24 +114,23 @@ def describe_transaction(
 
 def _state_of(message: Any) -> Any:
     if not message.transaction_states:
-        raise DecodeError("the response to DescribeTransactions lacks the requested transactional id")
+        raise DecodeError("the DescribeTransactions response does not include the requested transactional id")
     return message.transaction_states[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """A transaction that is to end, or that an error says has ended.
+    """A transaction that is to end, or that has ended according to an error.
 
-    producer:      the (id, epoch) that it was written under.
-    is_new_flow:   whether it was written in the flow of transaction version 2.
-    is_shared:     whether others may have its handle, and end it.
-    timeout_ms:    its time-out, for the text of errors where the coordinator does not say.
-    is_over_time:  returns whether it was open for longer, by the clock that there is.
-    on_unanswered: called for each copy of EndTxn that got no response.
-    is_commit_unanswered: a copy of EndTxn (commit) of an earlier call got no response.
-    is_init_unanswered:   a copy of our own InitProducerId did not, it may arrive late and fence us.
-    is_added:      partitions, records or offsets of this very transaction were acknowledged, so that the coordinator
-                   knows of it.
+    producer:      the (id, epoch) that it was written with.
+    is_new_flow:   whether it uses the flow of transaction version 2.
+    is_shared:     whether other processes may have its handle and end it.
+    timeout_ms:    its timeout, for error texts if the coordinator does not report it.
+    is_over_time:  returns whether it was open for longer than that, by the available clock.
+    on_no_response: called for each copy of EndTxn that got no response.
+    is_commit_unconfirmed: a copy of EndTxn (commit) of an earlier call got no response.
+    is_init_unconfirmed:   a copy of our own InitProducerId got no response; it may arrive late and fence us.
+    is_added:      partitions, records or offsets of this transaction were acknowledged, so the coordinator knows it.
     """
 
     transactional_id: str
@@ -139,43 +139,45 @@ class Ending:
     is_shared: bool
     timeout_ms: int
     is_over_time: Callable[[TransactionStatus | None], bool]
-    on_unanswered: Callable[[], None] = lambda: None
-    is_commit_unanswered: bool = False
-    is_init_unanswered: bool = False
+    on_no_response: Callable[[], None] = lambda: None
+    is_commit_unconfirmed: bool = False
+    is_init_unconfirmed: bool = False
     is_added: bool = False
 
 
 def investigate(cluster: Cluster, ending: Ending, doing: str, code: int, deadline: float | None = None) -> Flow[Failed]:
-    """Return what INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_TXN_STATE or TRANSACTION_ABORTABLE means for this
-    transaction: timed out, committed, ended elsewhere, empty, or fenced.
+    """Return the meaning of INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_TXN_STATE or TRANSACTION_ABORTABLE for
+    this transaction: timed out, committed, ended elsewhere, empty, or fenced.
 
-    deadline: of the call that met the error, by the cluster's clock; None in the background.
+    deadline: of the call that got the error, by the cluster's clock; None in the background.
     """
-    who = ending.transactional_id
+    transactional_id = ending.transactional_id
     until = cluster.clock() + INVESTIGATION_SECONDS
-    found = yield from describe_transaction(cluster, who, until if deadline is None else min(until, deadline))
-    by_another = fenced(doing, code, who, is_init_unanswered=ending.is_init_unanswered)
+    found = yield from describe_transaction(
+        cluster, transactional_id, until if deadline is None else min(until, deadline)
+    )
+    by_another = fenced(doing, code, transactional_id, is_init_unconfirmed=ending.is_init_unconfirmed)
     if found is None:
         if ending.is_over_time(None):
-            return Failed(TransactionDisposition.ABORT, timed_out(doing, code, who, ending.timeout_ms))
+            return Failed(TransactionDisposition.ABORT, timed_out(doing, code, transactional_id, ending.timeout_ms))
         return Failed(TransactionDisposition.FATAL, by_another)
     if found.is_one_past(ending.producer) and found.is_aborted and ending.is_over_time(found):
-        return Failed(TransactionDisposition.ABORT, timed_out(doing, code, who, found.timeout_ms))
+        return Failed(TransactionDisposition.ABORT, timed_out(doing, code, transactional_id, found.timeout_ms))
     if ending.is_shared and found.has_ended(ending.producer, ending.is_new_flow):
-        error = ended_elsewhere(doing, code, who, "committed" if found.is_committed else "aborted")
+        error = ended_elsewhere(doing, code, transactional_id, "committed" if found.is_committed else "aborted")
         return Failed(TransactionDisposition.ABORT, error, is_committed=found.is_committed)
     if _is_committed(found, ending):
-        return Failed(TransactionDisposition.ABORT, was_committed(doing, code, who), is_committed=True)
+        return Failed(TransactionDisposition.ABORT, was_committed(doing, code, transactional_id), is_committed=True)
     if found.producer != ending.producer:
         return Failed(TransactionDisposition.FATAL, by_another)
     # The coordinator has the epoch as we have it: nothing was written, or a leader has reasons of its own.
     is_empty = code == ErrorCode.INVALID_TXN_STATE and found.state != ONGOING
-    plain = broker_error(code, doing, resource=who, remedy="abort", kind=AbortableTransactionError)
+    plain = broker_error(code, doing, resource=transactional_id, remedy="abort", kind=AbortableTransactionError)
     return Failed(TransactionDisposition.EMPTY if is_empty else TransactionDisposition.ABORT, plain)
 
 
 def investigate_failed(cluster: Cluster, ending: Ending, failed: Failed, deadline: float | None = None) -> Flow[Failed]:
-    """Return what a failed request means: `failed` itself, unless it only said that the epoch is too old."""
+    """Return what a failed request means: `failed` itself, unless it only reports that the epoch is too old."""
     if failed.disposition is not TransactionDisposition.INVESTIGATE:
         return failed
     code = getattr(failed.error, "code", ErrorCode.PRODUCER_FENCED)
@@ -186,9 +188,9 @@ def investigate_failed(cluster: Cluster, ending: Ending, failed: Failed, deadlin
 def _is_committed(found: TransactionStatus, ending: Ending) -> bool:
     """Return whether the coordinator committed this very transaction.
 
-    The epoch alone does not say so. Below transaction version 2 it names all transactions since InitProducerId, and
-    from there on a producer that speaks an older protocol may have taken the id over and committed under the next
-    epoch. Once something was acknowledged as added to this transaction, its state left that of the one before, and
-    taking the id over bumps the epoch by two.
+    The epoch alone does not show that. Below transaction version 2 all transactions since InitProducerId have the same
+    epoch. From version 2 on, a producer with an older protocol may have taken over the id and committed with the next
+    epoch. Once something was acknowledged as added to this transaction, its state is no longer that of the previous
+    one, and taking over the id bumps the epoch by two.
     """
     return ending.is_added and found.is_committed and found.has_ended(ending.producer, ending.is_new_flow)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction, many processes: the handle that its owner gives to the writers, and the receipts they return."""
+"""One transaction of many processes: the handle that its owner gives to the writers, and the receipts they return."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ HIGHEST_SEQUENCE = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class TransactionHandle:
-    """An open transaction by its name: enough to write into it, to commit it and to abort it, from any process and
-    after any restart. It is no secret, but a process that has it and may reach the brokers can do all three.
+    """The identity of an open transaction. It is enough to write to it, to commit it and to abort it, from any process
+    and after any restart. It is not a secret, but a process that has it and can reach the brokers can do all three.
 
-    transaction_version: the finalized feature level that it was begun at; it decides which flow is spoken.
+    transaction_version: the finalized feature level at its begin, which selects the transaction flow.
     """
 
     transactional_id: str
@@ -45,17 +45,18 @@ class TransactionHandle:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"not the handle of a transaction: {error}") from None
+            raise ValueError(f"invalid transaction handle: {error}") from None
         names = {field.name for field in fields(cls)}
         if not isinstance(found, dict) or set(found) != names:
-            raise ValueError(f"not the handle of a transaction: expected an object with {', '.join(sorted(names))}")
+            raise ValueError(f"invalid transaction handle: expected an object with {', '.join(sorted(names))}")
         return cls(**found)
 
 
 class WriterReceipt(Mapping[TopicPartition, tuple[int, int]]):
-    """What a TransactionWriter has written: partition -> (records, last sequence), (0, -1) where it wrote nothing.
+    """What a TransactionWriter has written: partition -> (records, last sequence), (0, -1) if it wrote nothing there.
 
-    Every record of it was acknowledged: a writer with one that was not gives no receipt. Frozen; equality; pickles.
+    Every record was acknowledged: a writer with an unacknowledged record gives no receipt. Frozen, comparable,
+    picklable.
     """
 
     __slots__ = ("_partitions",)
@@ -95,13 +96,13 @@ class WriterReceipt(Mapping[TopicPartition, tuple[int, int]]):
 
     @property
     def records_count(self) -> int:
-        """Over all partitions."""
+        """The number of records in all partitions."""
         return sum(records for records, _ in self._partitions.values())
 
 
 def check_receipts(receipts: Iterable[WriterReceipt] | WriterReceipt) -> dict[TopicPartition, int]:
-    """Return partition -> records, of all receipts. Raise ValueError if two writers wrote to one partition: its records
-    are mixed then, and only an abort is safe."""
+    """Return partition -> records of all receipts. Raise ValueError if two writers wrote to one partition: their
+    records are then interleaved, and only an abort is safe."""
     found: dict[TopicPartition, int] = {}
     for receipt in [receipts] if isinstance(receipts, WriterReceipt) else receipts:
         if not isinstance(receipt, WriterReceipt):
@@ -109,7 +110,7 @@ def check_receipts(receipts: Iterable[WriterReceipt] | WriterReceipt) -> dict[To
         for partition, (records, _) in receipt.items():
             if records and found.get(partition):
                 raise ValueError(
-                    f"two writers wrote to {partition} under one handle: abort the transaction "
+                    f"two writers wrote to {partition} with one handle: abort the transaction "
                     "(abort_transaction), and write it again with one writer for each partition"
                 )
             found[partition] = found.get(partition, 0) + records

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """InitProducerId for a transactional id.
 
-The first InitProducerId of a producer names no epoch: it takes the id over, fences the producer that had it and aborts
-what that left open. Every later one names the (producer id, epoch) that we had (KIP-360): it succeeds only while no
-other producer took over, so two live instances with one id never fence each other in turn.
+The first InitProducerId of a producer names no epoch: it takes over the id, fences the previous producer and aborts its
+open transaction. Every later one names the last (producer id, epoch) (KIP-360) and succeeds only while no other
+producer has taken over, so two live instances with one id do not fence each other in turn.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def init_producer_id(
     timeout_ms: int,
     expected: ProducerIdAndEpoch | None,
     deadline: float,
-    on_unanswered: Callable[[], None],
+    on_no_response: Callable[[], None],
     *,
-    is_init_unanswered: bool,
+    is_init_unconfirmed: bool,
     concurrent_backoff: float = CONCURRENT_BACKOFF,
 ) -> Flow[ProducerIdAndEpoch]:
-    """Return the (producer id, epoch) of the transactions to come; what was open under the id is aborted.
+    """Return the (producer id, epoch) of the next transactions, and abort what was open with the id.
 
-    expected:      what we had before; None takes the id over.
-    on_unanswered: called for each copy that got no response: it may arrive late.
-    is_init_unanswered: whether a copy of an earlier call got no response.
-    concurrent_backoff: the first pause while the last transaction of the id is being ended.
+    expected:      the last (producer id, epoch); None takes over the id.
+    on_no_response: called for each copy that got no response and may arrive late.
+    is_init_unconfirmed: whether a copy of an earlier call got no response.
+    concurrent_backoff: the first pause while the last transaction of the id is being completed.
 
     UNKNOWN_SERVER_ERROR is retried until the deadline: the coordinator may have bumped the epoch or not, and a retry
     that names the same epoch is safe in both cases.
@@ -60,7 +60,7 @@ def init_producer_id(
         transactional_id,
         doing,
         deadline,
-        on_unanswered=on_unanswered,
+        on_no_response=on_no_response,
         is_uncertain=lambda code: code == ErrorCode.UNKNOWN_SERVER_ERROR,
         concurrent_backoff=concurrent_backoff,
     )
@@ -73,8 +73,8 @@ def init_producer_id(
         if status is not None and status.is_aborted and status.is_one_past(expected):
             code, found = yield from _send(coordinator, timeout_ms, status.producer)
         if code in FENCED_CODES:
-            is_init_unanswered = is_init_unanswered or coordinator.unanswered > 0
-            error = fenced(doing, code, transactional_id, is_init_unanswered=is_init_unanswered)
+            is_init_unconfirmed = is_init_unconfirmed or coordinator.unconfirmed > 0
+            error = fenced(doing, code, transactional_id, is_init_unconfirmed=is_init_unconfirmed)
             raise Failed(TransactionDisposition.FATAL, error)
     if code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         raise Failed(TransactionDisposition.FATAL, timeout_refused(transactional_id, timeout_ms))

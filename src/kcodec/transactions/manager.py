@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A transactional producer: its identity and state, and the calls of its application (Kafka: TransactionManager).
 
-The sender sees a `ProducerIdSource`. The calls are flows: initialize, begin, offsets, commit, abort. Next to them a
-background flow runs: AddPartitionsToTxn for the records that wait for it (old flow), why an epoch is too old, the
-warning before a transaction's time is over.
+The sender uses it as a `ProducerIdManager`. The calls are flows: initialize, begin, offsets, commit, abort. Next to
+them a background flow sends AddPartitionsToTxn for records that wait for it (old flow), investigates why an epoch is
+too old, and logs the warning before a transaction times out.
 
-Which flow a transaction speaks is decided at its begin by the finalized feature transaction.version, never by the
-versions a broker offers: below level 2 a broker offers the new ones all the same and responds to them with errors
+The finalized feature transaction.version at the begin of a transaction selects its flow, not the versions that a broker
+supports: below level 2 a broker lists the new versions all the same and responds to them with errors
 forever.
 """
 
@@ -29,7 +29,7 @@ from kcodec.errors import (
 )
 from kcodec.flow import Flow, Signal, sleep, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
-from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, BufferedRecords, ProducerIdSource
+from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, BufferedRecords, ProducerIdManager
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions.end import end_transaction
 from kcodec.transactions.errors import (
@@ -69,22 +69,22 @@ _FLUSHING = frozenset({State.COMMITTING, State.ABORTING, State.RELEASING})
 _EVENTS = {
     TransactionDisposition.ABORT: Event.ABORTABLE,
     TransactionDisposition.FATAL: Event.FATAL,
-    TransactionDisposition.UNANSWERED: Event.UNANSWERED,
+    TransactionDisposition.UNCONFIRMED: Event.UNCONFIRMED,
     TransactionDisposition.INTERRUPTED: Event.INTERRUPTED,
     # Records were acknowledged and the coordinator knows nothing of them.
     TransactionDisposition.EMPTY: Event.FATAL,
 }
 
 
-class TransactionManager(ProducerIdSource):
-    """See the module. Calls are flows; timeout: seconds, `max_block` without one (Kafka: max.block.ms).
+class TransactionManager(ProducerIdManager):
+    """See the module. Calls are flows; timeout: seconds, `max_block` by default (Kafka: max.block.ms).
 
-    state, kept_error: by `kcodec.transactions.state`.
-    producer:          the last (id, epoch) we had, also when it may not be used any more.
-    open:              the transaction that is open, or the last one.
-    wake:              set when the background flow has to look.
-    is_epoch_spent:    the epoch must not be used for another transaction; is_epoch_used: it was for one.
-    highest_level:     of transaction.version; lower, to speak as with older brokers.
+    state, kept_error: see `kcodec.transactions.state`.
+    producer:          the last (id, epoch), also when it may not be used any more.
+    open:              the open transaction, or the last one.
+    wake:              set when the background flow has work.
+    is_epoch_spent:    the epoch must not be used for another transaction; is_epoch_used: it was used for one.
+    highest_level:     maximum of transaction.version; lower to act as with older brokers.
     """
 
     transactional_id: str
@@ -95,7 +95,7 @@ class TransactionManager(ProducerIdSource):
     ) -> None:
         super().__init__()
         if not isinstance(transactional_id, str) or not transactional_id:
-            raise ValueError("transactional_id must be a string that is not empty")
+            raise ValueError("transactional_id must be a non-empty string")
         self.cluster = cluster
         self.transactional_id = transactional_id
         self.transaction_timeout_ms = transaction_timeout_ms
@@ -107,7 +107,7 @@ class TransactionManager(ProducerIdSource):
         self.kept_error: BaseException | None = None
         self.producer: ProducerIdAndEpoch | None = None
         self.open = None
-        self.is_epoch_spent = self.is_epoch_used = self.is_init_unanswered = False
+        self.is_epoch_spent = self.is_epoch_used = self.is_init_unconfirmed = False
         self.markers = MarkerProbe(cluster, transactional_id)
 
     # States
@@ -118,18 +118,18 @@ class TransactionManager(ProducerIdSource):
         return min(self.cluster.transaction_version, self.highest_level)
 
     def attach(self, records: BufferedRecords) -> None:
-        """Accept the producer's core; called once."""
+        """Set the producer's core; called once."""
         self.records = records
         self._announce()
 
     def call(self, event: Event) -> None:
-        """Begin a call of the application: move, or raise the kept error or TransactionStateError."""
+        """Begin a call of the application: change the state, or raise the kept error or TransactionStateError."""
         if event in RAISES_KEPT_ERROR.get(self.state, ()) and self.kept_error is not None:
             raise self.kept_error.with_traceback(None)
         self.move(event)
 
     def move(self, event: Event, error: BaseException | None = None) -> None:
-        """Move to where the event leads; `error` is kept if the state it leads to keeps one."""
+        """Change to the state that the event leads to; `error` is kept if that state keeps one."""
         before = self.state
         self.state = next_state(before, event, f"the producer with transactional_id {self.transactional_id!r}")
         if self.state in RAISES_KEPT_ERROR:
@@ -143,15 +143,15 @@ class TransactionManager(ProducerIdSource):
             self._announce()
 
     def _note_lost(self) -> None:
-        """Rule the commit out after an error, unless others have the handle, or a copy of EndTxn is on its way."""
+        """Prevent the commit after an error, unless other processes have the handle, or an EndTxn is on its way."""
         transaction = self.open
-        if transaction is None or transaction.is_shared or transaction.is_commit_unanswered:
+        if transaction is None or transaction.is_shared or transaction.is_commit_unconfirmed:
             return
         if transaction.committed is None:
             transaction.committed = False
 
     def _announce(self) -> None:
-        """Let the sender, and `send`, know of a new state."""
+        """Notify the sender, and `send`, of a new state."""
         if self.records is not None:
             self.records.refuse_sends(self._refusal())
         self.changed.set()
@@ -168,26 +168,26 @@ class TransactionManager(ProducerIdSource):
     def now_open(self) -> ProducerTransaction:
         """The transaction of a state that has one."""
         if self.open is None:
-            raise TransactionStateError("no transaction was begun", state=self.state.name, event="SEND")
+            raise TransactionStateError("no transaction has begun", state=self.state.name, event="SEND")
         return self.open
 
     def note_sent(self, transaction: ProducerTransaction) -> None:
-        """Note that a request of the transaction goes out: EndTxn is due, the coordinator's clock runs."""
+        """Note that a request of the transaction is sent: EndTxn is needed, and the coordinator's clock is running."""
         transaction.is_sent = True
         if transaction.sent_at is None:
             transaction.sent_at = self.cluster.clock()
             self.wake.set()
 
     def ending(self, transaction: ProducerTransaction) -> Ending:
-        """Return the transaction, as the flows that end or investigate it need it."""
+        """Return the transaction in the form that the flows which end or investigate it need."""
 
         def is_over_time(_: object) -> bool:
             return transaction.seconds_open(self.cluster.clock()) >= self.transaction_timeout_ms / 1000
 
-        def on_unanswered() -> None:
-            transaction.is_end_unanswered = True
-            transaction.is_commit_unanswered |= self.state is State.COMMITTING
-            self.on_unanswered("EndTxn")
+        def on_no_response() -> None:
+            transaction.is_end_unconfirmed = True
+            transaction.is_commit_unconfirmed |= self.state is State.COMMITTING
+            self.on_no_response("EndTxn")
 
         return Ending(
             transactional_id=self.transactional_id,
@@ -196,27 +196,27 @@ class TransactionManager(ProducerIdSource):
             is_shared=transaction.is_shared,
             timeout_ms=self.transaction_timeout_ms,
             is_over_time=is_over_time,
-            on_unanswered=on_unanswered,
-            is_commit_unanswered=transaction.is_commit_unanswered,
-            is_init_unanswered=self.is_init_unanswered,
+            on_no_response=on_no_response,
+            is_commit_unconfirmed=transaction.is_commit_unconfirmed,
+            is_init_unconfirmed=self.is_init_unconfirmed,
             is_added=transaction.is_known,
         )
 
-    # For the sender: ProducerIdSource
+    # For the sender: ProducerIdManager
 
     @property
     def current(self) -> ProducerIdAndEpoch | None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         if self.state in {State.UNINITIALIZED, State.INITIALIZING, State.UNKNOWN_OUTCOME}:
             return None
         return self.producer
 
     def produce_highest_version(self) -> int:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         return HIGHEST_VERSION if self.open is None or self.open.is_new_flow else OLD_FLOW_PRODUCE_VERSION
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         transaction = self.open
         if transaction is None or self.state not in _WRITING or transaction.to_investigate is not None:
             return False
@@ -231,7 +231,7 @@ class TransactionManager(ProducerIdSource):
         return False
 
     def refuses(self) -> BaseException | None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         if self.state is State.ABORTING:
             return TransactionStateError(
                 f"the transaction of {self.transactional_id!r} was aborted before this record was written",
@@ -241,7 +241,7 @@ class TransactionManager(ProducerIdSource):
         return self.kept_error
 
     def on_success(self, partition: TopicPartition, records_count: int = 0, last_sequence: int = -1) -> None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         transaction = self.open
         if transaction is None:
             return
@@ -250,8 +250,8 @@ class TransactionManager(ProducerIdSource):
             self.markers.note_first_batch(transaction.seconds_open(self.cluster.clock()))
 
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
-        """See ProducerIdSource. In the old flow the next transaction gets a new epoch where it is not certain what the
-        partition has seen of this one."""
+        """See ProducerIdManager. In the old flow the next transaction gets a new epoch if it is not certain what the
+        partition has received with this one."""
         transaction = self.open
         if transaction is None:
             return
@@ -267,8 +267,8 @@ class TransactionManager(ProducerIdSource):
         else:
             self.move(Event.ABORTABLE, not_written(self.transactional_id, partition, error))
 
-    def on_unanswered(self, api: str) -> None:
-        """See ProducerIdSource: in the old flow a late copy could join the next transaction of the same epoch."""
+    def on_no_response(self, api: str) -> None:
+        """See ProducerIdManager. In the old flow a late copy could join the next transaction of the same epoch."""
         if self.open is not None and not self.open.is_new_flow and not self.is_epoch_spent:
             log.info(
                 "%s: %s got no response, so the epoch is not used for another transaction", self.transactional_id, api
@@ -276,7 +276,7 @@ class TransactionManager(ProducerIdSource):
             self.is_epoch_spent = True
 
     def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
-        """See ProducerIdSource. Why an epoch is too old is investigated first; the batch waits for that."""
+        """See ProducerIdManager. The reason why an epoch is too old is investigated first; the batch waits for that."""
         transaction = self.open
         if transaction is None or self.state not in _WRITING or code not in FENCED_CODES:
             return BatchDisposition.FAIL
@@ -288,7 +288,7 @@ class TransactionManager(ProducerIdSource):
     # Before a transaction
 
     def initialize(self, timeout: float | None = None) -> Flow[None]:
-        """Send InitProducerId: take the transactional id over; or, the second time, a new epoch while it still is ours.
+        """Send InitProducerId: take over the transactional id; on later calls get a new epoch while it still is ours.
 
         Raise ProducerFencedError, AuthorizationError, FatalTransactionError; DeliveryTimeoutError and
         AuthenticationError, after which it can be called again.
@@ -301,8 +301,8 @@ class TransactionManager(ProducerIdSource):
                 self.transaction_timeout_ms,
                 self.producer,
                 self._deadline(timeout),
-                self._init_unanswered,
-                is_init_unanswered=self.is_init_unanswered,
+                self._note_init_unconfirmed,
+                is_init_unconfirmed=self.is_init_unconfirmed,
             )
         except Failed as failed:
             self.move(Event.FATAL, failed.error)
@@ -313,8 +313,8 @@ class TransactionManager(ProducerIdSource):
         self.is_epoch_spent = self.is_epoch_used = False
         self.move(Event.INITIALIZED)
 
-    def _init_unanswered(self) -> None:
-        self.is_init_unanswered = True
+    def _note_init_unconfirmed(self) -> None:
+        self.is_init_unconfirmed = True
 
     def _deadline(self, timeout: float | None) -> float:
         return self.cluster.clock() + (self.max_block if timeout is None else timeout)
@@ -323,13 +323,13 @@ class TransactionManager(ProducerIdSource):
         return max(deadline - self.cluster.clock(), 0.0)
 
     def abandon(self, transaction: ProducerTransaction) -> None:
-        """Note that its block is over, with or without a confirmed abort: the next begin ends the transaction."""
+        """Note that its block has ended, with or without a confirmed abort: the next begin ends the transaction."""
         transaction.is_abandoned = True
 
     def begin(
         self, timeout: float | None = None, partitions: Iterable[TopicPartition] = ()
     ) -> Flow[ProducerTransaction]:
-        """Begin a transaction, after InitProducerId where that is due. partitions: added at once in the old flow."""
+        """Begin a transaction, after InitProducerId if necessary. partitions: added at once in the old flow."""
         deadline = self._deadline(timeout)
         if self.open is not None and self.open.is_abandoned and self.state in TO_ABORT:
             yield from self.abort(self._left(deadline))
@@ -356,8 +356,8 @@ class TransactionManager(ProducerIdSource):
         return transaction
 
     def begin_at_once(self) -> ProducerTransaction | None:
-        """Begin where nothing is to be sent, from any thread that holds the lock of the producer: the usual case does
-        not wait for the I/O thread. None: it takes the flow `begin`."""
+        """Begin without a request, from any thread that holds the producer's lock: the usual case does not wait for the
+        I/O thread. Return None if the flow `begin` is needed."""
         last = self.open
         is_new_flow = self.level >= NEW_FLOW_LEVEL
         if self.state is not State.READY or self.producer is None:
@@ -385,7 +385,7 @@ class TransactionManager(ProducerIdSource):
                     )
                 yield from wait(self.changed, left)
         except GeneratorExit:
-            self._give_up("its partitions were not added, as the begin was interrupted")
+            self._give_up("its partitions were not added because the begin was interrupted")
             raise
         except KcodecError as error:
             self._give_up("its partitions were not added")
@@ -397,14 +397,14 @@ class TransactionManager(ProducerIdSource):
                     yield from self.abort(self._left(deadline))
                 except KcodecError as failed:
                     log.warning(
-                        "%s: the abort after a begin that failed was not confirmed: %s", self.transactional_id, failed
+                        "%s: the abort after a failed begin was not confirmed: %s", self.transactional_id, failed
                     )
                     if failed is not error:
                         error.add_note(f"the abort after it failed, too: {failed}")
             raise
 
     def handle(self, transaction: ProducerTransaction) -> TransactionHandle:
-        """Return what other writers need for the open transaction; from now on it needs an EndTxn in any case."""
+        """Return what other writers need for the open transaction. From now on it needs an EndTxn in any case."""
         if transaction is not self.open or self.state is not State.IN_TRANSACTION:
             self.call(Event.SEND)
             raise TransactionStateError("this transaction has ended", state=self.state.name, event=Event.SEND.name)
@@ -412,10 +412,11 @@ class TransactionManager(ProducerIdSource):
         return self._share(transaction)
 
     def release(self, timeout: float | None = None) -> Flow[TransactionHandle]:
-        """Flush, and leave the transaction open for those that have its handle; this producer is to be closed then.
+        """Flush, and leave the transaction open for the processes that have its handle. Close this producer afterwards.
 
-        Raise the error that blocks the commit, DeliveryTimeoutError while records are still under way: the transaction
-        can only be aborted then. Raise TransactionStateError below transaction.version 2 where no partition was added.
+        Raise the error that blocks the commit, or DeliveryTimeoutError while records are still under way: the
+        transaction can then only be aborted. Raise TransactionStateError below transaction.version 2 if no partition
+        was added.
         """
         self.call(Event.RELEASE)
         transaction, deadline = self.now_open, self._deadline(timeout)
@@ -430,7 +431,7 @@ class TransactionManager(ProducerIdSource):
             raise
         except GeneratorExit:
             if self.state is State.RELEASING:
-                self.move(Event.INTERRUPTED, self._blocked("the call that was to release it was interrupted"))
+                self.move(Event.INTERRUPTED, self._blocked("the release was interrupted"))
             raise
         except DeliveryTimeoutError as late:
             self._advise(late)
@@ -442,8 +443,8 @@ class TransactionManager(ProducerIdSource):
     def _check_shareable(self, transaction: ProducerTransaction) -> None:
         if not transaction.is_new_flow and not transaction.added:
             raise TransactionStateError(
-                "below transaction.version 2 a transaction has a handle only after its partitions were added: name "
-                "all partitions that its writers will write to in producer.transaction(partitions=[...])",
+                "below transaction.version 2 a transaction has a handle only after its partitions were added: name all "
+                "partitions that its writers will write to in producer.transaction(partitions=[...])",
                 state=self.state.name,
                 event=Event.SEND.name,
             )
@@ -463,9 +464,10 @@ class TransactionManager(ProducerIdSource):
         *,
         highest_version: int = HIGHEST_VERSION,
     ) -> Flow[None]:
-        """Commit offsets of a group with the transaction. Only after an illegal call can it still be committed.
+        """Commit offsets of a group with the transaction. It can still be committed after an illegal call, not after
+        others.
 
-        highest_version: of TxnOffsetCommit, in the old flow; to speak as with an older broker.
+        highest_version: of TxnOffsetCommit, in the old flow; lower to act as with an older broker.
         """
         self.call(Event.SEND_OFFSETS)
         transaction, deadline = self.now_open, self._deadline(timeout)
@@ -483,7 +485,7 @@ class TransactionManager(ProducerIdSource):
                 deadline,
                 is_new_flow=transaction.is_new_flow,
                 groups=transaction.groups,
-                on_unanswered=lambda: self.on_unanswered("an offset request"),
+                on_no_response=lambda: self.on_no_response("an offset request"),
                 highest_version=highest_version,
             )
         except Failed as failed:
@@ -502,10 +504,10 @@ class TransactionManager(ProducerIdSource):
     # The end
 
     def commit(self, timeout: float | None = None) -> Flow[None]:
-        """Flush, then send EndTxn. After UnknownOutcomeError it may be called again, and sends the same EndTxn again.
+        """Flush, then send EndTxn. After UnknownOutcomeError it may be called again, and repeats the same EndTxn.
 
-        Raise the error that blocks the commit (a failed record names its partition), DeliveryTimeoutError when EndTxn
-        was not sent, UnknownOutcomeError when it was and got no response.
+        Raise the error that blocks the commit (a failed record names its partition), DeliveryTimeoutError if EndTxn was
+        not sent, UnknownOutcomeError if it was sent and got no response.
         """
         is_repeat = self.state is State.UNKNOWN_OUTCOME
         self.call(Event.COMMIT)
@@ -551,7 +553,7 @@ class TransactionManager(ProducerIdSource):
                 left = deadline - self.cluster.clock()
                 if left <= 0:
                     raise DeliveryTimeoutError(
-                        f"a request of the transaction of {self.transactional_id!r} has not got its response yet"
+                        f"a request of the transaction of {self.transactional_id!r} has got no response yet"
                     )
                 yield from wait(self.changed, left)
         except DeliveryTimeoutError as error:
@@ -560,13 +562,13 @@ class TransactionManager(ProducerIdSource):
             raise
 
     def _end(self, transaction: ProducerTransaction, *, is_commit: bool, deadline: float) -> Flow[None]:
-        """Send EndTxn, where one is due; the state moves with its outcome."""
+        """Send EndTxn if necessary; the state changes with its outcome."""
         following: ProducerIdAndEpoch | None = transaction.producer
         if transaction.is_sent:
             try:
                 following = yield from self._send_end(transaction, is_commit, deadline)
             except Failed as failed:
-                if failed.disposition is TransactionDisposition.UNANSWERED and not is_commit:
+                if failed.disposition is TransactionDisposition.UNCONFIRMED and not is_commit:
                     transaction.committed = False
                 if failed.is_committed:
                     transaction.committed = True
@@ -602,7 +604,7 @@ class TransactionManager(ProducerIdSource):
                 raise
         # A shared transaction that no writer wrote to. The abort raises the epoch: a late writer is refused and cannot
         # write to the next transaction.
-        log.info("%s: no writer wrote to the shared transaction, there is nothing to commit", self.transactional_id)
+        log.info("%s: no writer wrote to the shared transaction; there is nothing to commit", self.transactional_id)
         return (yield from end_transaction(self.cluster, ending, False, deadline))
 
     def _blocked(self, why: str) -> BrokerError:
@@ -610,7 +612,7 @@ class TransactionManager(ProducerIdSource):
         return abortable(text, ErrorCode.REQUEST_TIMED_OUT, self.transactional_id)
 
     def _advise(self, error: BaseException) -> None:
-        """Set the remedy of a call that was late and left a transaction that can only be aborted."""
+        """Set the remedy of a late call that left a transaction which can only be aborted."""
         if isinstance(error, DeliveryTimeoutError) and self.state is State.ABORTABLE_ERROR:
             error.remedy = "abort"
 
@@ -622,23 +624,24 @@ class TransactionManager(ProducerIdSource):
     def _interrupt_end(self, transaction: ProducerTransaction) -> None:
         """Note that a commit or an abort was cancelled."""
         if self.state in {State.COMMITTING, State.ABORTING}:
-            event = Event.UNANSWERED if transaction.is_end_unanswered else Event.INTERRUPTED
-            self.move(event, self._blocked("the call that was to end it was interrupted"))
+            event = Event.UNCONFIRMED if transaction.is_end_unconfirmed else Event.INTERRUPTED
+            self.move(event, self._blocked("its end was interrupted"))
 
     def close_flow(self, timeout: float | None) -> Flow[None]:
-        """Abort what is open, as the producer closes. Errors are logged, as no caller can act on them any more."""
+        """Abort an open transaction when the producer closes. Errors are logged, as no caller can handle them any
+        more."""
         if self.state not in TO_ABORT:
             return
-        log.info("%s: close aborts the transaction that is open", self.transactional_id)
+        log.info("%s: close aborts the open transaction", self.transactional_id)
         try:
             yield from self.abort(timeout)
         except KcodecError as error:
-            log.warning("the transaction that was open at close was not aborted: %s", error)
+            log.warning("close could not abort the open transaction: %s", error)
 
     # Errors
 
     def _fail(self, failed: Failed) -> None:
-        """Move by what failed; INVESTIGATE has been investigated before."""
+        """Change the state after a failure; INVESTIGATE has been investigated before."""
         error = failed.error
         if (
             failed.disposition is TransactionDisposition.FATAL
@@ -652,7 +655,7 @@ class TransactionManager(ProducerIdSource):
     # The background
 
     def run(self) -> Flow[None]:
-        """Send AddPartitionsToTxn, find out why an epoch is too old, log the warning."""
+        """Send AddPartitionsToTxn, investigate why an epoch is too old, log the warning."""
         while True:
             if self.markers.is_requested:
                 yield from self.markers.run()
@@ -698,7 +701,7 @@ class TransactionManager(ProducerIdSource):
                 transaction.producer,
                 partitions,
                 self._deadline(None),
-                on_unanswered=lambda: self.on_unanswered("AddPartitionsToTxn"),
+                on_no_response=lambda: self.on_no_response("AddPartitionsToTxn"),
                 is_over=is_over,
             )
         except Failed as failed:

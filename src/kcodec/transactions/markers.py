@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the end markers of the last transaction are written, so that records of the next one need not wait for them.
+"""The end markers of the last transaction: records of the next one are faster if they are written first.
 
-The markers follow the response to EndTxn. A leader that is to add a partition to the next transaction before they are
-there waits 20 ms (add.partitions.to.txn.retry.backoff.ms) before it looks again; DescribeTransactions shows it sooner.
+The markers are written after the response to EndTxn. A leader that has to add a partition to the next transaction
+before that waits 20 ms (add.partitions.to.txn.retry.backoff.ms) before it checks again; DescribeTransactions shows it
+sooner.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ WAITED_SECONDS = 0.018
 
 
 class MarkerProbe:
-    """The probes of one transactional id, for the new flow. is_requested: `run` is to be called."""
+    """The probes of one transactional id, for the new flow. is_requested: `run` must be called."""
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
         self.is_requested = False
@@ -38,7 +39,7 @@ class MarkerProbe:
         self._needless = self._skipped = 0
 
     def expect(self, is_large: bool) -> None:
-        """Note the end of a transaction: records that follow wait for its markers if that proved useful."""
+        """Note the end of a transaction: later records wait for its markers if that has proved useful."""
         if not self._is_available:
             return
         if self._skipped:
@@ -61,17 +62,17 @@ class MarkerProbe:
         return self._follows_at_once
 
     def note_first_batch(self, seconds: float) -> None:
-        """Skip no more probes if the first batch of a transaction waited at a leader."""
+        """Stop skipping probes if the first batch of a transaction waited at a leader."""
         if self._skipped and seconds > WAITED_SECONDS:
             self._needless = self._skipped = 0
 
     def run(self) -> Flow[None]:
-        """Wait until the markers are written, or it is late anyway."""
+        """Wait until the markers are written, or waiting no longer helps."""
         probe = yield from spawn(self._probe(), "whether markers are written")
         try:
             yield from join(probe, max(self._until - self._cluster.clock(), 0.0))
         except (TimeoutError, KcodecError) as error:
-            log.debug("%s: the end of the last transaction is not awaited: %s", self._transactional_id, error)
+            log.debug("%s: the end markers of the last transaction are not awaited: %s", self._transactional_id, error)
         self._until, self.is_requested = 0.0, False
 
     def _probe(self) -> Flow[None]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets of a consumer group inside a transaction: TxnOffsetCommit, and AddOffsetsToTxn before it in the old flow.
+"""Offsets of a consumer group in a transaction: TxnOffsetCommit, preceded by AddOffsetsToTxn in the old flow.
 
-They count with the commit, and with the generation: a member that left the group (KIP-447) is refused, and with it the
-transaction. From transaction version 2 on TxnOffsetCommit (version 5) adds the group to the transaction by itself.
+They take effect with the commit. A member that left the group (KIP-447) is rejected, and so is the transaction. From
+transaction version 2 on TxnOffsetCommit (version 5) adds the group to the transaction by itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 def check_group_metadata(group: object, stacklevel: int) -> ConsumerGroupMetadata:
-    """Return the ConsumerGroupMetadata of an argument; after a group id a warning says what it does not protect."""
+    """Return the ConsumerGroupMetadata of an argument. For a group id a warning explains the missing protection."""
     if isinstance(group, str):
         warnings.warn(
             f"offsets of group {group!r} are committed by its id alone: no generation fences them, so after a "
@@ -62,21 +62,20 @@ def commit_offsets(
     *,
     is_new_flow: bool,
     groups: set[str],
-    on_unanswered: Callable[[], None],
+    on_no_response: Callable[[], None],
     highest_version: int = HIGHEST_VERSION,
 ) -> Flow[None]:
-    """Send TxnOffsetCommit to the group's coordinator, and AddOffsetsToTxn before it in the old flow.
+    """Send TxnOffsetCommit to the group's coordinator, preceded by AddOffsetsToTxn in the old flow.
 
     groups: those that were added to the transaction already; this one is added.
 
-    Raise Failed (resource: group, topic or partition), DeliveryTimeoutError, DecodeError for a response that leaves
-    some out.
+    Raise Failed (resource: group, topic or partition), DeliveryTimeoutError, DecodeError for an incomplete response.
     """
     request_to = functools.partial(
         CoordinatorCall,
         cluster,
         deadline=deadline,
-        on_unanswered=on_unanswered,
+        on_no_response=on_no_response,
         concurrent_backoff=OWN_CONCURRENT_BACKOFF,
     )
     if not is_new_flow and group.group_id not in groups:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AddPartitionsToTxn: below transaction version 2 it comes before a transaction's first write to a partition.
+"""AddPartitionsToTxn: below transaction version 2 it precedes a transaction's first write to a partition.
 
-Versions above 3 are between brokers. If one partition is refused, the broker leaves the others alone
+Versions above 3 are between brokers. If one partition is rejected, the broker does not add the others
 (OPERATION_NOT_ATTEMPTED): they are requested again without it.
 """
 
@@ -29,11 +29,11 @@ def add_partitions(
     partitions: Iterable[TopicPartition],
     deadline: float,
     *,
-    on_unanswered: Callable[[], None],
+    on_no_response: Callable[[], None],
     is_over: Callable[[], bool],
 ) -> Flow[None]:
     """Add all of them. Raise Failed (resource: the partition, or the topic for a missing permission),
-    DeliveryTimeoutError, DecodeError for a response that leaves some out, and the last error if `is_over`."""
+    DeliveryTimeoutError, DecodeError for an incomplete response, and the last error if `is_over`."""
     doing = f"AddPartitionsToTxn of {transactional_id!r}"
     coordinator = CoordinatorCall(
         cluster,
@@ -41,7 +41,7 @@ def add_partitions(
         transactional_id,
         doing,
         deadline,
-        on_unanswered=on_unanswered,
+        on_no_response=on_no_response,
         is_over=is_over,
         concurrent_backoff=OWN_CONCURRENT_BACKOFF,
     )

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request to a coordinator, repeated until it gets a response or its time is over.
+"""One request to a coordinator, repeated until it gets a response or its deadline has passed.
 
-FindCoordinator comes first, always: on a fresh cluster it makes the internal topic, without it the response to
-InitProducerId is NOT_COORDINATOR forever. A request is repeated after a lost response and after an error that passes by
-itself; all copies of a request are equal, and those that got no response are counted: late copies may still be acted
-on.
+FindCoordinator always comes first: in a new cluster it creates the internal topic, without which the response to
+InitProducerId is NOT_COORDINATOR forever. A request is repeated after a lost response and after an error that may pass.
+All copies of a request are equal. Copies without a response are counted, as they may be processed late.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ OWN_CONCURRENT_BACKOFF = 0.001
 class CoordinatorCall:
     """One request to the coordinator of a transactional id ("transaction") or a group ("group").
 
-    doing:         what is requested, for errors: "EndTxn of 'orders'".
-    deadline:      by the cluster's clock; past it DeliveryTimeoutError is raised.
-    on_unanswered: called each time a copy that may have been sent got no response.
+    doing:         the request in error texts: "EndTxn of 'orders'".
+    deadline:      by the cluster's clock; after it DeliveryTimeoutError is raised.
+    on_no_response: called each time a copy that may have been sent got no response.
     is_over:       called before each repeat; once true, the last error is raised instead.
-    is_uncertain:  recognizes codes of a broker that may have acted on the request all the same, as if it had no
+    is_uncertain:  recognizes codes of a broker that may have processed the request all the same, as if it had no
                    response.
     concurrent_backoff: the first pause after CONCURRENT_TRANSACTIONS.
-    is_sent_late:  whether the first copy is sent also where no time is left to wait for its response.
-    unanswered:    the number of copies that may have been sent and got no response.
+    is_sent_late:  whether the first copy is sent even if no time is left to wait for its response.
+    unconfirmed:   the number of copies that may have been sent and got no response.
     """
 
     cluster: Cluster
@@ -60,12 +59,12 @@ class CoordinatorCall:
     key: str
     doing: str
     deadline: float
-    on_unanswered: Callable[[], None] = lambda: None
+    on_no_response: Callable[[], None] = lambda: None
     is_over: Callable[[], bool] = lambda: False
     is_uncertain: Callable[[int], bool] = lambda code: False
     concurrent_backoff: float = CONCURRENT_BACKOFF
     is_sent_late: bool = False
-    unanswered: int = 0
+    unconfirmed: int = 0
 
     def __post_init__(self) -> None:
         self._started = self.cluster.clock()
@@ -74,7 +73,7 @@ class CoordinatorCall:
     def send(
         self, request: Any, code_of: Callable[[Any], int], *, lowest: int = 0, highest: int = HIGHEST_VERSION
     ) -> Flow[Reply]:
-        """Return the response whose code (by `code_of` of the message) is NONE or one that does not pass.
+        """Return the response whose code (by `code_of` of the message) is NONE or an error that is not retried.
 
         Raise Failed (of FindCoordinator), DeliveryTimeoutError, AuthenticationError, UnsupportedError.
         """
@@ -82,13 +81,13 @@ class CoordinatorCall:
             node = yield from self._find()
             left = self.deadline - self.cluster.clock()
             if left <= 0 and not self.is_sent_late:
-                raise self._late("the timeout of the call was over before this request was sent")
+                raise self._late("the timeout of the call had passed before this request was sent")
             timeout = min(self.cluster.times.request, max(left, 0.0))
             try:
                 reply: Reply = yield from call(node, request, timeout=timeout, lowest=lowest, highest=highest)
             except TransportError as error:
                 if error.possibly_sent:
-                    self._note_unanswered()
+                    self._note_no_response()
                 if isinstance(error, AuthenticationError):
                     raise
                 self.cluster.forget_coordinator(self.kind, self.key)
@@ -98,7 +97,7 @@ class CoordinatorCall:
                 raise
             except (DecodeError, GeneratorExit):
                 # A response without a result, or a caller that gave up while the request was under way.
-                self._note_unanswered()
+                self._note_no_response()
                 raise
             code = code_of(reply.message)
             if code not in PASSING and not self.is_uncertain(code):
@@ -106,7 +105,7 @@ class CoordinatorCall:
             if code in COORDINATOR_GONE:
                 self.cluster.forget_coordinator(self.kind, self.key)
             if self.is_uncertain(code):
-                self._note_unanswered()
+                self._note_no_response()
             yield from self._pause(broker_error(code, self.doing, resource=self.key))
 
     def _find(self) -> Flow[int]:
@@ -118,14 +117,14 @@ class CoordinatorCall:
             is_own = self.kind == "transaction"
             raise Failed(TransactionDisposition.FATAL if is_own else TransactionDisposition.ABORT, error) from error
 
-    def _note_unanswered(self) -> None:
-        """Count a copy without a response that reports its outcome."""
-        self.unanswered += 1
-        self.on_unanswered()
+    def _note_no_response(self) -> None:
+        """Count a copy without a response, and report it."""
+        self.unconfirmed += 1
+        self.on_no_response()
 
     def _pause(self, last: BrokerError | TransportError) -> Flow[None]:
-        """Wait before the next copy; `last` is the error of the one before. Raise it, or DeliveryTimeoutError, if none
-        is to follow."""
+        """Wait before the next copy; `last` is the error of the previous one. Raise it, or DeliveryTimeoutError, if
+        there is no next copy."""
         clock, random = self.cluster.clock, self.cluster.random.random()
         if self.is_over():
             raise last
@@ -137,20 +136,20 @@ class CoordinatorCall:
             seconds = self.cluster.times.backoff(self._attempt, random)
             self._attempt += 1
         if clock() + seconds >= self.deadline:
-            raise self._late(f"the last was: {last}") from last
+            raise self._late(f"the last error: {last}") from last
         yield from sleep(seconds)
 
     def _late(self, why: str) -> DeliveryTimeoutError:
         seconds = max(self.deadline - self._started, 0.0)
         return DeliveryTimeoutError(
-            f"{self.doing}: no success within {seconds:.3g} s; {why}", possibly_sent=self.unanswered > 0
+            f"{self.doing}: not successful within {round(seconds, 2):g} s; {why}", possibly_sent=self.unconfirmed > 0
         )
 
 
 def worst_result(results: Iterable[tuple[int, TopicPartition]]) -> tuple[int, TopicPartition | None]:
-    """Return the first error of the partitions that says something, or (NONE, None).
+    """Return the first significant error of the partitions, or (NONE, None).
 
-    One that passes, or OPERATION_NOT_ATTEMPTED because of another partition, counts only if there is no other.
+    A retriable error, or OPERATION_NOT_ATTEMPTED because of another partition, counts only if there is no other.
     """
     errors = [result for result in results if result[0]]
     passing = [result for result in errors if result[0] in PASSING]

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A shared transaction: what a process does that has only its handle, to write into it and to end it.
+"""A shared transaction: what a process with only its handle does to write to it and to end it.
 
-A `TransactionWriter` writes under the identity of the handle, which it can neither renew nor end. It names the
-partitions it writes to, and no other writes to them. Any of IDENTITY_ERRORS means: stop, and leave the decision to the
-owner of the transaction.
+A `TransactionWriter` writes with the identity of the handle, which it can neither renew nor end. It names the
+partitions that it writes to, and no other writer may write to them. After any of IDENTITY_ERRORS it stops and leaves
+the decision to the owner of the transaction.
 
-A transaction that no producer owns begins with InitProducerId, which fences the last producer of the id and aborts what
-it left open; below transaction version 2, AddPartitionsToTxn for all its partitions follows.
+A transaction that no producer owns begins with InitProducerId, which fences the last producer of the id and aborts its
+open transaction. Below transaction version 2, AddPartitionsToTxn for all its partitions follows.
 
-A transaction is ended by EndTxn directly, never by InitProducerId, which would abort it. Any process may do it, also
-after all that took part were restarted, and any number of times: the response to a repeat of the same end is success.
-The only bound is the transaction's time-out, which the coordinator keeps.
+EndTxn ends a transaction, not InitProducerId, which would abort it. Any process may send it, also after a restart of
+all participants, and any number of times: the response to a repeat of the same end is success. The only limit is the
+transaction's timeout, which the coordinator enforces.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.retry_driver import Asking
+from kcodec.cluster.retry_driver import CallContext
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import (
     AuthorizationError,
@@ -30,7 +30,7 @@ from kcodec.errors import (
 )
 from kcodec.flow import Flow, Signal, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
-from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, ProducerIdSource
+from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, ProducerIdManager
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.transactions.end import end_transaction
 from kcodec.transactions.errors import FENCED_CODES, Failed, TransactionDisposition, abortable
@@ -54,7 +54,7 @@ ENDED_CODES = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABOR
 
 
 def ending_of(handle: TransactionHandle, wall_clock: Callable[[], float]) -> Ending:
-    """Return the transaction of a handle, as the flows that end or investigate it need it.
+    """Return the transaction of a handle in the form that the flows which end or investigate it need.
 
     wall_clock: seconds since 1970, the only clock that a process shares with the broker that knows when the transaction
     began.
@@ -73,12 +73,11 @@ def ending_of(handle: TransactionHandle, wall_clock: Callable[[], float]) -> End
     )
 
 
-class HandleSource(ProducerIdSource):
+class HandleProducerId(ProducerIdManager):
     """The identity of a TransactionWriter.
 
-    error:         the first that was met; nothing is written after it.
-    check_seconds: must_be_first: the time in which a leader must say whether another writer was there; None: it is not
-                   asked.
+    error:         the first error; nothing is written after it. check_seconds: with must_be_first, the time for a
+    leader to report whether another writer has written; None: no check.
     """
 
     def __init__(
@@ -103,25 +102,25 @@ class HandleSource(ProducerIdSource):
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """Those it may write to."""
+        """The partitions that the writer may write to."""
         return frozenset(self._written)
 
     @property
     def receipt(self) -> WriterReceipt:
-        """What was acknowledged."""
+        """The receipt of what was acknowledged."""
         return WriterReceipt(self._written)
 
     @property
     def current(self) -> ProducerIdAndEpoch | None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         return self._ending.producer
 
     def produce_highest_version(self) -> int:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         return HIGHEST_VERSION if self._ending.is_new_flow else OLD_FLOW_PRODUCE_VERSION
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """See ProducerIdSource. With must_be_first, the first batch of a partition waits for the leader's word."""
+        """See ProducerIdManager. With must_be_first, the first batch of a partition waits for the leader's report."""
         if partition in self._unchecked:
             self._to_check.add(partition)
             self._wake.set()
@@ -129,19 +128,19 @@ class HandleSource(ProducerIdSource):
         return partition in self._written and self._to_investigate is None
 
     def refuses(self) -> BaseException | None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         return self.error
 
     def on_success(self, partition: TopicPartition, records_count: int, last_sequence: int) -> None:
-        """See ProducerIdSource."""
+        """See ProducerIdManager."""
         self._written[partition] = self._written[partition][0] + records_count, last_sequence
 
     def on_failure(self, partition: TopicPartition, error: BaseException, *, possibly_written: bool) -> None:
-        """See ProducerIdSource: a writer that lost a record gives no receipt, so it may as well stop."""
+        """See ProducerIdManager. A writer that lost a record gives no receipt, so it may as well stop."""
         self._stop(error)
 
     def on_error_code(self, partition: TopicPartition, code: int) -> BatchDisposition:
-        """See ProducerIdSource. Why the epoch is too old is investigated; the batch waits for that."""
+        """See ProducerIdManager. The reason why the epoch is too old is investigated; the batch waits for that."""
         if self.error is not None or code not in FENCED_CODES | ENDED_CODES:
             return BatchDisposition.FAIL
         if self._to_investigate is None:
@@ -155,7 +154,7 @@ class HandleSource(ProducerIdSource):
             self.changed.set()
 
     def run(self) -> Flow[None]:
-        """Find out whether another writer was there, and, once, why an epoch is too old."""
+        """Check for another writer, and investigate, once, why an epoch is too old."""
         while self._to_investigate is None:
             if self._to_check and self.error is None:
                 yield from self._check_first()
@@ -166,19 +165,19 @@ class HandleSource(ProducerIdSource):
         self._stop(failed.error)
 
     def _check_first(self) -> Flow[None]:
-        """Stop unless this producer id and epoch has written nothing yet to the partitions that are to be written."""
+        """Stop if this producer id and epoch has already written to one of the partitions."""
         from kcodec.cluster.producer_states import producers_of
 
         partitions, seconds = sorted(self._to_check), self._check_seconds
-        asking = Asking(self.cluster, seconds or 0.0, int, DeliveryTimeoutError)
+        context = CallContext(self.cluster, seconds or 0.0, int, DeliveryTimeoutError)
         try:
-            found = (yield from producers_of(asking, partitions, None, seconds)).first_value()
+            found = (yield from producers_of(context, partitions, None, seconds)).first_value()
         except KcodecError as error:
             if isinstance(error, AuthorizationError) and isinstance(error.resource, TopicPartition):
                 error.resource = error.resource.topic
             error.add_note(
-                "must_be_first=True asks leaders for the producers of a partition, which takes READ on its topic, and "
-                "brokers from Kafka 2.8 on"
+                "must_be_first=True requests the producers of a partition from its leader, which requires READ on its "
+                "topic and brokers from Kafka 2.8 on"
             )
             self._stop(error)
             return
@@ -196,9 +195,9 @@ class HandleSource(ProducerIdSource):
 
 def _not_first(transactional_id: str, partition: TopicPartition, last_sequence: int) -> BrokerError:
     text = (
-        f"another writer has written to {partition} under this handle of {transactional_id!r} already (up to sequence "
-        f"number {last_sequence}), and must_be_first is set; nothing was written by this one. One writer writes to a "
-        "partition: abort the transaction (abort_transaction), and write it again"
+        f"another writer has already written to {partition} with this handle of {transactional_id!r} (up to "
+        f"sequence number {last_sequence}), and must_be_first is set; this writer has written "
+        "nothing. A partition may have only one writer: abort the transaction (abort_transaction), and write it again"
     )
     return abortable(text, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, partition)
 
@@ -211,19 +210,19 @@ def begin_shared(
     deadline: float,
     *,
     expected: ProducerIdAndEpoch | None = None,
-    on_unanswered: Callable[[], None] = lambda: None,
-    is_init_unanswered: bool = False,
+    on_no_response: Callable[[], None] = lambda: None,
+    is_init_unconfirmed: bool = False,
     on_initialized: Callable[[ProducerIdAndEpoch], None] = lambda producer: None,
 ) -> Flow[TransactionHandle]:
-    """Take the transactional id over, abort what was open under it, and begin a transaction without an owner.
+    """Take over the transactional id, abort its open transaction, and begin a transaction without an owner.
 
-    expected:      the (producer id, epoch) of the transaction before, if this process began it: it succeeds only
-                   while no other took the id over. None: take it over.
-    on_unanswered: called for each copy of InitProducerId that got no response; is_init_unanswered: whether one of an
+    expected:      the (producer id, epoch) of the previous transaction, if this process began it: the call succeeds
+                   only while no other process has taken over the id. None: take it over.
+    on_no_response: called for each copy of InitProducerId that got no response; is_init_unconfirmed: whether one of an
                    earlier call got none.
     on_initialized: called with the (producer id, epoch) of the transaction as soon as it is known.
 
-    Raise what InitProducerId and AddPartitionsToTxn failed with (ProducerFencedError, AuthorizationError ...),
+    Raise the error of InitProducerId and AddPartitionsToTxn (ProducerFencedError, AuthorizationError ...),
     DeliveryTimeoutError, TransactionStateError without partitions below transaction version 2.
     """
     try:
@@ -233,8 +232,8 @@ def begin_shared(
             timeout_ms,
             expected,
             deadline,
-            on_unanswered,
-            is_init_unanswered=is_init_unanswered,
+            on_no_response,
+            is_init_unconfirmed=is_init_unconfirmed,
             concurrent_backoff=CONCURRENT_BACKOFF if expected is None else OWN_CONCURRENT_BACKOFF,
         )
     except Failed as failed:
@@ -266,7 +265,7 @@ def _add_up_front(
             partitions,
             deadline,
             # Each transaction without an owner has its own epoch, so that a late copy cannot reach another one.
-            on_unanswered=lambda: None,
+            on_no_response=lambda: None,
             is_over=lambda: False,
         )
     except Failed as failed:
@@ -283,12 +282,13 @@ def commit_shared(
     timeout: float,
     wall_clock: Callable[[], float],
 ) -> Flow[ProducerIdAndEpoch]:
-    """Commit the transaction of a handle, offsets with it; return the (producer id, epoch) that a next InitProducerId
+    """Commit the transaction of a handle, with offsets. Return the (producer id, epoch) that a next InitProducerId
     expects.
 
-    Raise ValueError (two receipts for one partition), TransactionStateError (a partition without a receipt, or a
-    receipt for what is not in the transaction): nothing was sent then. After that what `end_transaction` says, as
-    AbortableTransactionError where the transaction was not committed, UnknownOutcomeError where it is not known.
+    Raise ValueError (two receipts for one partition) or TransactionStateError (a partition without a receipt, or a
+    receipt for a partition outside the transaction) before anything is sent. After that raise the errors of
+    `end_transaction`: AbortableTransactionError if the transaction was not committed, UnknownOutcomeError if its
+    outcome is unknown.
     """
     deadline = cluster.clock() + timeout
     written = check_receipts(receipts)
@@ -309,7 +309,7 @@ def commit_shared(
                 is_new_flow=ending.is_new_flow,
                 groups=set(),
                 # The owner spends the epoch of every transaction that it shared.
-                on_unanswered=lambda: None,
+                on_no_response=lambda: None,
             )
         following = yield from end_transaction(cluster, ending, True, deadline)
         return following or ending.producer
@@ -325,8 +325,8 @@ def commit_shared(
 def abort_shared(
     cluster: Cluster, handle: TransactionHandle, *, timeout: float, wall_clock: Callable[[], float]
 ) -> Flow[ProducerIdAndEpoch]:
-    """Abort the transaction of a handle; return the (producer id, epoch) that a next InitProducerId expects. Nothing
-    happens if it is aborted already; AbortableTransactionError if it was committed."""
+    """Abort the transaction of a handle. Return the (producer id, epoch) that a next InitProducerId expects. This has
+    no effect on an aborted transaction; raise AbortableTransactionError if it was committed."""
     ending = ending_of(handle, wall_clock)
     try:
         following = yield from end_transaction(cluster, ending, False, cluster.clock() + timeout)
@@ -345,11 +345,9 @@ def _check_partitions(handle: TransactionHandle, found: TransactionStatus, writt
     }
     what = ""
     if missing := sorted(known - written.keys()):
-        what = f"no receipt covers {_names(missing)}: a writer of it may have failed and left a part of its records"
+        what = f"no receipt covers {_names(missing)}: a writer may have failed there and left some of its records"
     elif strange := sorted(partition for partition, records in written.items() if records and partition not in known):
-        what = (
-            f"a receipt names {_names(strange)}, which is not in the transaction: the receipt is of another transaction"
-        )
+        what = f"a receipt names {_names(strange)}, which is not in the transaction: it belongs to another transaction"
     if what:
         raise TransactionStateError(
             f"the transaction of {handle.transactional_id!r} is not committed: {what}. "

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which call a transactional producer allows when: one table of states and events.
+"""The calls that a transactional producer allows in each state: one table of states and events.
 
-Rule 1: the table is complete. `next_state` looks a pair up; a pair that is not there is a `TransactionStateError`
-with a remedy, and nothing changes.
+Rule 1: the table is complete. `next_state` looks a pair up; a missing pair is a `TransactionStateError` with a remedy,
+and nothing changes.
 Rule 2: an error that made a transaction impossible is kept, and the calls of `RAISES_KEPT_ERROR` raise that one: it
 says more than "illegal state".
 Rule 3: nothing here sends or waits. `kcodec.transactions.manager` raises the events and does the work.
 
-States and their names are those of Kafka's own producer (TransactionManager.State), and three more:
-UNKNOWN_OUTCOME, a commit that was sent and got no response; and two of a transaction that is left open for other
-processes to end, RELEASING and RELEASED. UNINITIALIZED means that InitProducerId comes before the
-next transaction: at first, and whenever an epoch must not be used again (a request of the old flow got no response, and
-a late copy of it could join the next transaction of the same epoch).
+States and their names are those of Kafka's own producer (TransactionManager.State), and three more: UNKNOWN_OUTCOME, a
+commit that was sent and got no response; and RELEASING and RELEASED, a transaction that is left open for other
+processes to end. UNINITIALIZED means that InitProducerId is needed before the next transaction: at first, and whenever
+an epoch must not be used again (a request of the old flow got no response, and a late copy of it could join the next
+transaction of the same epoch).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class State(Enum):
     UNKNOWN_OUTCOME = (
         "EndTxn requested the commit and got no response: whether the transaction was committed is unknown"
     )
-    FATAL_ERROR = "this producer can do nothing more"
+    FATAL_ERROR = "this producer is no longer usable"
 
 
 class Event(Enum):
-    """What happens to it: calls of the application first, then what comes of them."""
+    """The events of a transactional producer: calls of the application first, then their results."""
 
     INITIALIZE = "init_transactions, or the first begin"
     BEGIN = "begin_transaction"
@@ -50,14 +50,14 @@ class Event(Enum):
     ABORT = "abort_transaction"
     RELEASE = "release"
 
-    INITIALIZED = "InitProducerId gave a producer id and epoch"
-    NOT_INITIALIZED = "InitProducerId got no response in time, or the epoch was spent while nothing was open"
+    INITIALIZED = "InitProducerId returned a producer id and epoch"
+    NOT_INITIALIZED = "InitProducerId got no response in time, or the epoch became unusable while nothing was open"
     COMMITTED = "EndTxn confirmed the commit, or there was nothing to commit"
     ABORTED = "EndTxn confirmed the abort, or there was nothing to abort"
-    FLUSHED = "all records of a transaction that is released were acknowledged"
+    FLUSHED = "all records of a released transaction were acknowledged"
     ENDED_EPOCH_SPENT = "ended, but the epoch must not be used again"
     INTERRUPTED = "the call ended before EndTxn was sent"
-    UNANSWERED = "EndTxn was sent and got no response by the deadline"
+    UNCONFIRMED = "EndTxn was sent and got no response by the deadline"
     ABORTABLE = "an error after which the transaction must be aborted"
     FATAL = "an error after which the producer must be closed"
 
@@ -93,7 +93,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.COMMITTING: {
         Event.COMMITTED: State.READY,
         Event.ENDED_EPOCH_SPENT: State.UNINITIALIZED,
-        Event.UNANSWERED: State.UNKNOWN_OUTCOME,
+        Event.UNCONFIRMED: State.UNKNOWN_OUTCOME,
         Event.INTERRUPTED: State.ABORTABLE_ERROR,
         Event.ABORTABLE: State.ABORTABLE_ERROR,
         Event.FATAL: State.FATAL_ERROR,
@@ -102,7 +102,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.ABORTED: State.READY,
         Event.ENDED_EPOCH_SPENT: State.UNINITIALIZED,
         # Never committed: InitProducerId ends what may still be open.
-        Event.UNANSWERED: State.UNINITIALIZED,
+        Event.UNCONFIRMED: State.UNINITIALIZED,
         Event.INTERRUPTED: State.ABORTABLE_ERROR,
         # Records that fail because they are dropped.
         Event.ABORTABLE: State.ABORTING,
@@ -140,9 +140,9 @@ RAISES_KEPT_ERROR: dict[State, tuple[Event, ...]] = {
 
 _REMEDIES: dict[State, str] = {
     State.UNINITIALIZED: "begin a transaction first",
-    State.INITIALIZING: "wait until the call that initializes has returned",
+    State.INITIALIZING: "wait until the initialization has returned",
     State.READY: "begin a transaction first",
-    State.IN_TRANSACTION: "commit or abort the transaction that is open first",
+    State.IN_TRANSACTION: "commit or abort the open transaction first",
     State.COMMITTING: "wait until the commit has returned, then begin the next transaction",
     State.ABORTING: "wait until the abort has returned, then begin the next transaction",
     State.ABORTABLE_ERROR: "abort the transaction first",
@@ -150,18 +150,18 @@ _REMEDIES: dict[State, str] = {
     State.RELEASED: "commit_transaction(handle) or abort_transaction(handle) ends it; create another producer to write",
     State.UNKNOWN_OUTCOME: (
         "the commit was sent and got no response: commit_transaction sends it again, "
-        "begin_transaction leaves its outcome unknown and continues"
+        "begin_transaction continues without knowing its outcome"
     ),
     State.FATAL_ERROR: "close this producer",
 }
 # Remedies for pairs where that of the state does not fit.
 _OTHER_REMEDIES: dict[tuple[State, Event], str] = {
-    (State.READY, Event.INITIALIZE): "it is initialized: continue with begin_transaction",
+    (State.READY, Event.INITIALIZE): "the producer is initialized: continue with begin_transaction",
 }
 
 
 def remedy(state: State, event: Event) -> str:
-    """Return what an application should do after an illegal call."""
+    """Return the remedy for an illegal call."""
     return _OTHER_REMEDIES.get((state, event), _REMEDIES[state])
 
 
@@ -175,7 +175,8 @@ def illegal(state: State, event: Event, name: str = "this producer") -> Transact
 
 
 def next_state(state: State, event: Event, name: str = "this producer") -> State:
-    """Return where `event` leads from `state`. Raise TransactionStateError for a pair that is not in the table.
+    """Return the state that `event` leads to from `state`. Raise TransactionStateError for a pair that is not in the
+    table.
 
     name: of the producer, for the error.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction of a producer: what was sent and acknowledged of it, and whether it was committed."""
+"""One transaction of a producer: its sent and acknowledged requests, and its outcome."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ WARNING_SHARE = 0.8
 
 @dataclass(eq=False, slots=True)
 class ProducerTransaction:
-    """One transaction, from its begin on; its caller keeps it when it is over.
+    """One transaction from its begin on; its caller keeps it after its end.
 
-    producer:    the (id, epoch) it is written under.
-    is_new_flow: the flow of transaction version 2, decided at the begin.
-    added:       partitions that the coordinator knows of (old flow); to_add: those the sender waits for.
-    groups:      consumer groups whose offsets the coordinator knows of.
-    is_sent:     a request of it may have reached a broker: it takes an EndTxn.
-    is_shared:   its handle was read: others may write into it, and end it.
+    producer:    the (id, epoch) that it is written with.
+    is_new_flow: the flow of transaction version 2, selected at the begin.
+    added:       partitions that the coordinator knows (old flow); to_add: those that the sender waits for.
+    groups:      consumer groups whose offsets the coordinator knows.
+    is_sent:     a request of it may have reached a broker, so it needs an EndTxn.
+    is_shared:   its handle was read, so other processes may write to it and end it.
     requests:    the number under way, AddPartitionsToTxn and those for offsets: EndTxn waits for them.
-    batches:     the number acknowledged.
-    sent_at:     when the first request went out: the coordinator's clock starts after that.
+    batches:     the number of acknowledged batches.
+    sent_at:     when the first request was sent; the coordinator's clock starts after that.
     receipt:     partition -> records acknowledged, last sequence.
-    is_abandoned: its caller is gone: the next begin aborts what is left of it.
-    to_investigate: the request and the code that say that the epoch is too old, until it is known why.
+    is_abandoned: its caller no longer exists: the next begin aborts what is left of it.
+    to_investigate: the request and the code which report that the epoch is too old, until the reason is known.
     committed:   True, False, or None: open, or unknown.
     """
 
@@ -42,8 +42,8 @@ class ProducerTransaction:
     groups: set[str] = field(default_factory=set)
     is_sent: bool = False
     is_shared: bool = False
-    is_commit_unanswered: bool = False
-    is_end_unanswered: bool = False
+    is_commit_unconfirmed: bool = False
+    is_end_unconfirmed: bool = False
     is_warned: bool = False
     is_abandoned: bool = False
     requests: int = 0
@@ -55,7 +55,7 @@ class ProducerTransaction:
 
     @property
     def is_known(self) -> bool:
-        """Whether partitions, records or offsets of it were acknowledged, so that the coordinator knows of it."""
+        """Whether partitions, records or offsets of it were acknowledged, so that the coordinator knows it."""
         return bool(self.added or self.groups or self.receipt)
 
     def note_batch(self, partition: TopicPartition, records_count: int, last_sequence: int) -> None:
@@ -69,7 +69,7 @@ class ProducerTransaction:
         return 0.0 if self.sent_at is None else now - self.sent_at
 
     def seconds_to_warning(self, now: float, timeout_ms: int) -> float | None:
-        """Return the time until a warning that the coordinator's time-out is near is due; None: none is."""
+        """Return the seconds until the warning before the coordinator's timeout is due; None: none exists."""
         if self.sent_at is None or self.is_warned:
             return None
         return max(self.sent_at + WARNING_SHARE * timeout_ms / 1000 - now, 0.0)

@@ -169,7 +169,7 @@ cdef object _cell_at(const Chunk *chunk, int column, int64_t row, _HeaderNames n
 
 
 cdef class Column:
-    """A column of a result: a sequence of Python values that exports itself as an Arrow stream."""
+    """A column of a result, with its name: a sequence of Python values that exports itself as an Arrow stream."""
 
     cdef readonly str name
     cdef DecodedRecords decoded

@@ -11,8 +11,8 @@ cdef object _readable_size(int64_t size):
 cdef class RecordBatch:
     """The header of one record batch, with methods that read its records. Immutable.
 
-    The fields have Kafka's names (DefaultRecordBatch). records() and ensure_valid() check the CRC; reading a field does
-    not.
+    The fields have Kafka's names (DefaultRecordBatch). path is the file, or None. records() and ensure_valid() check
+    the CRC; reading a field does not.
 
     In magic 0 and 1 every message is a batch, and a compressed message contains others (AbstractLegacyRecordBatch). The
     format stores the last offset only: base_offset of a compressed message is found by decompressing it, and is the
@@ -281,7 +281,9 @@ def header_at(data, position=0, path=None, limits=DEFAULT_LIMITS):
 
 
 cdef class RecordBatches:
-    """The batches in a bytes-like object, a lazy sequence. Nothing is copied or decompressed.
+    """The batches in a bytes-like object (`data`), a lazy sequence. Nothing is copied or decompressed.
+
+    The arguments are those of batches().
 
     len() and iteration read the headers as far as needed. An invalid header raises DecodeError when it is reached. An
     incomplete last batch ends the sequence: remaining_bytes of it are in the data, and bytes_needed is its size (0 if
@@ -387,6 +389,8 @@ cdef class RecordBatches:
 
 def batches(data, *, limits=DEFAULT_LIMITS):
     """Return the batches in a bytes-like object as a lazy sequence, RecordBatches.
+
+    limits: DecodeLimits: bounds on the size of a batch.
 
     Raise TypeError if `data` is not bytes-like. A batch with an invalid header raises DecodeError when it is reached.
 

@@ -4,7 +4,7 @@
 cdef class RecordBatchBuilder:
     """Builds one batch, record by record (MemoryRecordsBuilder).
 
-    The options are those of encode(). size_in_bytes is the size before compression, header included. Nothing can be
+    Options are those of encode(). size_in_bytes is the size before compression, header included. Nothing can be
     appended after close(). Raise RuntimeError if two threads call it at the same time.
 
     >>> builder = RecordBatchBuilder(timestamp=0)
@@ -123,7 +123,11 @@ cdef class RecordBatchBuilder:
         return self.built is not None
 
     def set_producer_state(self, producer_id, producer_epoch, base_sequence, is_transactional):
-        """Set the producer's identity. It can be set again until close() (ProducerBatch.setProducerState)."""
+        """Set the producer's identity. It can be set again until close() (ProducerBatch.setProducerState).
+
+        producer_id, producer_epoch: As InitProducerId returned them; -1 without one.
+        base_sequence:    Sequence number of the first record; -1 without one.
+        is_transactional: Whether the batch belongs to a transaction."""
         self.enter()
         cdef _Writer writer = self.writer
         try:

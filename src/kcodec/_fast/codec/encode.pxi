@@ -90,6 +90,10 @@ def encode(source, *, compression="none", compression_level=None, base_offset=No
                      kept, including gaps.
     timestamp:       Timestamp in ms for rows without one; with ``timestamp_type="LogAppendTime"`` for all rows.
     max_batch_bytes: Maximum size of a batch before compression. A record that exceeds it alone raises EncodeError.
+    producer_id, producer_epoch, base_sequence: Identity of an idempotent producer, and the sequence number of the first
+                     record; -1 without one.
+    is_transactional: Whether the batches belong to a transaction.
+    partition_leader_epoch: Epoch of the leader; -1, as producers send it.
     framing:         "confluent" writes the columns key_schema_id and value_schema_id, where they are not null, as the
                      prefix of Schema Registry serializers.
     skip_useless_compression: Leave a batch uncompressed if compression would not make it smaller.
@@ -123,13 +127,14 @@ def encode_batch(source, *, like=None, base_offset=None, last_offset=None, base_
                  framing=None, skip_useless_compression=False):
     """Encode exactly one batch, with control over every header field.
 
-    Fields that are not given are those of `like`, or the defaults of encode().
+    Fields that are not given are those of `like`, or the defaults of encode(). Other options are those of encode().
 
     like:              A RecordBatch. Encoding its records, or what compaction leaves of them, gives the same bytes if
                        it is not compressed.
     last_offset:       Last offset of the batch, which stays when its last records are removed. Without records the
                        batch is empty, as the log cleaner keeps one for its sequence
                        (DefaultRecordBatch.writeEmptyHeader); it then needs `like` or last_offset.
+    base_timestamp, max_timestamp: Header fields in ms; by default those of the records.
     delete_horizon_ms: Time in ms (KIP-534).
     is_control_batch:  The records are control records, key and value as stored.
 
@@ -225,7 +230,10 @@ def encode_end_transaction_marker(control_type, *, producer_id, producer_epoch, 
     """Return the control batch that ends a transaction (EndTransactionMarker), 78 bytes.
 
     control_type: ControlType.COMMIT or ABORT, or its name or number.
+    producer_id, producer_epoch: Identity of the transaction's producer.
+    coordinator_epoch: Epoch of the transaction coordinator.
     timestamp:    Milliseconds since 1970.
+    base_offset, partition_leader_epoch: As in encode().
 
     Raise EncodeError or ValueError if an argument is invalid.
     """

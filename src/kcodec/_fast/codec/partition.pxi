@@ -16,9 +16,9 @@ cdef extern from "_fast/codec/murmur2.h" nogil:
 cdef class Partitions:
     """The partition of each key, in order. Immutable.
 
-    A sequence of int, with None for null keys. It is also an Arrow array of int32 (``pyarrow.array(it)``,
-    ``table.append_column("partition", it)``) and a read-only buffer of int32 (``numpy.asarray(it)``), where -1 is a
-    null key. Neither copies.
+    A sequence of int, with None for null keys, whose number is null_count. It is also an Arrow array of int32
+    (``pyarrow.array(it)``, ``table.append_column("partition", it)``) and a read-only buffer of int32
+    (``numpy.asarray(it)``), where -1 is a null key. Neither copies.
     """
 
     cdef Buffer values, validity

@@ -41,7 +41,7 @@ cdef class ClientBatch:
         elif result == WALK_FAULT:
             error = _error_of(&fault)
         else:
-            error = TruncatedError(f"{needed} bytes are needed but {source.size()} are there", needed=needed,
+            error = TruncatedError(f"the batch has {needed} bytes, but {source.size()} are available", needed=needed,
                                    available=source.size(), position=0)
         raise self.translate(error) from error
 

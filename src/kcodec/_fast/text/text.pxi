@@ -21,7 +21,7 @@ cdef enum:
 
 
 cdef class TextBytes:
-    """Text of records as a read-only buffer. Its memory is used again when the last view of it is released."""
+    """Text of records (`rows` of them), a read-only buffer. Its memory is reused when its last view is released."""
 
     cdef TextOutput out
     cdef readonly int64_t rows
@@ -47,7 +47,7 @@ cdef class TextBytes:
 
 
 cdef class TextTemplate:
-    """The format in which each record is written. Immutable.
+    """The format in which each record is written, and the columns it needs. Immutable.
 
     parts: Bytes, which are written as they are, and tuples (kind, column, width, null), whose last elements may be
     missing. width is the minimum number of characters of a number, null the bytes written for a missing value. text.h
@@ -101,7 +101,7 @@ cdef class TextTemplate:
         return kept if kind == "literal" else (kind, name, width, kept)
 
     def format(self, DecodedRecords decoded not None, most=None, lines=()):
-        """Return the records as TextBytes: all, or the first `most` of them.
+        """Return the records in `decoded` as TextBytes: all, or the first `most` of them.
 
         lines: (position, bytes) pairs in order of positions. Each is written before the records of the batch that
                begins at its position, or of the next batch; the remaining ones are written last.

@@ -55,7 +55,7 @@ cdef int64_t _read_long_varint(MessageReader *reader) except -1:
                 _message_fault(reader, f"the length {value} exceeds what a message can have")
             return <int64_t>value
         shift += 7
-    _message_fault(reader, "a varint of more than 5 bytes")
+    _message_fault(reader, "the varint has more than 5 bytes")
 
 
 cdef inline int64_t _read_unsigned_varint(MessageReader *reader) except -1:
@@ -362,7 +362,7 @@ cdef int _read_tagged_field(MessageReader *reader, MessageOp *op, int64_t size, 
     value = _read_array(reader, op) if op.is_array else _read_value(reader, op)
     message_fill(made, op.offset, value)
     if reader.pos != reader.end:
-        _message_fault(reader, f"{reader.end - reader.pos} bytes are left of the {size} of its tagged field")
+        _message_fault(reader, f"{reader.end - reader.pos} bytes remain of the {size} of its tagged field")
     reader.end = outer_end
     reader.tagged_depth -= 1
     step.op = NULL

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of `kcodec.client` for asyncio: the same names, the same flows, awaited."""
+"""The clients of `kcodec.client` for asyncio, with the same names and the same flows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SYNC: "in the task" -> "on the thread"
-"""The consumer of the asyncio API. `kcodec.consumer.core` fetches, commits and keeps its place in the group.
+"""The consumer of the asyncio API. `kcodec.consumer.core` fetches, commits and stays a member of the group.
 
-That goes on in the background. Records are decoded in the task that polls, and the functions given to `subscribe` are
+That happens in the background. Records are decoded in the task that polls, and the functions given to `subscribe` are
 called there.
 """
 
@@ -63,13 +63,13 @@ class Consumer(ClientBase):
                     print(record.topic, record.partition, record.offset, record.key, record.value)
 
     Options: `kcodec.client.ConsumerOptions`, those of every client
-    (`kcodec.client.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
-    suggestion, impossible ones a ValueError. read_committed is the default.
+    (`kcodec.client.ClientOptions`), TLS and SASL (docs/security.md). An unknown option raises TypeError with a
+    suggestion, an invalid one ValueError. The default isolation_level is read_committed.
 
-    `async for record in consumer` reads record by record. Automatic commits carry completed records: those before the
+    `async for record in consumer` reads record by record. Automatic commits include completed records: those before the
     last request. A rebalance waits for the next `poll`, or the next record of a loop. The functions given to
-    `subscribe` are called within these, `unsubscribe` and `close`, and may call the consumer, all but these. They may
-    be coroutine functions.
+    `subscribe` are called within these, `unsubscribe` and `close`. They may call any other method of the consumer. They
+    may be coroutine functions.
 
     A block that ends with an exception does not commit the current record of a loop, or the last poll.
     """
@@ -110,24 +110,25 @@ class Consumer(ClientBase):
         on_assigned: Callable[[frozenset[TopicPartition]], Any] | None = None,
         on_lost: Callable[[frozenset[TopicPartition]], Any] | None = None,
     ) -> None:
-        """Have the group give out the partitions of these topics, or of all whose whole name a pattern matches (with
-        group_protocol="consumer" the broker matches it, by RE2).
+        """Subscribe to these topics, or to all whose whole name matches a pattern; the group assigns the partitions.
+        (With group_protocol="consumer" the broker matches the pattern, by RE2.)
 
-        on_revoked:  partitions that are about to be given away; commit what was processed of them.
-        on_assigned: partitions that are new; seek here, if anywhere.
-        on_lost:     partitions that others may own already: nothing can be committed. Without it, on_revoked is called.
+        on_revoked:  called with partitions that are about to be revoked; commit what was processed of them.
+        on_assigned: called with new partitions; seek here, if at all.
+        on_lost:     called with partitions that other members may own already: nothing can be committed. Without it,
+                     on_revoked is called.
 
-        Replaces the subscription there was. Raises ValueError after `assign`, or without a group_id.
+        This replaces the previous subscription. Raises ValueError after `assign`, or without a group_id.
         """
         names, text = checked_subscription(topics, pattern)
         await self._run(self._core.subscribe(names, text, on_revoked, on_assigned, on_lost))
 
     async def unsubscribe(self, timeout: float = 30.0) -> None:
-        """Give all partitions away, and leave the group."""
+        """Revoke all partitions and leave the group."""
         await self._run_with_callbacks(self._core.unsubscribe(timeout), timeout)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are read now."""
+        """The partitions that are assigned now."""
         with self._core.assignment.lock:
             return frozenset(self._core.assignment.partitions)
 
@@ -136,37 +137,37 @@ class Consumer(ClientBase):
         return self._core.subscription.topics
 
     def paused(self) -> frozenset[TopicPartition]:
-        """What `pause` holds back."""
+        """The partitions that `pause` has paused."""
         with self._core.assignment.lock:
             return frozenset(name for name, state in self._core.assignment.partitions.items() if state.is_paused)
 
     @property
     def skipped_batches(self) -> int:
-        """How many batches that could not be read were passed over (on_error="skip")."""
+        """The number of batches that could not be read and were skipped (on_error="skip")."""
         return self._core.fetcher.buffer.skipped_batches
 
     # Reading
 
     async def poll(self, timeout: float | None = 1.0) -> list[Record]:
-        """Up to max_poll_records records, as soon as there are any; [] after `timeout` seconds (None: never).
+        """Return up to max_poll_records records, as soon as there are any; [] after `timeout` seconds (None: never).
 
-        Raises DecodeError for a batch that cannot be read, with `topic_partition` and `next_offset`: each poll does so
-        until a `seek`, or on_error="skip"; BrokerError, AuthorizationError and TransportError for what keeps a
-        partition or the group from being read; what a function given to `subscribe` raised.
+        Raises DecodeError for a batch that cannot be read, with `topic_partition` and `next_offset`, at each poll until
+        a `seek`, unless on_error="skip"; BrokerError, AuthorizationError and TransportError for errors of a partition
+        or the group; and the exceptions of functions given to `subscribe`.
         """
         return await self._poll(timeout, lambda: self._core.take(self._max_poll_records))
 
     async def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
         # SYNC: "Decoding takes the event loop's thread." -> ""
-        """All rows of one fetch response for one partition, as Arrow columns (`columns`), straight from the core;
-        of no rows after `timeout` seconds. Give it to pyarrow, polars, duckdb. Raises as `poll`.
+        """Return all rows of one fetch response for one partition as Arrow columns (`columns`), decoded by the core;
+        no rows after `timeout` seconds. pyarrow, polars and duckdb accept the result. Raises as `poll`.
         Decoding takes the event loop's thread."""
         return await self._poll(timeout, self._core.take_arrow)
 
     async def _poll(self, timeout: float | None, take: Callable[[], Taken]) -> Taken:
         if not self._polling.acquire(False):
             # SYNC: "one task polls" -> "one thread polls"
-            raise RuntimeError("poll is under way: one task polls a consumer, and none of the functions it calls")
+            raise RuntimeError("poll is already running: one task polls a consumer, and its callbacks must not poll")
         try:
             if True:  # ASYNC
                 if not self._is_started:
@@ -214,7 +215,7 @@ class Consumer(ClientBase):
     async def _run_with_callbacks(self, flow: Flow[T], timeout: float | None) -> T:
         # SYNC: "in this task" -> "on this thread"
         """Run a call and the callbacks that it causes, these in this task. The error of a callback is raised when the
-        call has ended: a group is left also if `on_revoked` fails."""
+        call has ended: the consumer leaves the group even if `on_revoked` fails."""
         task = await self._run(spawn(flow, "call"))
         failure: Exception | None = None
         while (callback := await self._run(self._core.next_callback(task))) is not None:
@@ -240,8 +241,8 @@ class Consumer(ClientBase):
         callback: OnCommitted | None = None,
     ) -> None:
         # SYNC: "It may be a coroutine function." -> ""
-        """As `commit`, in the background, in the order asked for. callback: called with the offsets and None or the
-        error, within a later `poll` or `close`; without one errors are logged. It may be a coroutine function."""
+        """As `commit`, in the background and in the order of the calls. callback: called with the offsets and None or
+        the error, within a later `poll` or `close`; without one errors are logged. It may be a coroutine function."""
         if True:  # ASYNC
             self._start()
         self._core.need_group("commit_async")
@@ -268,10 +269,10 @@ class Consumer(ClientBase):
     # Ending
 
     async def close(self, timeout: float = 30.0) -> None:
-        """Commit the positions where commits are automatic, give all partitions away, leave the group and end.
+        """Commit the positions if commits are automatic, revoke all partitions, leave the group and end.
 
-        All delivered records count as completed. Only the end of a `with` block that an exception leaves is different:
-        it commits what was completed before, without the current record of a loop, or the last poll. Idempotent.
+        All delivered records count as completed, except at the end of a `with` block that an exception leaves: it
+        commits what was completed before, without the current record of a loop, or the last poll. Idempotent.
         """
         if self._io_loop.is_closed:
             return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The producer of the asyncio API, and its transactions. `kcodec.producer.core` buffers and sends the records.
 
-What a transaction may do in which state is the table of `kcodec.transactions.state`; what it sends is in
-`kcodec.transactions.manager`.
+`kcodec.transactions.state` has the table of the calls that each state of a transaction allows;
+`kcodec.transactions.manager` sends its requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
-from kcodec.producer.identity import IdempotentProducerId, ProducerIdSource, WithoutProducerId
+from kcodec.producer.identity import IdempotentProducerId, ProducerIdManager, WithoutProducerId
 from kcodec.producer.options import ProducerConfig, buffer_full, take_options
 from kcodec.producer.tables import TableBatch, table_batches
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
@@ -63,16 +63,16 @@ class Producer(ProducerBase):
             await delivery                         # RecordMetadata(topic, partition, offset, timestamp)
 
     Options: `kcodec.client.ProducerOptions`, those of every client
-    (`kcodec.client.ClientOptions`), TLS and SASL (docs/security.md). Unknown ones are a TypeError with a
-    suggestion, impossible ones a ValueError.
+    (`kcodec.client.ClientOptions`), TLS and SASL (docs/security.md). An unknown option raises TypeError with a
+    suggestion, an invalid one ValueError.
 
-    `enable_idempotence` (the default) removes duplicates that the producer's own retries would make, and keeps the
-    order of each partition. It does not remove those of an application that sends a record again: after a restart, or
-    because it did not see the first one's Delivery. That takes a `transactional_id`.
+    `enable_idempotence` (the default) prevents duplicates by the producer's own retries, and keeps the order of each
+    partition. It does not prevent duplicates by an application that sends a record again, after a restart or because it
+    did not see the first one's Delivery. That requires a `transactional_id`.
 
-    How to choose a `transactional_id`: one per live instance, the same after a restart, as the next begin with the same
-    id ends what the last one left open. Of two live producers with one id the later one continues; the other gets a
-    ProducerFencedError.
+    Choose one `transactional_id` for each live instance, the same after a restart: the next begin with the same id ends
+    the transaction that the last one left open. Of two live producers with one id the later one continues; the other
+    gets a ProducerFencedError.
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ProducerOptions]) -> None:
@@ -93,14 +93,14 @@ class Producer(ProducerBase):
         self._core = ProducerCore(
             own.settings(client.options),
             client.cluster,
-            self._make_source(own),
+            self._make_id_manager(own),
             clock=client.clock,
             random=client.random.random,
             metrics=client.options.metrics,
             lock=self._lock,
             new_delivery=Delivery,
             post=io_loop.post,
-            on_room=on_space,
+            on_space=on_space,
             check_wait=io_loop.check_wait,
         )
         if True:  # ASYNC
@@ -109,8 +109,8 @@ class Producer(ProducerBase):
         client.on_crash.append(self._core.crash)
         self._open.add(self)
 
-    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
-        """Return the identity that the producer writes under."""
+    def _make_id_manager(self, own: ProducerConfig) -> ProducerIdManager:
+        """Return the object that provides the producer's identity."""
         if own.transactional_id is not None:
             return TransactionManager(
                 self._client.cluster,
@@ -146,17 +146,17 @@ class Producer(ProducerBase):
         timestamp: int | None = None,
     ) -> Delivery:
         # SYNC: "in another event loop than that of the first call" -> "at once on the I/O thread (in a callback)"
-        """Put a record into the buffer; it is sent in the background.
+        """Append a record to the buffer; it is sent in the background.
 
-        value, key: bytes-like or None, or what the serializers take. headers: pairs of name and value, or a mapping.
-        partition: None lets the key decide (murmur2, as Java), or without a key whichever is being filled.
+        value, key: bytes-like or None, or what the serializers accept. headers: pairs of name and value, or a mapping.
+        partition: None selects one by the key (murmur2, as in Java), or without a key the one that is being filled.
         timestamp: ms since 1970; None: now.
 
-        Waits up to `max_block_ms` where `buffer_memory` is used up; then it raises BufferFullError, and a RuntimeError
-        in another event loop than that of the first call. Raises EncodeError for values that make no record, a record
-        above `max_request_size`, or a partition that the topic does not have, and TransportError if the producer is
-        closed. What happens later is in the Delivery. In a transaction, a record for which EncodeError or
-        BufferFullError was raised blocks the commit, as any record does that was not written.
+        Waits up to `max_block_ms` if `buffer_memory` is full; then it raises BufferFullError, and a RuntimeError
+        in another event loop than that of the first call. Raises EncodeError for invalid values, a record above
+        `max_request_size`, or a partition that the topic does not have, and TransportError if the producer is closed.
+        Later errors are in the Delivery. In a transaction, a record for which EncodeError or BufferFullError was raised
+        blocks the commit, as any record does that was not written.
         """
         if True:  # ASYNC
             if self._must_start():
@@ -196,13 +196,14 @@ class Producer(ProducerBase):
                 self._io_loop.post(note)
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """Send the rows of a table: anything with Arrow's C interface, of the columns key, value (binary or string),
-        headers, timestamp (ms), partition, all but one of key and value optional.
+        """Send the rows of a table: any object with Arrow's C interface, with the columns key, value (binary or
+        string), headers, timestamp (ms) and partition. Only one of key and value is required.
 
-        Rows of a partition keep their order. `partition`, where not null, decides; else the key; rows without a key go
-        by batches to changing partitions. framing="confluent" writes key_schema_id and value_schema_id before the
-        payloads. A row that makes no record is an EncodeError that names it, and nothing is sent. Waits for buffer
-        space as `send` does; where none comes the rest of the table fails with BufferFullError, in the Delivery.
+        Rows of a partition keep their order. The column `partition` selects the partition, or if it is null the key;
+        rows without a key go in batches to changing partitions. framing="confluent" writes key_schema_id and
+        value_schema_id before the payloads. An invalid row raises an EncodeError that names it, and nothing is sent.
+        Waits for buffer space as `send` does; without it the rest of the table fails with BufferFullError, in the
+        Delivery.
         """
         if True:  # ASYNC
             self._start()
@@ -222,7 +223,7 @@ class Producer(ProducerBase):
         return delivery
 
     async def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery, has_space: bool) -> bool:
-        """Return whether it found buffer space; after one that did not, the others are not waited for."""
+        """Return whether it got buffer space; if not, the following batches do not wait."""
 
         def put() -> bool | None:
             return self._core.append_batch(topic, batch.partition, batch.data, batch.records_count, delivery) or None
@@ -238,7 +239,7 @@ class Producer(ProducerBase):
         return done is not None
 
     async def partitions_for(self, topic: str) -> int:
-        """Return the number of partitions of a topic. Waits for its metadata, `max_block_ms` at most
+        """Return the number of partitions of a topic. Waits for its metadata, at most `max_block_ms`
         (DeliveryTimeoutError); for a topic that brokers call unknown, `unknown_topic_timeout_ms` (BrokerError)."""
         timeout = self._core.settings.max_block
         return await self._run(self._core.learn_topic(topic, timeout), timeout)
@@ -246,26 +247,27 @@ class Producer(ProducerBase):
     # Transactions. timeout: seconds; max_block_ms without one.
 
     def transaction(self, partitions: Iterable[TopicPartition] = (), timeout: float | None = None) -> Transaction:
-        """A transaction as a block: ``async with producer.transaction() as txn``. It needs no init_transactions before.
+        """Return a transaction to use as a block: ``async with producer.transaction() as txn``. It needs no
+        init_transactions.
 
-        partitions: all partitions that any writer will write to; below transaction.version 2 needed before `txn.handle`
-                    is read.
-        timeout:    seconds for the begin, and the same for the end: the commit, and the abort after a commit that
-                    failed, share one deadline. What the abort leaves open then, the next begin aborts.
+        partitions: all partitions that any writer will write to; required below transaction.version 2 before
+                    `txn.handle` is read.
+        timeout:    seconds for the begin, and the same for the end: the commit, and the abort after a failed commit,
+                    share one deadline. If that abort is not complete, the next begin repeats it.
         """
         return Transaction(self, partitions, timeout)
 
     async def init_transactions(self, timeout: float | None = None) -> None:
-        """Take the transactional id over: fence the producer that had it, and abort the transaction that it left open.
+        """Take over the transactional id: fence its previous producer, and abort the transaction that it left open.
         begin_transaction does it, too.
 
-        Raises AuthorizationError, FatalTransactionError (say, a transaction_timeout_ms above the broker's maximum),
-        DeliveryTimeoutError, after which it can be called again.
+        Raises AuthorizationError, FatalTransactionError (for example, transaction_timeout_ms above the broker's
+        maximum), DeliveryTimeoutError, after which it can be called again.
         """
         await self._run(self._manager().initialize(timeout))
 
     async def begin_transaction(self, timeout: float | None = None) -> None:
-        """Begin a transaction; `send` takes records from now on."""
+        """Begin a transaction; later calls of `send` belong to it."""
         manager = self._manager()
         if self._begin_at_once(manager) is None:
             await self._run(manager.begin(timeout))
@@ -281,12 +283,12 @@ class Producer(ProducerBase):
         await self._run(manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout))
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
-        """Flush and commit. Any error but UnknownOutcomeError and DeliveryTimeoutError says that it was not committed:
-        abort_transaction goes on from there. After UnknownOutcomeError it may be called again."""
+        """Flush and commit. Any error except UnknownOutcomeError and DeliveryTimeoutError means that it was not
+        committed: call abort_transaction. After UnknownOutcomeError this may be called again."""
         await self._run(self._manager().commit(timeout))
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
-        """Drop what is not sent, and abort. After a fatal error that error is raised again."""
+        """Drop records that are not sent, and abort. After a fatal error that error is raised again."""
         await self._run(self._manager().abort(timeout))
 
     async def release(self, timeout: float | None = None) -> TransactionHandle:
@@ -295,13 +297,13 @@ class Producer(ProducerBase):
             handle = await producer.release()
             receipt = producer.receipt          # what this producer has written: for commit_transaction
 
-        With the handle others write (`TransactionWriter`), commit (`commit_transaction`) or abort (`abort_transaction`)
-        it; the coordinator aborts it after transaction_timeout_ms. Below transaction.version 2 begin it with
-        `transaction(partitions=...)`, which names all partitions that any writer will write to.
+        With the handle other processes write to it (`TransactionWriter`), commit it (`commit_transaction`) or abort it
+        (`abort_transaction`); the coordinator aborts it after transaction_timeout_ms. Below transaction.version 2 begin
+        it with `transaction(partitions=...)`, which names all partitions that any writer will write to.
 
-        Raises the error of a record that was not written, DeliveryTimeoutError where records are still under way after
-        `timeout` seconds (max_block_ms without one), TransactionStateError without an open transaction. The producer is
-        not closed then, and its transaction can only be aborted.
+        Raises the error of a record that was not written, DeliveryTimeoutError if records are still under way after
+        `timeout` seconds (default: max_block_ms), TransactionStateError without an open transaction. The producer is
+        then not closed, and its transaction can only be aborted.
         """
         handle = await self._run(self._manager().release(timeout))
         await self.close()
@@ -309,12 +311,12 @@ class Producer(ProducerBase):
 
     @property
     def receipt(self) -> WriterReceipt:
-        """What this producer has written to the transaction that it has released; every record was acknowledged. Raise
-        TransactionStateError before `release` has returned."""
+        """The receipt of what this producer has written to the transaction that it has released; every record was
+        acknowledged. Raise TransactionStateError before `release` has returned."""
         manager = self._manager()
         if manager.state is not State.RELEASED or manager.open is None:
             raise TransactionStateError(
-                "a producer has a receipt once it has released its transaction: call release first, or read "
+                "a producer has a receipt only after it has released its transaction: call release first, or read "
                 "txn.receipt of the block",
                 state=manager.state.name,
                 event=Event.RELEASE.name,
@@ -323,16 +325,16 @@ class Producer(ProducerBase):
 
     def _manager(self) -> TransactionManager:
         """Return the manager of a transactional producer. Raise TransactionStateError for another one."""
-        if not isinstance(self._core.source, TransactionManager):
+        if not isinstance(self._core.id_manager, TransactionManager):
             raise TransactionStateError(
-                "this producer has no transactional_id: give it one to use transactions",
+                "this producer has no transactional_id: set it to use transactions",
                 state=State.UNINITIALIZED.name,
                 event=Event.BEGIN.name,
             )
-        return self._core.source
+        return self._core.id_manager
 
     def _begin_at_once(self, manager: TransactionManager) -> ProducerTransaction | None:
-        """Begin a transaction if that sends no request. Return None if it does; also for a closed producer and in a
+        """Begin a transaction if that sends no request. Otherwise return None; also for a closed producer and in a
         forked process, where the flow raises the error."""
         if True:  # ASYNC
             self._start()
@@ -344,9 +346,9 @@ class Producer(ProducerBase):
     # Ending
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send what is in the buffer at once, and wait until all of it has ended in a result or an error.
+        """Send the buffered records at once, and wait until each of them has a result or an error.
 
-        Raise DeliveryErrors for records that failed since the last `flush` and whose error nothing has retrieved
+        Raise DeliveryErrors for records that have failed since the last `flush` without their error being retrieved
         (`result`, `exception`, `error` or a callback of the Delivery); in a transaction its commit raises the error
         instead. Raise DeliveryTimeoutError after `timeout` seconds.
         """
@@ -355,11 +357,11 @@ class Producer(ProducerBase):
 
     async def close(self, timeout: float | None = None) -> None:
         # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"
-        """Send what is in the buffer, wait for it, and end. Idempotent. After it `send` raises TransportError.
+        """Send the buffered records, wait for them, and end. Idempotent. Afterwards `send` raises TransportError.
 
-        What is not acknowledged after `timeout` seconds fails with DeliveryTimeoutError. Raise DeliveryErrors as
-        `flush` does. The end of the `with` block is `close`: where an exception leaves the block, the failures are a
-        note on it, and after cancellation the wait is limited to a few seconds.
+        Records that are not acknowledged after `timeout` seconds fail with DeliveryTimeoutError. Raise DeliveryErrors
+        as `flush` does. The end of the `with` block is `close`: if an exception leaves the block, the failures are
+        added to it as a note, and after cancellation the wait is limited to a few seconds.
         """
         if False:  # SYNC
             self._io_loop.check_wait()
@@ -398,7 +400,7 @@ class Producer(ProducerBase):
                 if not self._io_loop.is_closed:
                     await self._end(interrupted_timeout(error, self._core))
             except Exception as failed:  # noqa: BLE001  the other one matters more
-                error.add_note(f"the close of the producer failed, too: {failed}")
+                error.add_note(f"closing the producer failed, too: {failed}")
             except BaseException as interruption:
                 note_failures(interruption, self._core.take_failures())
                 raise
@@ -411,8 +413,8 @@ class Producer(ProducerBase):
 
 class Transaction:
     # SYNC: "A task that is cancelled inside the block aborts the transaction, and is cancelled then." -> ""
-    """A transaction of a producer, as a block: it begins with it, is committed at its end, and aborted when an
-    exception leaves it, which is raised again.
+    """A transaction of a producer, as a block: it begins with the block and is committed at its end. If an exception
+    leaves the block, the transaction is aborted and the exception is raised again.
 
         async with producer.transaction() as txn:
             await txn.send("orders", b"value", key=b"key")
@@ -456,12 +458,12 @@ class Transaction:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
-        """As `Producer.send`, into this transaction. The commit waits for it; if it fails, the commit does."""
+        """As `Producer.send`, in this transaction. The commit waits for the record, and fails if it fails."""
         self._check_open(Event.SEND)
         return await self._producer.send(topic, value, key, headers, partition, timestamp)
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """As `Producer.send_arrow`, into this transaction."""
+        """As `Producer.send_arrow`, in this transaction."""
         self._check_open(Event.SEND)
         return await self._producer.send_arrow(topic, table, framing=framing)
 
@@ -471,9 +473,9 @@ class Transaction:
         group_metadata: ConsumerGroupMetadata | str,
         timeout: float | None = None,
     ) -> None:
-        """Commit offsets of a consumer group with this transaction: those a consumer goes on at, not those it read
-        last. group_metadata: of the consumer; its generation fences members that left the group. A group id alone is
-        taken with a warning, for partitions assigned by hand.
+        """Commit offsets of a consumer group with this transaction: the next offsets to read, not those of the last
+        records. group_metadata: of the consumer; its generation fences members that left the group. A group id alone is
+        accepted with a warning, for partitions assigned by assign().
 
         Raises AbortableTransactionError for an old generation, AuthorizationError with the group or topic.
         """
@@ -482,14 +484,14 @@ class Transaction:
         await self._producer._run(flow)
 
     async def abort(self) -> None:
-        """End it here: no read_committed consumer will see any of it. The end of the block then does nothing."""
+        """Abort it here: no read_committed consumer will return its records. The end of the block then does nothing."""
         self._check_open(Event.ABORT)
         await self._producer._run(self._manager.abort(self._timeout))
 
     @property
     def handle(self) -> TransactionHandle:
-        """What other processes need to write into this transaction (`TransactionWriter`), or to end it. Below
-        transaction.version 2 it takes `producer.transaction(partitions=[...])`."""
+        """The handle for other processes, to write to this transaction (`TransactionWriter`) or to end it. Below
+        transaction.version 2 it requires `producer.transaction(partitions=[...])`."""
         if True:  # ASYNC
             return self._handle()
         else:
@@ -502,7 +504,7 @@ class Transaction:
     if False:  # SYNC
 
         def _on_io_thread(self, function: Callable[[], TransactionHandle]) -> Flow[TransactionHandle]:
-            """A flow that waits for nothing: the function uses what belongs to the I/O thread."""
+            """Run a function that uses objects of the I/O thread, as a flow that does not wait."""
             yield from ()
             return function()
 
@@ -513,11 +515,11 @@ class Transaction:
 
     @property
     def receipt(self) -> WriterReceipt:
-        """What this producer itself has written into a transaction whose handle was read, and was acknowledged: for
+        """The receipt of what this producer itself has written to a transaction whose handle was read, for
         `commit_transaction` in another process. Flush before."""
         if not self._current.is_shared:
             raise TransactionStateError(
-                "the owner of a transaction needs a receipt only if others end it: read txn.handle first",
+                "the owner of a transaction needs a receipt only if another process ends it: read txn.handle first",
                 state=self._manager.state.name,
                 event=Event.COMMIT.name,
             )
@@ -525,12 +527,12 @@ class Transaction:
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing is left to do at the end of the block."""
+        """Whether there is nothing left to do at the end of the block."""
         return self._open is not self._manager.open or self._manager.state not in TO_ABORT
 
     @property
     def owes_an_error(self) -> bool:
-        """Whether something else than the block itself ended it: a fatal error in the meantime, say."""
+        """Whether something other than the block ended it, such as a fatal error."""
         if self._open is not self._manager.open or self.committed or self._manager.state is State.RELEASED:
             return False
         return self.committed is None or self._manager.state is State.FATAL_ERROR
@@ -539,7 +541,7 @@ class Transaction:
     def _current(self) -> ProducerTransaction:
         if self._open is None:
             raise TransactionStateError(
-                "the transaction begins with its block: with producer.transaction() as txn",
+                "the transaction begins with its block: use `with producer.transaction() as txn`",
                 state=self._manager.state.name,
                 event=Event.SEND.name,
             )
@@ -553,29 +555,30 @@ class Transaction:
         }:
             outcome = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
             raise TransactionStateError(
-                f"this transaction {outcome}: {event.value} is not possible any more",
+                f"this transaction {outcome}: {event.value} is no longer possible",
                 state=self._manager.state.name,
                 event=event.name,
             )
 
     def _end_deadline(self, error: BaseException | None = None) -> float:
-        """Where the program is being ended (Ctrl-C), the abort gets little time: the next begin, or the coordinator,
-        ends the transaction all the same."""
+        """Return the deadline of the end. If the program is being ended (Ctrl-C), the abort gets little time: otherwise
+        the next begin, or the coordinator, ends the transaction."""
         seconds = self._manager.max_block if self._timeout is None else self._timeout
         if error is not None and is_interruption(error):
             seconds = min(seconds, INTERRUPTED_ABORT_SECONDS)
         return self._manager.cluster.clock() + seconds
 
     def _abort_after(self, error: BaseException | None, deadline: float | None = None) -> Flow[None]:
-        """Abort the transaction that a block leaves open. An error of the abort becomes a note on `error`, the cause.
+        """Abort the transaction that a block leaves open. An error of the abort is added as a note to `error`, the
+        cause.
 
-        deadline: of the end of the block, where a commit has used a part of its time.
+        deadline: of the end of the block, if a commit has used a part of its time.
         """
         deadline = self._end_deadline(error) if deadline is None else deadline
         try:
             yield from self._manager.abort(max(deadline - self._manager.cluster.clock(), 0.0))
         except KcodecError as failed:
-            log.warning("the abort of a transaction failed: %s", failed)
+            log.warning("the abort of a transaction failed; the next begin repeats it: %s", failed)
             if error is not None and failed is not error:
                 error.add_note(f"the abort after it failed, too: {failed}")
         finally:
@@ -583,7 +586,7 @@ class Transaction:
                 self._manager.abandon(self._open)
 
     def _commit(self) -> Flow[None]:
-        """Commit; where that is not possible any more, abort in the time that is left, and raise why."""
+        """Commit; if that is no longer possible, abort in the remaining time and raise the reason."""
         deadline = self._end_deadline()
         try:
             yield from self._manager.commit(self._timeout)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The group transact session of the asyncio API: consume, transform, produce, exactly once.
 
-One client runs the core of a consumer and that of a producer; `kcodec.session.core` connects the two.
+One client runs the cores of a consumer and of a producer; `kcodec.session.core` connects the two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kcodec.network.client import Client
 from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import TopicPartition, check_offsets
 from kcodec.producer.batch import BatchOutcome, ProducerBatch
-from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import ProducerConfig
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
@@ -47,14 +47,14 @@ NEW_FLOW_TXN_OFFSET_COMMIT = 5
 
 
 class _SessionProducer(Producer):
-    """The producer of a session, on the session's client. The session starts it."""
+    """The producer of a session, with the session's client. The session starts it."""
 
     def __init__(self, options: SessionConfig, client: Client, io_loop: IoLoop) -> None:
         self._session_options = options
         self._build(options.producer, client, io_loop)
 
-    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
-        manager = super()._make_source(own)
+    def _make_id_manager(self, own: ProducerConfig) -> ProducerIdManager:
+        manager = super()._make_id_manager(own)
         assert isinstance(manager, TransactionManager)
         if self._session_options.times.txn_offset_commit_highest_version < NEW_FLOW_TXN_OFFSET_COMMIT:
             manager.highest_level = 1
@@ -63,19 +63,20 @@ class _SessionProducer(Producer):
 
 class SessionTransaction:
     # SYNC: "A task that is cancelled inside the block aborts the transaction, and is cancelled then." -> ""
-    """A transaction of a session, as a block: what it polls is committed with what it sends, or neither is.
+    """A transaction of a session, as a block: the records that it polls are committed with those that it sends, or
+    neither.
 
         async with session.transaction() as txn:
             for record in await txn.poll(1.0):
                 await txn.send("out", transform(record.value), key=record.key)
         if not txn.committed:
-            ...  # the position is where it was before: the same records come again
+            ...  # the position is the same as before: the same records will be read again
 
-    A rebalance never raises into the block: one that takes away partitions it has read discards what it sends (`send`
-    takes it, it is never committed), `committed` is False at its end, and the positions are back where they were. Any
-    other error is raised at the end of the block, after the abort, or by `send` and `poll` themselves; an exception of
-    the block's own aborts, too, and is raised again.
-    A task that is cancelled inside the block aborts the transaction, and is cancelled then.
+    A rebalance never raises an error in the block. If it revokes partitions that the block has read, `send` still
+    accepts records but they are never committed, `committed` is False at the end, and the positions are reset. Any
+    other error is raised at the end of the block, after the abort, or by `send` and `poll` themselves. An exception
+    that leaves the block also aborts the transaction, and is raised again. A task that is cancelled inside the block
+    aborts the transaction, and is cancelled then.
     """
 
     def __init__(self, session: GroupTransactSession, timeout: float | None) -> None:
@@ -88,7 +89,7 @@ class SessionTransaction:
     async def __aenter__(self) -> SessionTransaction:
         if self._block is not None:
             raise TransactionStateError(
-                "this transaction has been used: session.transaction() makes the next one",
+                "this transaction has been used already: session.transaction() creates the next one",
                 state=State.READY.name,
                 event="BEGIN",
             )
@@ -119,12 +120,12 @@ class SessionTransaction:
             await self._session._run(end.run(is_commit=error is None, error=error))
 
     async def poll(self, timeout: float | None = 1.0) -> list[Record]:
-        """As `Consumer.poll`; what it gives belongs to this transaction."""
+        """As `Consumer.poll`; the returned records belong to this transaction."""
         session = self._session
         return await session._poll(self._current, timeout, lambda: session._core.take(session._max_poll_records), list)
 
     async def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
-        """As `Consumer.poll_arrow`; what it gives belongs to this transaction."""
+        """As `Consumer.poll_arrow`; the returned records belong to this transaction."""
         session = self._session
         return await session._poll(self._current, timeout, session._core.take_arrow, session._no_rows)
 
@@ -137,9 +138,9 @@ class SessionTransaction:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
-        """As `Producer.send`, into this transaction; the commit waits for it, and fails if it does.
+        """As `Producer.send`, in this transaction; the commit waits for the record, and fails if it fails.
 
-        After a rebalance that took what the transaction has read, it is accepted, and discarded with the transaction.
+        After a rebalance that revoked what the transaction has read, the record is accepted, but never committed.
         """
         block = self._sending()
         try:
@@ -148,7 +149,7 @@ class SessionTransaction:
             return Delivery(self._discarded_batch(block, topic, error), 0, -1)
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """As `Producer.send_arrow`, into this transaction; else as `send`."""
+        """As `Producer.send_arrow`, in this transaction; otherwise as `send`."""
         block = self._sending()
         try:
             return await self._session._producer.send_arrow(topic, table, framing=framing)
@@ -162,37 +163,38 @@ class SessionTransaction:
             return delivery
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at this offset, say behind a batch that cannot be read (`DecodeError.next_offset`): committed with the
-        transaction, or taken back with it. Raises ValueError for a partition that is not this session's."""
+        """Continue at this offset, for example after a batch that cannot be read (`DecodeError.next_offset`). It is
+        committed or undone with the transaction. Raises ValueError for a partition that is not assigned to this
+        session."""
         await self._session._run(self._seek(partition, offset))
 
     async def abort(self) -> None:
-        """End it here: nothing of it is committed, its records will be polled again. The block's end then does
-        nothing."""
+        """Abort it here: nothing of it is committed, and its records will be polled again. The end of the block then
+        does nothing."""
         block = self._current
         block.check_open("abort")
         await self._session._run(SessionEnd(self._flows, block, self._timeout).run(is_commit=False))
 
     @property
     def committed(self) -> bool | None:
-        """True; False: aborted, by a rebalance, an error or `abort`, and the records come again; None: still open, or
-        EndTxn got no response and the outcome is unknown."""
+        """True; False: aborted, by a rebalance, an error or `abort`, and the records are read again; None: still open,
+        or EndTxn got no response and the outcome is unknown."""
         return None if self._block is None else self._block.committed
 
     @property
     def is_doomed(self) -> bool:
-        """Whether a rebalance has taken what it read: its end aborts, and a block may as well end now."""
+        """Whether a rebalance has revoked what it read: its end aborts, so the block may end now."""
         return self._block is not None and self._block.failed is not None
 
     def _is_gone(self) -> bool:
-        """Whether the begin was interrupted: nothing will end the block that came of it."""
+        """Whether the begin was interrupted, so that no block will end it."""
         return self._is_interrupted
 
     @property
     def _current(self) -> SessionBlock:
         if self._block is None:
             raise TransactionStateError(
-                "the transaction begins with its block: with session.transaction() as txn",
+                "the transaction begins with its block: use `with session.transaction() as txn`",
                 state=State.READY.name,
                 event="SEND",
             )
@@ -211,8 +213,8 @@ class SessionTransaction:
         yield from self._session._core.seek(name, where)
 
     def _discarded_batch(self, block: SessionBlock, topic: str, error: KcodecError) -> ProducerBatch:
-        """Return a batch that failed. Raise what a send raised, unless a rebalance has ruled the commit out: then
-        nothing is lost by it."""
+        """Return a batch that failed. Raise the error of a send, unless a rebalance has prevented the commit: then
+        nothing is lost."""
         if block.failed is None or isinstance(error, ProducerFencedError | EncodeError):
             raise error
         batch = ProducerBatch(topic, -1, self._session._producer._lock)
@@ -227,8 +229,8 @@ class SessionTransaction:
 class GroupTransactSession(ClientBase):
     # SYNC: "One task uses it" -> "One thread uses it"
     # SYNC: "They may be coroutine functions." -> ""
-    """A member of a group that reads and writes exactly once: offsets and records are committed together (KIP-98,
-    KIP-447). One task uses it; as many sessions as there are partitions share the work.
+    """A group member that reads and writes exactly once: offsets and records are committed together (KIP-98, KIP-447).
+    One task uses it. Use as many sessions as there are partitions to share the work.
 
         async with GroupTransactSession(
             bootstrap_servers="localhost:9092", group_id="billing", transactional_id="billing-1", topics=["orders"]
@@ -239,16 +241,16 @@ class GroupTransactSession(ClientBase):
                         await txn.send("invoices", invoice(record.value), key=record.key)
 
     topics, pattern: what to read, one of the two, as in `Consumer.subscribe`.
-    transactional_id: one per live session, the same after a restart.
+    transactional_id: one for each live session, the same after a restart.
     on_revoked, on_assigned, on_lost: called within `poll` and `close` with a frozenset of TopicPartition, once they
-        are revoked, assigned, lost (on_revoked, if there is no on_lost). They may be coroutine functions.
+        are revoked, assigned or lost (on_revoked, if there is no on_lost). They may be coroutine functions.
     transaction_scan_interval_ms: the brokers' transaction.abort.timed.out.transaction.cleanup.interval.ms, for brokers
         before 2.5 only.
-    Others: those of `Consumer` and `Producer`, with defaults that are safe: auto_offset_reset="earliest",
-        transaction_timeout_ms=40000. isolation_level="read_uncommitted", enable_auto_commit=True and other acks than
-        "all" are refused.
+    Others: those of `Consumer` and `Producer`, with safe defaults: auto_offset_reset="earliest",
+        transaction_timeout_ms=40000. isolation_level="read_uncommitted", enable_auto_commit=True and acks other than
+        "all" are rejected.
 
-    Unknown options are a TypeError with a suggestion, impossible or unsafe ones a ValueError.
+    An unknown option raises TypeError with a suggestion, an invalid or unsafe one ValueError.
     """
 
     def __init__(
@@ -268,7 +270,7 @@ class GroupTransactSession(ClientBase):
         self._io_loop = IoLoop(client)
         self._producer = _SessionProducer(taken, client, self._io_loop)
         self._polling = threading.Lock()
-        manager, group_id = self._producer._core.source, taken.consumer.group_id
+        manager, group_id = self._producer._core.id_manager, taken.consumer.group_id
         assert isinstance(manager, TransactionManager) and group_id is not None
         self._flows = GroupSession(manager, taken.times, group_id)
         self._core = ConsumerCore(
@@ -295,21 +297,21 @@ class GroupTransactSession(ClientBase):
         run_in_background(self._client, self._core, flows)
 
     def transaction(self, timeout: float | None = None) -> SessionTransaction:
-        """A transaction, as a block.
+        """Return a transaction, to use as a block.
 
-        timeout: seconds for its begin, and the same for its end: the commit, and the abort after a commit that failed,
-        share one deadline. Without it `max_block_ms` is the limit of each.
+        timeout: seconds for its begin, and the same for its end: the commit, and the abort after a failed commit, share
+        one deadline. The default of each is `max_block_ms`.
 
         Raised at the end of the block, after the abort: AbortableTransactionError (names the partition of a record that
         failed), AuthorizationError, TransactionTimedOutError, DeliveryTimeoutError when the commit could not be sent in
-        time. ProducerFencedError: another session has this transactional_id, this one can do nothing more.
+        time. ProducerFencedError: another session uses this transactional_id, and this one is no longer usable.
         UnknownOutcomeError: the commit was sent and got no response, `committed` is None; the next transaction
         continues at the committed offsets, which show the outcome.
         """
         return SessionTransaction(self, timeout)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are this session's now."""
+        """The partitions that are assigned to this session now."""
         with self._core.assignment.lock:
             return frozenset(self._core.assignment.partitions)
 
@@ -318,7 +320,7 @@ class GroupTransactSession(ClientBase):
     ) -> Taken:
         if not self._polling.acquire(False):
             # SYNC: "one task polls" -> "one thread polls"
-            raise RuntimeError("poll is under way: one task polls a session, and none of the functions it calls")
+            raise RuntimeError("poll is already running: one task polls a session, and its callbacks must not poll")
         try:
             block.check_open("poll")
             if self._io_loop.is_closed:
@@ -344,7 +346,7 @@ class GroupTransactSession(ClientBase):
             self._polling.release()
 
     def _take(self, block: SessionBlock, take: Callable[[], Taken]) -> Taken | None:
-        """Return what can be taken; None where nothing may be taken now."""
+        """Return what can be taken; None if nothing may be taken now."""
         if self._core.has_business or not self._flows.may_take():
             return None
         count = 0
@@ -362,7 +364,7 @@ class GroupTransactSession(ClientBase):
         return taken
 
     def _no_rows(self) -> DecodedRecords:
-        """What poll_arrow returns in place of nothing."""
+        """Return a result of poll_arrow without rows."""
         own: Any = self._core.settings
         return decode_fetch(
             b"",
@@ -375,8 +377,8 @@ class GroupTransactSession(ClientBase):
         )
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Abort what is open, give all partitions away, leave the group, end: within `timeout` seconds in all, the time
-        that the rebalance callbacks take not counted. Idempotent."""
+        """Abort an open transaction, revoke all partitions, leave the group and end, within `timeout` seconds in total,
+        not counting the rebalance callbacks. Idempotent."""
         if self._io_loop.is_closed:
             return
         deadline = time.monotonic() + timeout
@@ -389,7 +391,7 @@ class GroupTransactSession(ClientBase):
             await self._producer.close(max(deadline - time.monotonic(), 0.0))
 
     def _close(self, timeout: float) -> Flow[None]:
-        """Abort what is open, then leave the group: one deadline for both."""
+        """Abort an open transaction, then leave the group, with one deadline for both."""
         deadline = self._client.clock() + timeout
         block = self._flows.block
         if block is not None and not block.is_ending:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction, many processes: writers that share a handle, and its end from anywhere. No other client has this.
+"""One transaction of many processes: writers share a handle, and any process can end it. No other client has this.
 
     async with producer.transaction(partitions=[...]) as txn:      # the owner
-        text = txn.handle.to_json()                                # to the others, by whatever way there is
+        text = txn.handle.to_json()                                # sent to the other processes in any way
         ...                                                        # each: a TransactionWriter; it returns its receipt
     # or without an owner, from any process, after any restart:
     handle = await begin_transaction("orders-0", partitions=[...], bootstrap_servers=...)
     await commit_transaction(handle, bootstrap_servers=..., receipts=receipts)
 
-`SharedTransactions` does that again and again on its connections, and keeps the progress of the job in the transaction.
+`SharedTransactions` repeats that with the same connections, and keeps the progress of the job in the transaction.
 
-Rules: one writer for each partition and handle. If a writer dies, abort: do not write its partitions again under that
-handle. The transaction's time-out goes on: `transaction_timeout_ms`, at most the broker's transaction.max.timeout.ms.
+Rules: one writer for each partition and handle. If a writer dies, abort: do not write its partitions again with that
+handle. The transaction's timeout applies: `transaction_timeout_ms`, at most the broker's transaction.max.timeout.ms.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.options import ClientConfig, refuse_unknown
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
-from kcodec.producer.identity import ProducerIdSource
+from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import ProducerConfig
 from kcodec.producer.tables import ANY_PARTITION, TableBatch, table_batches
 from kcodec.security import SECURITY_OPTIONS
 from kcodec.session.shared_transactions import SharedTransactionFlows
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
 from kcodec.transactions.offsets import check_group_metadata
-from kcodec.transactions.shared import HandleSource, abort_shared, begin_shared, commit_shared
+from kcodec.transactions.shared import HandleProducerId, abort_shared, begin_shared, commit_shared
 
 if TYPE_CHECKING:
     from kcodec.client.options import ClientOptions, WriterOptions
@@ -70,20 +70,21 @@ class _HandleProducer(Producer):
         self._must_be_first = must_be_first
         super().__init__(**options)
 
-    def _make_source(self, own: ProducerConfig) -> ProducerIdSource:
+    def _make_id_manager(self, own: ProducerConfig) -> ProducerIdManager:
         seconds = own.settings(self._client.options).delivery_timeout if self._must_be_first else None
-        self.source = HandleSource(self._client.cluster, self.handle, self.partitions, time.time, seconds)
-        return self.source
+        self.id_manager = HandleProducerId(self._client.cluster, self.handle, self.partitions, time.time, seconds)
+        return self.id_manager
 
     def choose(self, topic: str, partition: int | None) -> int:
-        """Return the partition of a record: the requested one if the writer has it, or its only one of the topic."""
+        """Return the partition of a record: the requested one if it belongs to the writer, or its only one of the
+        topic."""
         named = [one.partition for one in self.partitions if one.topic == topic]
         if partition is None and len(named) == 1:
             return named[0]
         if partition is None or partition not in named:
-            what = f"{topic}-{partition}" if partition is not None else f"a partition of {topic!r}, not chosen"
+            what = f"{topic}-{partition}" if partition is not None else f"no partition of {topic!r}"
             names = ", ".join(str(one) for one in self.partitions)
-            raise ValueError(f"this writer writes to {names}; {what} is not its own: partition= must be one of them")
+            raise ValueError(f"partition= must be one of this writer's partitions ({names}), got {what}")
         return partition
 
     def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
@@ -96,28 +97,28 @@ class _HandleProducer(Producer):
         ]
 
     def raise_error(self) -> None:
-        """Raise the first error that a record ended with, if there is one."""
-        if self.source.error is not None:
-            raise self.source.error
+        """Raise the error of the first record that failed, if there is one."""
+        if self.id_manager.error is not None:
+            raise self.id_manager.error
 
 
 class TransactionWriter:
-    """Writes into a transaction that another process has begun, to partitions that it names and no other writer does.
+    """Writes to a transaction that another process has begun, to partitions that no other writer writes to.
 
         async with TransactionWriter(handle, partitions=[("orders", 0)], bootstrap_servers=...) as writer:
             await writer.send("orders", b"value")
         writer.receipt                              # to the process that commits
 
-    must_be_first: before its first batch of a partition, ask the leader whether this handle has already written there.
-    Then another writer was first, and this one fails with AbortableTransactionError: a second writer of a partition
-    goes unnoticed otherwise, and readers get a part of each. It takes the permission READ on the topic, and brokers
-    from Kafka 2.8 on. It does not stop two writers that begin at the same moment.
+    must_be_first: before its first batch of a partition, request from the leader whether this handle has already
+    written there. If so, another writer was first, and this one fails with AbortableTransactionError. Without this
+    check a second writer of a partition goes unnoticed, and readers get records of both. It requires the permission
+    READ on the topic, and brokers from Kafka 2.8 on. It does not stop two writers that begin at the same moment.
 
-    Options: those of Producer, but for acks, enable_idempotence and the transactional ones.
+    Options: those of Producer, except acks, enable_idempotence and the transactional ones.
 
-    The end of the block waits for all records, and raises the first error; there is no receipt then and the transaction
-    must be aborted. ProducerFencedError, TransactionTimedOutError and AbortableTransactionError (ended elsewhere) say
-    that the transaction is over.
+    The end of the block waits for all records, and raises the first error; then there is no receipt, and the
+    transaction must be aborted. ProducerFencedError, TransactionTimedOutError and AbortableTransactionError (ended
+    elsewhere) mean that the transaction is over.
     """
 
     def __init__(
@@ -129,12 +130,12 @@ class TransactionWriter:
         **options: Unpack[WriterOptions],
     ) -> None:
         for name in sorted(NOT_FOR_WRITERS & options.keys()):
-            raise TypeError(f"TransactionWriter has no option {name!r}: the handle decides it")
+            raise TypeError(f"TransactionWriter has no option {name!r}: the handle determines it")
         if not isinstance(handle, TransactionHandle):
             raise TypeError(f"handle must be a TransactionHandle, not {type(handle).__name__}")
         named = tuple(dict.fromkeys(partitions_of(partitions)))
         if not named:
-            raise ValueError("partitions is empty: name those that this writer, and no other, writes to")
+            raise ValueError("partitions is empty: name the partitions that only this writer writes to")
         self._is_complete = False
         self._producer = _HandleProducer(handle, named, must_be_first, **options)
 
@@ -147,38 +148,38 @@ class TransactionWriter:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
-        """As `Producer.send`. partition may be left out where the writer has one partition of the topic."""
+        """As `Producer.send`. partition may be omitted if the writer has one partition of the topic."""
         chosen = self._producer.choose(topic, partition)
         return await self._producer.send(topic, value, key, headers, chosen, timestamp)
 
     async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """As `Producer.send_arrow`. A writer with one partition of the topic sends the rows that name no partition
-        there, whatever their keys. A row for a partition that is not the writer's is a ValueError, nothing is sent."""
+        """As `Producer.send_arrow`. A writer with one partition of the topic sends rows without a partition there,
+        whatever their keys. A row for a partition of another writer raises ValueError, and nothing is sent."""
         return await self._producer.send_arrow(topic, table, framing=framing)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """As `Producer.flush`; raises the first error that a record ended with, as `close` does."""
+        """As `Producer.flush`; raises the error of the first record that failed, as `close` does."""
         await self._producer.flush(timeout)
         self._producer.raise_error()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Wait for all records, and end. Raises the first error that a record ended with; idempotent but for that."""
+        """Wait for all records, and end. Raises the error of the first record that failed; otherwise idempotent."""
         await self._producer.close(timeout)
         self._producer.raise_error()
         self._is_complete = True
 
     @property
     def receipt(self) -> WriterReceipt:
-        """What was written, partition by partition. It pickles. Raises TransactionStateError before `close`, or when
-        the writer failed."""
+        """The receipt: what was written to each partition. It can be pickled. Raises TransactionStateError before
+        `close`, or when the writer failed."""
         if not self._is_complete:
             raise TransactionStateError(
-                "a writer has a receipt once it is closed and everything was acknowledged; without one the "
+                "a writer has a receipt once it is closed and every record was acknowledged; without a receipt the "
                 "transaction must be aborted",
                 state="IN_TRANSACTION",
                 event="COMMIT",
             )
-        return self._producer.source.receipt
+        return self._producer.id_manager.receipt
 
     async def __aenter__(self) -> TransactionWriter:
         return self
@@ -208,16 +209,16 @@ async def begin_transaction(
     """Begin a transaction that no producer owns, and leave it open: for writers (`TransactionWriter`) anywhere, and for
     `commit_transaction` or `abort_transaction`.
 
-    The last producer of the transactional id is fenced, and what it left open is aborted.
+    The last producer of the transactional id is fenced, and its open transaction is aborted.
 
-    partitions: all that any writer will write to; needed below transaction.version 2, not used from there on.
+    partitions: all that any writer will write to; required below transaction.version 2, not used from there on.
     transaction_timeout_ms: time after which the coordinator aborts the transaction, at most the broker's
               transaction.max.timeout.ms.
-    timeout:  seconds; default_api_timeout_ms without it. options: those of every client (bootstrap_servers ...).
+    timeout:  seconds; default_api_timeout_ms by default. options: those of every client (bootstrap_servers ...).
 
-    Raises AuthorizationError, FatalTransactionError (a transaction_timeout_ms that the broker refuses),
-    TransactionStateError without partitions where they are needed, DeliveryTimeoutError; after any of them it can be
-    called again, and what may have been begun is aborted then.
+    Raises AuthorizationError, FatalTransactionError (the broker rejects transaction_timeout_ms),
+    TransactionStateError if partitions are required and missing, DeliveryTimeoutError. After any of them it can be
+    called again, which aborts what may have been begun.
     """
     taken = _client_options(options, "begin_transaction")
     named = partitions_of(partitions)
@@ -236,12 +237,12 @@ async def commit_transaction(
     timeout: float | None = None,
     **options: Unpack[ClientOptions],
 ) -> None:
-    """Commit the transaction of a handle, from any process and after any restart; again, if one is not sure.
+    """Commit the transaction of a handle, from any process and after any restart; a repeat is harmless.
 
-    receipts: of all its writers, the owner's own (`txn.receipt`) included; where some are given, a partition without
-              one is a TransactionStateError, two that wrote to one partition a ValueError, and nothing is sent.
+    receipts: of all its writers, the owner's own (`txn.receipt`) included. If receipts are given, a partition without
+              one raises TransactionStateError, two that wrote to one partition ValueError, and nothing is sent.
     offsets, group_metadata: to be committed with it, as in `Transaction.send_offsets`.
-    timeout:  seconds; default_api_timeout_ms without it. options: those of every client (bootstrap_servers ...).
+    timeout:  seconds; default_api_timeout_ms by default. options: those of every client (bootstrap_servers ...).
 
     Raises AbortableTransactionError or TransactionTimedOutError when it was not committed, ProducerFencedError when the
     id has a new owner, AuthorizationError, DeliveryTimeoutError when EndTxn was not sent, UnknownOutcomeError when it
@@ -250,7 +251,7 @@ async def commit_transaction(
     taken = _client_options(options, "commit_transaction")
     checked = check_offsets(offsets or {})
     if offsets and group_metadata is None:
-        raise ValueError("offsets need group_metadata: the consumer's (ConsumerGroupMetadata)")
+        raise ValueError("offsets require group_metadata: pass the consumer's (ConsumerGroupMetadata)")
     client = Client(taken)
     flow = commit_shared(
         client.cluster,
@@ -267,7 +268,7 @@ async def commit_transaction(
 async def abort_transaction(
     handle: TransactionHandle, *, timeout: float | None = None, **options: Unpack[ClientOptions]
 ) -> None:
-    """Abort the transaction of a handle, from any process and after any restart; again, if one is not sure.
+    """Abort the transaction of a handle, from any process and after any restart; a repeat is harmless.
 
     Raises AbortableTransactionError when it was committed, ProducerFencedError when the id has a new owner,
     AuthorizationError, DeliveryTimeoutError when the abort was not confirmed.
@@ -280,8 +281,8 @@ async def abort_transaction(
 
 class SharedTransactions(ClientBase):
     # SYNC: "Use it in one event loop." -> "One thread uses it at a time."
-    """Transactions of one transactional id that other processes write, one after the other, and the progress of the
-    job that does so: for schedulers (Spark's driver, Ray, Dask, a main process) that must write each step exactly once.
+    """Transactions of one transactional id that other processes write, one after the other, and the progress of their
+    job: for schedulers (Spark's driver, Ray, Dask, a main process) that must write each step exactly once.
 
         async with SharedTransactions("copy-0", "copy-progress", bootstrap_servers=...) as transactions:
             handle, progress = await transactions.begin(partitions=[("out", 0), ("out", 1)])
@@ -290,9 +291,9 @@ class SharedTransactions(ClientBase):
             await transactions.commit(handle, receipts, step + 1)
 
     The progress is the committed offset (and metadata, a text of up to 4096 bytes) of `group`, which the commit writes
-    within the transaction. So after a failure at any time, an UnknownOutcomeError included, `begin` again returns what
-    was really done. The group belongs to the job alone: no consumer joins it. Brokers forget the offset of a group that
-    was idle for offsets.retention.minutes (seven days unless changed); the progress is None then, as at the beginning.
+    within the transaction. So after a failure at any time, including UnknownOutcomeError, the next `begin` returns the
+    committed progress. The group belongs to the job alone: no consumer joins it. Brokers delete the offset of a group
+    that was idle for offsets.retention.minutes (default: seven days); the progress is then None, as at the beginning.
 
     progress_partition: the partition whose offset is the progress; None: partition 0 of the topic that `begin` names.
     Permissions: WRITE on the transactional id; READ on the group and on the topic of that partition.
@@ -310,7 +311,7 @@ class SharedTransactions(ClientBase):
     ) -> None:
         taken = _client_options(options, "SharedTransactions")
         if not isinstance(group, str) or not group:
-            raise ValueError(f"group must be a string that is not empty, got {group!r}")
+            raise ValueError(f"group must be a non-empty string, got {group!r}")
         timeout_ms = _transaction_timeout(transactional_id, transaction_timeout_ms)
         if progress_partition is not None:
             (progress_partition,) = partitions_of([progress_partition], "progress_partition")
@@ -323,14 +324,14 @@ class SharedTransactions(ClientBase):
     async def begin(
         self, partitions: Iterable[TopicPartition] = (), timeout: float | None = None
     ) -> tuple[TransactionHandle, OffsetAndMetadata | None]:
-        """Begin a transaction; return its handle, and the committed progress; None without one.
+        """Begin a transaction; return its handle, and the committed progress: None if none exists.
 
         What this object, or a predecessor with the transactional id, left open is aborted before the progress is read.
-        The first begin takes the transactional id over; a later one raises ProducerFencedError if another process has
-        taken it over since then, and so does every one after it. (In that case a coordinator may abort what the other
-        has open; that one gets AbortableTransactionError and begins again.)
+        The first begin takes over the transactional id. A later one raises ProducerFencedError if another process has
+        taken it over since then, and so does every one after it. (In that case a coordinator may abort the other
+        process's open transaction; that process gets AbortableTransactionError and begins again.)
 
-        partitions: as in `begin_transaction`. timeout: seconds; default_api_timeout_ms without it.
+        partitions: as in `begin_transaction`. timeout: seconds; default_api_timeout_ms by default.
         Raises AuthorizationError, FatalTransactionError, TransactionStateError, DeliveryTimeoutError.
         """
         return await self._run(self._flows.begin(partitions_of(partitions), self._seconds(timeout)))
@@ -342,20 +343,21 @@ class SharedTransactions(ClientBase):
         progress: int | OffsetAndMetadata,
         timeout: float | None = None,
     ) -> None:
-        """Commit what was begun, and the progress with it: the number of the next step, and a text where it is an
-        OffsetAndMetadata. As `commit_transaction`, errors included; after any of them `begin` tells what was done."""
+        """Commit the transaction with the progress: the number of the next step, and a text if it is an
+        OffsetAndMetadata. As `commit_transaction`, errors included; after any of them `begin` returns the committed
+        progress."""
         await self._run(self._flows.commit(handle, tuple(receipts), progress, self._seconds(timeout)))
 
     async def abort(self, handle: TransactionHandle, timeout: float | None = None) -> None:
-        """Abort what was begun, as `abort_transaction`; also where there is nothing to do. The next begin does it,
-        too, but until then a transaction with records holds back read_committed readers."""
+        """Abort the transaction, as `abort_transaction`, if there is one. The next begin does it, too, but until then a
+        transaction with records blocks read_committed readers."""
         await self._run(self._flows.abort(handle, self._seconds(timeout)))
 
     def _seconds(self, timeout: float | None) -> float:
         return _seconds(timeout, self._client.options)
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Close the connections; a transaction that is open stays open. Idempotent."""
+        """Close the connections; an open transaction stays open. Idempotent."""
         await self._io_loop.close(timeout)
 
     async def __aenter__(self) -> Self:
@@ -389,7 +391,7 @@ def _client_options(options: Mapping[str, Any], what: str) -> ClientConfig:
 def _transaction_timeout(transactional_id: str, transaction_timeout_ms: float) -> int:
     """Return the timeout, checked as a producer's options are. Raise ValueError or TypeError if one is invalid."""
     if transactional_id is None:
-        raise ValueError("transactional_id must be a string that is not empty, got None")
+        raise ValueError("transactional_id must be a non-empty string, got None")
     own = ProducerConfig(transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms)
     return int(own.transaction_timeout_ms)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`read_topic` of the asyncio API: a topic, or a part of it, as Arrow batches; bounded, with no group."""
+"""`read_topic` of the asyncio API: a bounded read of a topic, or a part of it, as Arrow batches, without a group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kcodec.client.topic_reading import BoundedReading, TopicReading
 from kcodec.errors import DecodeError
 from kcodec.offsets import TopicPartition
 from kcodec.reading.bounded_read import ReadRange
-from kcodec.reading.ranges import Places
+from kcodec.reading.ranges import RangeBounds
 
 if TYPE_CHECKING:
     from kcodec.client.options import ReadTopicOptions
@@ -29,8 +29,8 @@ def read_topic(
     topic: str,
     *,
     partitions: Iterable[int] | None = None,
-    start: Places = "earliest",
-    end: Places = "latest",
+    start: RangeBounds = "earliest",
+    end: RangeBounds = "latest",
     max_rows: int | None = None,
     **options: Unpack[ReadTopicOptions],
 ) -> TopicRecords:
@@ -38,33 +38,33 @@ def read_topic(
     # SYNC: "as records: async for batch in records:" -> "as records:\n            for batch in records:"
     # SYNC: "when the block begins, or with the first batch" -> "when this is called"
     # SYNC: "ValueError. With the block, or the first batch:" -> "ValueError;"
-    """Read [start, end) of a topic as Arrow batches, and end there. No group, nothing is committed.
+    """Read [start, end) of a topic as Arrow batches, and end there. It uses no group and commits nothing.
 
         async with kcodec.client.aio.read_topic("orders", bootstrap_servers="localhost:9092") as records:
             async for batch in records:
                 table = pyarrow.table(batch)             # topic, partition, offset, timestamp, key, value, headers
 
     partitions: numbers; None: all of them.
-    start, end: "earliest"; "latest" (the last stable offset under read_committed, else the high watermark), which is
-                resolved when the block begins, or with the first batch;
-                an offset; a negative number, an offset counted from the latest; a `datetime` with a zone or
-                `kcodec.Timestamp(ms)`, the first record at or after it; or a mapping of partitions to such, where the
-                others are read whole.
-    max_rows:   maximum number of records in all.
+    start, end: "earliest"; "latest" (the last stable offset under read_committed, otherwise the high watermark), which
+                is resolved when the block begins, or with the first batch;
+                an offset; a negative number, an offset counted from the latest; a `datetime` with a time zone or
+                `kcodec.Timestamp(ms)`, the first record at or after it; or a mapping of partitions to such values.
+                Partitions that it does not name are read whole.
+    max_rows:   maximum number of records in total.
     options:    bootstrap_servers and all others of a client; isolation_level ("read_committed"), columns, binary_type,
                 framing, on_error ("raise", "skip"), check_crcs, limits, max_partition_fetch_bytes (1 MiB),
                 fetch_ahead_max_bytes (32 MiB), fetch_max_bytes, fetch_max_wait_ms, client_rack
                 (`kcodec.client.ReadTopicOptions`).
 
-    Partitions are fetched together, a batch has the rows of one response for one partition: offsets rise within each
-    partition. Memory is that of fetch_ahead_max_bytes and a batch, however long the topic. The end is exact: it is
-    reached as well where markers, aborted records or nothing at all (compaction) are before it.
+    Partitions are fetched together. A batch has the rows of one response for one partition: offsets increase within
+    each partition. Memory is bounded by fetch_ahead_max_bytes and one batch, whatever the size of the topic. The end is
+    exact, even if only markers, aborted records or nothing at all (compaction) precedes it.
 
     Raises at once: TypeError, ValueError. With the block, or the first batch:
     BrokerError (no such topic or partition, a start that is not in the log).
     While reading: DecodeError at a batch that cannot be read, after all records before it, with `topic_partition` and
-    `next_offset`; BrokerError where the topic is deleted or cut meanwhile; DeliveryTimeoutError where a partition makes
-    no progress for default_api_timeout_ms, as towards an end that is not written yet.
+    `next_offset`; BrokerError if the topic is deleted or truncated meanwhile; DeliveryTimeoutError if a partition makes
+    no progress for default_api_timeout_ms, for example towards an end that is not written yet.
     """
     # SYNC: "TopicRecords(" -> "TopicRecords.of("
     return TopicRecords(TopicReading(topic, partitions, start, end, max_rows, options))
@@ -74,7 +74,7 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
     # SYNC: "iterate over it once." -> "iterate over it once, or give it to what takes ``__arrow_c_stream__``."
     """A bounded read under way: iterate over it once."""
 
-    _unclosed = "was not closed, nor read to its end"
+    _unclosed = "was not closed, and not read to its end"
 
     def __init__(self, reading: R) -> None:
         self._reading = reading
@@ -102,7 +102,7 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
 
         @classmethod
         def of(cls, reading: R) -> Self:
-            """The records of a reading, which has begun."""
+            """Return the records of a reading that has begun."""
             records = cls(reading)
             try:
                 records._open_reading()
@@ -112,11 +112,11 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
             return records
 
     async def _open_reading(self) -> None:
-        """Find out what is to be read, and begin to fetch it."""
+        """Determine the ranges to read, and start to fetch."""
         raise NotImplementedError
 
     async def _fail(self, error: BaseException) -> None:
-        """Close it because of an error."""
+        """Close the read because of an error."""
         self._is_done = True
         self._reading.failure = error
         await self.close()
@@ -139,15 +139,15 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
         reading = self._reading
         if self._error is not None:
             raise self._error
-        answer = None if reading.decoder.is_full else await self._run(reading.next_response())
-        if answer is None:
+        response = None if reading.decoder.is_full else await self._run(reading.next_response())
+        if response is None:
             reading.finished()
             self._is_done = True
             return
         if True:  # ASYNC
-            chunks, self._error = await asyncio.to_thread(reading.decoded, answer)
+            chunks, self._error = await asyncio.to_thread(reading.decoded, response)
         else:
-            chunks, self._error = reading.decoded(answer)
+            chunks, self._error = reading.decoded(response)
         self._ready.extend(chunks)
 
     if False:  # SYNC
@@ -169,16 +169,16 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
 
     @property
     def counts(self) -> Counts:
-        """Of all that was decoded so far: batches, records, aborted, control, skipped_batches ..."""
+        """The counts of everything decoded so far: batches, records, aborted, control, skipped_batches ..."""
         return self._reading.counts
 
     @property
     def bytes_fetched(self) -> int:
-        """Bytes of batches that brokers sent so far."""
+        """The number of bytes of batches received so far."""
         return self._reading.bytes_fetched
 
     async def close(self) -> None:
-        """End it. Idempotent."""
+        """End the read. Idempotent."""
         raise NotImplementedError
 
     async def __aexit__(
@@ -207,12 +207,12 @@ class TopicRecords(BoundedRecords[TopicReading]):
     @property
     def offsets(self) -> dict[TopicPartition, ReadRange]:
         # SYNC: "; empty before the first batch." -> "."
-        """Of each partition start, end, and next_offset: behind what was given or passed over so far; empty before the
+        """Start, end and next_offset of each partition: after what was delivered or skipped so far; empty before the
         first batch."""
         return self._reading.offsets
 
     async def close(self) -> None:
-        """End it. Idempotent."""
+        """End the read. Idempotent."""
         if True:  # ASYNC
             self._is_done = True
             self._ready.clear()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is different in the asyncio API: how a client starts, waits and ends, in the event loop of its first call.
+"""The code that only the asyncio API has: how a client starts, waits and ends, in the event loop of its first call.
 
-`kcodec.client.waiting` has the same names for threads. From everything else here, the sync API is generated.
+`kcodec.client.waiting` has the same names for threads. The sync API is generated from all other modules here.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class ClientBase(NotPickled):
     _unclosed: ClassVar[str] = "was not closed"
 
     def _begin(self) -> None:
-        """In the event loop: run the flows that a client has in the background."""
+        """In the event loop: run the background flows of a client."""
 
     def _start(self) -> None:
-        """Run the flows of the background from the first call on. Raise RuntimeError in another event loop than that of
-        the first call."""
+        """Run the background flows from the first call on. Raise RuntimeError in another event loop than that of the
+        first call."""
         if self._event_loop is None:
             self._event_loop = asyncio.get_running_loop()
             self._is_started = True
@@ -105,8 +105,8 @@ def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
 
 
 class Delivery(deliveries.Delivery):
-    """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes. Await it for where the record is
-    stored, or for the error it failed with, which names the partition; it ends by `delivery_timeout_ms`."""
+    """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes. Await it to get where the record
+    is stored, or the error it failed with, which names the partition. It ends within `delivery_timeout_ms`."""
 
     __slots__ = ()
 
@@ -118,13 +118,13 @@ class Delivery(deliveries.Delivery):
     def result(self) -> RecordMetadata:
         """Return where the record is stored, or raise its error; raise InvalidStateError while it is under way."""
         if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} is not done")
+            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.outcome()
 
     def exception(self) -> BaseException | None:
         """Return the error that it failed with, None if it did not; raise InvalidStateError while it is under way."""
         if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} is not done")
+            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.error
 
 
@@ -142,19 +142,19 @@ class TableDelivery(deliveries.TableDelivery):
         """Return where each batch is stored, or raise the first error; raise InvalidStateError while it is not
         done."""
         if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} is not done")
+            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.outcome()
 
     def exception(self) -> BaseException | None:
         """Return the error of the first batch that failed, None if none did; raise InvalidStateError while it is under
         way."""
         if not self.done():
-            raise asyncio.InvalidStateError(f"{self!r} is not done")
+            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.error
 
 
 class ProducerBase(ClientBase):
-    """A producer, as its tasks and the end of the interpreter see it."""
+    """The parts of a producer that its tasks and the end of the interpreter use."""
 
     _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
     _core: ProducerCore
@@ -169,17 +169,17 @@ class ProducerBase(ClientBase):
         self._must_start = self._event_loop.is_closed
 
     def _make_lock(self) -> Callable[[], None]:
-        """Make the lock of the core; return what the core calls when it has buffer space again."""
+        """Create the lock of the core; return the function that the core calls when it has buffer space again."""
         self._must_start = _true
         self._lock = nullcontext()
         self._freed = asyncio.Event()
         return self._freed.set
 
     async def _put_when_space(self, put: Callable[[], Any]) -> Any:
-        """Return what `put` returns once it finds buffer space; None if it does not within max_block_ms."""
+        """Return the result of `put` once it finds buffer space; None if it does not within max_block_ms."""
         deadline = time.monotonic() + self._core.settings.max_block
         accumulator = self._core.accumulator
-        accumulator.room_wanted += 1
+        accumulator.space_waiters += 1
         try:
             while (done := put()) is None:
                 self._freed.clear()
@@ -188,7 +188,7 @@ class ProducerBase(ClientBase):
                 except TimeoutError:
                     return put()
         finally:
-            accumulator.room_wanted -= 1
+            accumulator.space_waiters -= 1
         return done
 
     def _log_lost(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the members of a classic group share its partitions out: Kafka's assignors, by name, and room for others."""
+"""Assignors, which distribute partitions among the members of a classic group: Kafka's by name, and custom ones."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ PARTS = ("name", "is_cooperative", "user_data", "on_assignment", "assign")
 
 
 def make_assignors(strategies: Iterable[Any]) -> list[Assignor]:
-    """Assignors of a consumer, for partition_assignment_strategy: names of Kafka's, or `Assignor`s of one's own.
+    """Return the assignors for partition_assignment_strategy: names of Kafka's, or custom `Assignor`s.
 
-    Raises ValueError for a name that is not known, two of one name, or none at all; TypeError for what is neither.
+    Raise ValueError for an unknown name, a repeated one, or an empty list; TypeError for anything else.
     """
     made: list[Assignor] = []
     for strategy in [strategies] if isinstance(strategies, str) else strategies:
         if isinstance(strategy, str):
             if strategy not in ASSIGNORS:
                 known = ", ".join(ASSIGNORS)
-                raise ValueError(f"partition_assignment_strategy: no assignor is named {strategy!r}; there are {known}")
+                raise ValueError(
+                    f"partition_assignment_strategy: unknown assignor {strategy!r}; expected one of {known}"
+                )
             made.append(ASSIGNORS[strategy]())
         elif all(hasattr(strategy, part) for part in PARTS):
             made.append(strategy)
         else:
-            raise TypeError(f"partition_assignment_strategy: a name or an Assignor is wanted, not {strategy!r}")
+            raise TypeError(f"partition_assignment_strategy: expected a name or an Assignor, got {strategy!r}")
     names = [assignor.name for assignor in made]
     if not names or len(set(names)) < len(names):
         found = ", ".join(names) or "nothing"
-        raise ValueError(f"partition_assignment_strategy needs one assignor or more, each once; found: {found}")
+        raise ValueError(f"partition_assignment_strategy needs at least one assignor, each only once; got {found}")
     return made

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an assignor is: it shares the partitions of a group's topics out among its members, on the leader.
+"""The interface of an assignor, which distributes the partitions of a group's topics among its members, on the leader.
 
-Rules: Kafka's ConsumerPartitionAssignor (KIP-429), its subclasses of AbstractPartitionAssignor for the results.
+Source: Kafka's ConsumerPartitionAssignor (KIP-429), and subclasses of AbstractPartitionAssignor for the results.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NO_GENERATION = -1
 class GroupMember:
     """A member of a group as its leader sees it.
 
-    owned, generation: what it said it owns, and since which generation (-1: it did not say).
-    user_data:         what its assignor of the same name told it to send.
+    owned, generation: the partitions that it owns, and since which generation (-1: not reported).
+    user_data:         the data that its assignor of the same name made it send.
     """
 
     member_id: str
@@ -37,16 +37,16 @@ class GroupMember:
 
 
 class Assignor(Protocol):
-    """Shares partitions out. One object belongs to one consumer, and may remember what it was told.
+    """Distributes partitions. One object belongs to one consumer, and may keep state.
 
-    name:           both sides of a group know it by this.
-    is_cooperative: partitions are kept over a rebalance; what changes hands is given up first, and given away in the
-                    next rebalance. Otherwise all is given up before every rebalance.
+    name:           identifies the assignor in the group.
+    is_cooperative: members keep partitions over a rebalance. A partition that moves is revoked first, and assigned
+                    in the next rebalance. Otherwise all partitions are revoked before every rebalance.
     """
 
     @property
     def name(self) -> str:
-        """As in partition_assignment_strategy."""
+        """The name in partition_assignment_strategy."""
         ...
 
     @property
@@ -55,29 +55,30 @@ class Assignor(Protocol):
         ...
 
     def user_data(self, topics: Collection[str]) -> bytes | None:
-        """What the leader's assignor is to be told of this member."""
+        """Return this member's data for the leader's assignor."""
 
     def on_assignment(self, partitions: Sequence[TopicPartition], generation: int) -> None:
-        """A rebalance gave this member these."""
+        """Take the partitions that a rebalance assigned to this member."""
 
     def assign(self, topics: Topics, members: Sequence[GroupMember]) -> Shares:
-        """On the leader: every member's share. topics: all that a member wants and that is there."""
+        """On the leader, return the assignment of every member. topics: all existing topics that a member subscribes
+        to."""
         ...
 
 
 def java_order(text: str) -> bytes:
-    """Sorts as Java's String.compareTo does: by units of UTF-16."""
+    """Sort as Java's String.compareTo does: by UTF-16 units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def by_name(member: GroupMember) -> tuple[bool, bytes]:
-    """Sorts as Kafka's MemberInfo: static members first, by instance id; the others by member id."""
+    """Sort as Kafka's MemberInfo does: static members first, by instance id; the others by member id."""
     instance = member.group_instance_id
     return (True, java_order(member.member_id)) if instance is None else (False, java_order(instance))
 
 
 def all_partitions(topics: Topics, names: Iterable[str]) -> list[TopicPartition]:
-    """All partitions of these topics as far as they are there, by name and number."""
+    """Return all partitions of the existing ones of these topics, by name and number."""
     return [
         TopicPartition(topic, number)
         for topic in sorted(names, key=java_order)
@@ -87,7 +88,7 @@ def all_partitions(topics: Topics, names: Iterable[str]) -> list[TopicPartition]
 
 
 def can_match_racks(consumer_racks: Collection[str], replica_racks: Collection[frozenset[str]]) -> bool:
-    """Whether racks make a difference: some consumer's rack has replicas, and not every partition is in all of them."""
+    """Return whether racks matter: a consumer's rack has replicas, and not every partition is in all racks."""
     everywhere = frozenset().union(*replica_racks)
     if everywhere.isdisjoint(consumer_racks):
         return False

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares that are as balanced as can be, then as near (racks) as can be, then as much like the last ones as can be.
+"""Assignments that are as balanced as possible, then as near (racks), then as similar to the previous ones as possible.
 
-Where all members want the same and racks make no difference, that is arithmetic: `_equal_shares`. Otherwise a first
-guess is improved: partitions are moved along a chain of members, or round a circle of them, for as long as one is found
-that makes the whole better, by Bellman and Ford's search for negative cycles. When none is left, nothing better exists:
-costs are those of a flow, the squares of the loads among them. (Kafka's AbstractStickyAssignor moves single partitions
-to the better of two members; `tests/consumer/test_assignors.py` holds these shares against its.)
+If all members subscribe to the same topics and racks do not matter, arithmetic is enough: `_equal_shares`. Otherwise a
+first guess is improved: partitions move along a chain or a cycle of members as long as that improves the total cost.
+Bellman and Ford's search for negative cycles finds them. When none is left, the result is optimal: the costs are those
+of a network flow and include the squares of the loads. (Kafka's AbstractStickyAssignor moves single partitions between
+two members; `tests/consumer/test_assignors.py` compares the results.)
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SEARCH_BUDGET = 3_000_000
 
 # Partitions of one kind are as good as each other: (topic, who had them, racks of their replicas).
 Kind = tuple[str, int, frozenset[str]]
-NOBODY = -1
+UNASSIGNED = -1
 ANY_RACK: frozenset[str] = frozenset()
 
 
 class Balance:
-    """Shares `partitions` out. had: the member that had a partition before, or None."""
+    """Distributes `partitions`. had: the previous owner of a partition, or None."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class Balance:
         self.budget = budget
         numbers = {member.member_id: number for number, member in enumerate(self.members)}
         self.had = {
-            one: numbers[who]
-            for one, who in had.items()
-            if who is not None and one.topic in self.members[numbers[who]].topics
+            one: numbers[owner]
+            for one, owner in had.items()
+            if owner is not None and one.topic in self.members[numbers[owner]].topics
         }
         self.eligible = {
             topic: [number for number, member in enumerate(self.members) if topic in member.topics]
@@ -70,7 +70,7 @@ class Balance:
         self.held: list[dict[Kind, list[TopicPartition]]] = [{} for _ in self.members]
 
     def shares(self) -> Shares:
-        """Every member's share, sorted."""
+        """Return every member's partitions, sorted."""
         everybody = len(self.members)
         if not self.uses_racks and all(len(able) == everybody for able in self.eligible.values()):
             held = self._equal_shares()
@@ -85,10 +85,10 @@ class Balance:
         }
 
     def _equal_shares(self) -> list[list[TopicPartition]]:
-        """Each as many as any other, or one more; who had more keeps the one more."""
+        """Give each member the same number or one more; members that had more keep the extra one."""
         kept: list[list[TopicPartition]] = [[] for _ in self.members]
         for one in sorted(self.partitions, key=lambda one: (one[1], java_order(one[0]))):
-            if (owner := self.had.get(one, NOBODY)) != NOBODY:
+            if (owner := self.had.get(one, UNASSIGNED)) != UNASSIGNED:
                 kept[owner].append(one)
         least, extra = divmod(len(self.partitions), len(self.members))
         # Those that had more come first; the sort is stable, so the others come in order.
@@ -115,21 +115,21 @@ class Balance:
 
     def _kind(self, one: TopicPartition) -> Kind:
         racks = self.topics[one.topic][one.partition] if self.uses_racks else ANY_RACK
-        return one.topic, self.had.get(one, NOBODY), racks
+        return one.topic, self.had.get(one, UNASSIGNED), racks
 
     def _rank(self, kind: Kind, number: int) -> int:
-        """What it costs that this member has a partition of this kind."""
+        """Return the cost of a partition of this kind at this member."""
         _, owner, racks = kind
         rack = self.members[number].rack_id
         is_misplaced = self.uses_racks and bool(rack) and rack not in racks
-        return self.misplaced * is_misplaced + (owner not in (NOBODY, number))
+        return self.misplaced * is_misplaced + (owner not in (UNASSIGNED, number))
 
     def _give(self, one: TopicPartition, kind: Kind, number: int) -> None:
         self.held[number].setdefault(kind, []).append(one)
         self.load[number] += 1
 
     def _move(self, kind: Kind, source: int, target: int) -> None:
-        """One partition of the kind."""
+        """Move one partition of the kind."""
         held = self.held[source][kind]
         self._give(held.pop(), kind, target)
         self.load[source] -= 1
@@ -137,11 +137,12 @@ class Balance:
             del self.held[source][kind]
 
     def _guess(self) -> None:
-        """Partitions stay where they were; the others go to whoever has least, those that suit few members first."""
+        """Leave partitions at their owners; give the others to the member with the least, starting with the most
+        restricted."""
         free = []
         for one in self.partitions:
             kind = self._kind(one)
-            if kind[1] != NOBODY and not self._rank(kind, kind[1]):
+            if kind[1] != UNASSIGNED and not self._rank(kind, kind[1]):
                 self._give(one, kind, kind[1])
             else:
                 free.append((one, kind))
@@ -150,7 +151,7 @@ class Balance:
             self._give(one, kind, min(able, key=lambda number: (self.load[number], self._rank(kind, number))))
 
     def _level(self) -> None:
-        """From those that have most, one at a time, to whoever may have it and has less by two or more."""
+        """Move partitions one at a time from the fullest members to allowed members with at least two fewer."""
         crowded = set(range(len(self.members)))
         while crowded:
             source = max(crowded, key=lambda number: (self.load[number], -number))
@@ -169,7 +170,7 @@ class Balance:
                 self._move(best_kind, source, best[2])
 
     def _search(self) -> None:
-        """Move along chains and circles of members while that makes it better."""
+        """Move along chains and cycles of members while that improves the result."""
         arcs = [self._arcs(number) for number in range(len(self.members))]
         while self.budget > 0 and (circle := self._negative_circle(arcs)):
             pairs = list(zip(circle, circle[1:] + circle[:1], strict=True))
@@ -183,7 +184,7 @@ class Balance:
                     arcs[number] = self._arcs(number)
 
     def _arcs(self, source: int) -> dict[int, tuple[int, Kind]]:
-        """To whom this member could give one, which kind is best, and what that costs."""
+        """Return the members to which this one could give a partition, with the best kind and the cost."""
         found: dict[int, tuple[int, Kind]] = {}
         for kind in self.held[source]:
             before = self._rank(kind, source)
@@ -195,17 +196,17 @@ class Balance:
         return found
 
     def _negative_circle(self, arcs: list[dict[int, tuple[int, Kind]]]) -> list[int]:
-        """Members, each of which gives one to the next, and the last to the first: it costs less than nothing.
+        """Return a cycle of members, each of which gives one partition to the next, whose cost is negative.
 
-        One number more stands for the outside: between two members there, the first gets one more and the other one
-        less, and that costs what it does to the squares of their loads.
+        One extra number represents the outside: of two members connected through it, the first gets one more and the
+        other one fewer, at the cost of the changed squares of their loads.
         """
         outside = len(self.members)
         costs = [[(target, cost) for target, (cost, _) in found.items()] for found in arcs]
         for number, load in enumerate(self.load):
             costs[number].append((outside, self.weight * (2 * load + 1)))
         costs.append([(number, self.weight * (1 - 2 * load)) for number, load in enumerate(self.load) if load])
-        distance, before = [0] * (outside + 1), [NOBODY] * (outside + 1)
+        distance, before = [0] * (outside + 1), [UNASSIGNED] * (outside + 1)
         is_better = True
         while is_better and self.budget > 0:
             is_better = False
@@ -221,14 +222,14 @@ class Balance:
 
 
 def _circle(before: Sequence[int]) -> list[int]:
-    """A circle among the predecessors, in the order of its arcs, or nothing."""
-    seen = [NOBODY] * len(before)
+    """Return a cycle among the predecessors, in the order of its arcs, or nothing."""
+    seen = [UNASSIGNED] * len(before)
     for start in range(len(before)):
         number = start
-        while number != NOBODY and seen[number] == NOBODY:
+        while number != UNASSIGNED and seen[number] == UNASSIGNED:
             seen[number] = start
             number = before[number]
-        if number != NOBODY and seen[number] == start:
+        if number != UNASSIGNED and seen[number] == start:
             circle = [number]
             while (number := before[number]) != circle[0]:
                 circle.append(number)

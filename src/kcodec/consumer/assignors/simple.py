@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The assignors without a memory: range (with racks, KIP-881) and roundrobin; the results are those of Kafka's."""
+"""The stateless assignors: range (with racks, KIP-881) and roundrobin. Their results equal those of Kafka's."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class _Forgetful:
     is_cooperative = False
 
     def user_data(self, topics: Collection[str]) -> bytes | None:
-        """Nothing."""
+        """Return None."""
         return None
 
     def on_assignment(self, partitions: Sequence[TopicPartition], generation: int) -> None:
-        """Nothing to remember."""
+        """Keep no state."""
 
 
 class RoundRobinAssignor(_Forgetful):
-    """All partitions in a row, one to each member in turn, members passed over that do not want the topic."""
+    """Assigns all partitions in turn, skipping members that do not subscribe to the topic."""
 
     name = "roundrobin"
 
@@ -47,10 +47,11 @@ class RoundRobinAssignor(_Forgetful):
 
 
 class RangeAssignor(_Forgetful):
-    """Each topic in ranges of neighbours, the first members one more; equal numbers of different topics come together.
+    """Assigns each topic in ranges, the first members one more; partitions of equal number in different topics stay
+    together.
 
-    Where racks make a difference, a member gets those that have a replica in its rack first, as far as its number
-    goes; topics with the same members and as many partitions do so together, so that equal numbers stay together.
+    If racks matter, a member first gets partitions with a replica in its rack, up to its number of partitions. Topics
+    with the same members and the same number of partitions are assigned together, so that equal numbers stay together.
     """
 
     name = "range"
@@ -75,7 +76,7 @@ class RangeAssignor(_Forgetful):
 
 
 class _TopicRange:
-    """One topic while it is shared out."""
+    """One topic while it is being assigned."""
 
     def __init__(self, topic: str, racks: Mapping[int, frozenset[str]], members: list[GroupMember]) -> None:
         self.topic = topic
@@ -87,17 +88,17 @@ class _TopicRange:
         member_racks = {rack for rack in self.members.values() if rack is not None}
         self.uses_racks = can_match_racks(member_racks, list(racks.values()))
 
-    def room(self, member: str) -> int:
-        """How many more it may get."""
+    def free_capacity(self, member: str) -> int:
+        """Return the number of partitions that the member may still get."""
         return max(0, self.quota + (self.with_extra > 0) - self.counts[member])
 
     def suits(self, member: str, number: int) -> bool:
-        """Whether the partition has a replica in the member's rack, if it has one."""
+        """Return whether the partition has a replica in the member's rack, if it has one."""
         rack = self.members[member]
         return rack is None or rack in self.racks[number]
 
     def give(self, member: str, numbers: Sequence[int], shares: Shares) -> None:
-        """These are the member's."""
+        """Assign these partitions to the member."""
         shares[member] += [TopicPartition(self.topic, number) for number in numbers]
         given = set(numbers)
         self.left = [number for number in self.left if number not in given]
@@ -106,15 +107,15 @@ class _TopicRange:
             self.with_extra -= 1
 
     def share_out(self, shares: Shares, *, by_rack: bool) -> None:
-        """A range for each member in turn, up to its quota; by_rack: only what suits it."""
+        """Assign a range to each member in turn, up to its quota; by_rack: only partitions in its rack."""
         for member in self.members:
             numbers = [number for number in self.left if not by_rack or self.suits(member, number)]
-            if numbers := numbers[: self.room(member)]:
+            if numbers := numbers[: self.free_capacity(member)]:
                 self.give(member, numbers, shares)
 
 
 def _co_partitioned(parts: Sequence[_TopicRange]) -> list[list[_TopicRange]]:
-    """Topics with the same members and as many partitions."""
+    """Return groups of topics with the same members and the same number of partitions."""
     groups: dict[tuple[frozenset[str], int], list[_TopicRange]] = {}
     for part in parts:
         groups.setdefault((frozenset(part.members), len(part.racks)), []).append(part)
@@ -122,16 +123,18 @@ def _co_partitioned(parts: Sequence[_TopicRange]) -> list[list[_TopicRange]]:
 
 
 def _match_together(parts: list[_TopicRange], shares: Shares) -> None:
-    """Number by number, in all of these topics at once, to the first member that it suits everywhere."""
+    """Assign partitions of equal number in all of these topics at once to the first member in whose rack they are."""
     members = list(parts[0].members)
     for number in sorted(parts[0].racks):
         suited = (
             member
             for member in members
-            if all(part.room(member) > 0 and number in part.racks and part.suits(member, number) for part in parts)
+            if all(
+                part.free_capacity(member) > 0 and number in part.racks and part.suits(member, number) for part in parts
+            )
         )
         if (found := next(suited, None)) is not None:
             for part in parts:
                 part.give(found, [number], shares)
-            if not any(part.room(found) for part in parts):
+            if not any(part.free_capacity(found) for part in parts):
                 members.remove(found)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The assignors with a memory: sticky and cooperative-sticky. Balance comes first, then racks, then what was before.
+"""The assignors with state: sticky and cooperative-sticky. Balance comes first, then racks, then the previous owners.
 
-What a member had is known from what it says at joining: sticky's own bytes (all is given up before a rebalance there),
-or the owned partitions of its subscription. Where two say they had the same, the later generation is believed, and
-neither of the same generation (KIP-341, KAFKA-12984).
+The previous partitions of a member are known from its JoinGroup: sticky's own data (all partitions are revoked before a
+rebalance there), or the owned partitions of its subscription. If two members claim the same partition, the later
+generation counts, and neither of them if the generation is the same (KIP-341, KAFKA-12984).
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class StickyTopic(Struct):
 
 
 class StickyUserData(Message, versions="0-1", flexible="none"):
-    """What sticky tells its leader; no version is written before it: without a generation it is version 0."""
+    """The data of sticky for its leader. It has no version number; without a generation it is version 0."""
 
     previous_assignment: list[StickyTopic] = array(StickyTopic, "0+")
     generation: int = int32("1+", default=NO_GENERATION, ignorable=True)
 
 
 class CooperativeStickyUserData(Message, versions="0-0", flexible="none"):
-    """What cooperative-sticky tells its leader, beside what stands in the subscription."""
+    """The data of cooperative-sticky for its leader, in addition to the subscription."""
 
     generation: int = int32("0+", default=NO_GENERATION)
 
 
 class StickyAssignor:
-    """As balanced as can be, and of these shares those that take the fewest partitions away from their members.
+    """As balanced as possible, and among these assignments the one that moves the fewest partitions.
 
-    An eager one: all is revoked before a rebalance, and most of it comes back.
+    It is an eager assignor: all partitions are revoked before a rebalance, and most of them return.
     """
 
     name = "sticky"
@@ -52,14 +52,14 @@ class StickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self, topics: Collection[str]) -> bytes | None:
-        """What this member had, and in which generation; None before its first rebalance."""
+        """Return this member's last partitions and their generation; None before its first rebalance."""
         if self._had is None:
             return None
         had = [StickyTopic(topic=topic, partitions=partitions) for topic, partitions in by_topic(self._had).items()]
         return StickyUserData(previous_assignment=had, generation=self._generation).encode(1)
 
     def on_assignment(self, partitions: Sequence[TopicPartition], generation: int) -> None:
-        """Remembers it."""
+        """Remember the assignment."""
         self._had, self._generation = tuple(partitions), generation
 
     def assign(self, topics: Topics, members: Sequence[GroupMember]) -> Shares:
@@ -69,10 +69,10 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """The same without a pause: members go on with what they keep.
+    """The cooperative version: members continue with the partitions that they keep.
 
-    A partition that is to change hands is given to nobody in the rebalance in which another says it owns it: that one
-    gives it up and joins again, and then it is free.
+    A partition that moves stays unassigned in the rebalance in which another member reports that it owns it. That
+    member revokes it and joins again, and then the partition is free.
     """
 
     name = "cooperative-sticky"
@@ -82,11 +82,11 @@ class CooperativeStickyAssignor:
         self._generation = NO_GENERATION
 
     def user_data(self, topics: Collection[str]) -> bytes | None:
-        """The generation, for leaders that do not read it in the subscription."""
+        """Return the generation, for leaders that do not read it from the subscription."""
         return CooperativeStickyUserData(generation=self._generation).encode(0)
 
     def on_assignment(self, partitions: Sequence[TopicPartition], generation: int) -> None:
-        """Remembers the generation."""
+        """Remember the generation."""
         self._generation = generation
 
     def assign(self, topics: Topics, members: Sequence[GroupMember]) -> Shares:
@@ -103,7 +103,7 @@ Claim = tuple[Sequence[TopicPartition], int]
 
 
 def _read_user_data(user_data: bytes | None) -> Claim:
-    """Of either version; what cannot be read claims nothing."""
+    """Read either version; data that cannot be read claims no partitions."""
     for version in (1, 0):
         try:
             found, _ = StickyUserData.decode_prefix(user_data or b"", version)
@@ -125,7 +125,7 @@ def _generation_of(member: GroupMember) -> int:
 
 
 def _owners(members: Sequence[GroupMember], claims: dict[str, Claim]) -> dict[TopicPartition, str | None]:
-    """Who had what that somebody says to have had; None where two of the same generation say so."""
+    """Return the previous owners of partitions; None if two members of the same generation claim one."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
         partitions, generation = claims[member.member_id]
@@ -139,6 +139,6 @@ def _owners(members: Sequence[GroupMember], claims: dict[str, Claim]) -> dict[To
 
 
 def _share_out(topics: Topics, members: Sequence[GroupMember], owners: dict[TopicPartition, str | None]) -> Shares:
-    """The shares, given who had what."""
+    """Return the assignment, given the previous owners."""
     partitions = all_partitions(topics, {topic for member in members for topic in member.topics})
     return Balance(topics, members, partitions, {one: owners.get(one) for one in partitions}).shares()

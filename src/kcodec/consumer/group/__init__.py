@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Membership in a consumer group: what both group protocols share."""
+"""Membership in a consumer group: the common part of both group protocols."""

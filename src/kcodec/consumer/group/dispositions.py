@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member of a group does about an error code, in both group protocols.
+"""The reaction of a group member to an error code, in both group protocols.
 
-Rules: Kafka's AbstractCoordinator (classic) and AbstractHeartbeatRequestManager (KIP-848).
+Source: Kafka's AbstractCoordinator (classic) and AbstractHeartbeatRequestManager (KIP-848).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from kcodec.protocol.error_codes import ErrorCode, error_code
 
 
 class GroupDisposition(Enum):
-    """What a response with an error means for the member.
+    """The effect of an error on the member.
 
     RETRY:            repeat the request after a pause.
-    FIND_COORDINATOR: the same, after finding the coordinator: this broker is not it.
+    FIND_COORDINATOR: the same, after looking up the coordinator, which is another broker.
     REJOIN:           join again at once; partitions are kept.
     RESET_GENERATION: the member is out and its partitions are lost; join again with the same member id.
     RESET_MEMBER:     the same, with a new member id.
     JOIN_WITH_ID:     join again with the member id of the response (KIP-394).
-    REPORT:           poll raises the error, and heartbeats continue: it ends when a permission is given.
-    FATAL:            poll raises the error; repeating the request does not help.
+    REPORT:           poll raises the error, and heartbeats continue: it ends when a permission is granted.
+    FATAL:            poll raises the error; a retry does not help.
     """
 
     RETRY = "again"
@@ -68,7 +68,7 @@ CONSUMER: Dispositions = {**CONSUMER_JOIN, ErrorCode.GROUP_ID_NOT_FOUND: GroupDi
 
 
 def disposition(table: Dispositions, code: int) -> GroupDisposition:
-    """Return what to do about a code other than NONE. Codes that are not in the table are fatal unless Kafka calls them
+    """Return the disposition of a code other than NONE. A code that is not in the table is fatal unless Kafka calls it
     retriable."""
     otherwise = GroupDisposition.RETRY if error_code(code).retriable else GroupDisposition.FATAL
     return table.get(code, otherwise)

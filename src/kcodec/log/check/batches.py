@@ -155,7 +155,7 @@ class SegmentWalk:
 
     def _torn(self, file: SegmentFile, batch: RecordBatch, position: int, end: int) -> Tail | None:
         """The tail that a bad last batch of the active segment is; None where it is corruption."""
-        error = CorruptBatchError("its crc is bad", stored_crc=batch.crc, computed_crc=0, position=position)
+        error = CorruptBatchError("the CRC is wrong", stored_crc=batch.crc, computed_crc=0, position=position)
         try:
             return judge_corruption(file, error, end, self.above, self._limits, is_active=self.segment.is_active)
         except DecodeError:

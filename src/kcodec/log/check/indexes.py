@@ -213,7 +213,7 @@ def shape_of(index: OffsetIndex | TimeIndex | TransactionIndex, *, is_active: bo
                 text = f"entry {number}, {tuple(index[number])}, does not rise above the one before"
                 yield finding("index-order", path, text, position=number * size)
         elif is_transactions and entry[first] < index.base_offset and not flood.is_full():
-            text = f"entry {number}, {tuple(index[number])}, lies below the segment's first offset {index.base_offset}"
+            text = f"entry {number}, {tuple(index[number])}, is below the segment's first offset {index.base_offset}"
             yield finding("index-order", path, text, position=number * size)
         before = entry
     yield from flood.rest()

@@ -45,6 +45,7 @@ class LogCheck:
     """A check of the segments of one partition, in order.
 
     is_directory: The segments are all of a directory, so that the other files of the directory are checked, too.
+    limits: DecodeLimits for reading. progress: called with the number of bytes done and in total.
     """
 
     def __init__(
@@ -209,6 +210,10 @@ def check_file(
 ) -> list[Finding]:
     """Check one file of a log directory: ``.log``, an index, a snapshot, or a checkpoint. Return its findings.
 
+    path:     The file.
+    limits:   DecodeLimits for reading.
+    progress: Called with the number of bytes done and in total.
+
     An index is also compared with its segment. Raise ValueError for a file of another kind, and FileNotFoundError.
     """
     return list(file_findings(path, limits=limits, progress=progress))
@@ -217,7 +222,7 @@ def check_file(
 def file_findings(
     path: str | os.PathLike[str], *, limits: DecodeLimits = DEFAULT_LIMITS, progress: Progress | None = None
 ) -> Iterator[Finding]:
-    """The same, as they are found."""
+    """Yield the findings of check_file() as they are found, with the same arguments: path, limits, progress."""
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file")
@@ -232,7 +237,9 @@ def _file_findings(file: Path, limits: DecodeLimits, progress: Progress | None) 
     if file.suffix in LEFTOVERS:
         return iter([finding("leftover", file, "the file is not part of the log")])
     if file.suffix != ".snapshot" and file.name not in TEXT_FILES:
-        raise ValueError(f"{file}: no file of a log: {', '.join(['.log', *INDEXES, '.snapshot', *TEXT_FILES])}")
+        raise ValueError(
+            f"{file}: the file is not one of a log; expected {', '.join(['.log', *INDEXES, '.snapshot', *TEXT_FILES])}"
+        )
     return _text_findings(file)
 
 

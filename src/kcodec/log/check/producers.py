@@ -98,7 +98,7 @@ class ProducerChecks:
     def _follows(self, batch: RecordBatch, known: KnownProducer, path: str, position: int) -> Iterator[Finding]:
         who, offset = f"producer {batch.producer_id}", batch.base_offset
         if known.opened is not None and not batch.is_transactional:
-            text = f"{who} has had a transaction open since offset {known.opened}, but this batch is in none"
+            text = f"{who} has had a transaction open since offset {known.opened}, but this batch is outside of it"
             yield finding("mixed-transaction", path, text, position=position, offset=offset)
         if batch.producer_epoch < known.epoch:
             text = f"{who} writes with epoch {batch.producer_epoch} after {known.epoch}"
@@ -112,7 +112,7 @@ class ProducerChecks:
                 return  # a marker raised the epoch, or all before is unknown
             expected = (known.last_sequence + 1) & 0x7FFFFFFF
         if batch.base_sequence != expected:
-            text = f"{who} goes on with sequence {batch.base_sequence}, expected {expected}"
+            text = f"{who} continues with sequence {batch.base_sequence}, expected {expected}"
             one = finding("sequence-gap", path, text, position=position, offset=offset)
             if self._last_gap >= known.last_offset:
                 self._keep(one)

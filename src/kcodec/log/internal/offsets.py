@@ -33,6 +33,7 @@ MEMBER_RECORDS = {"ConsumerGroupMemberMetadata", "ShareGroupMemberMetadata", "St
 class CommittedOffset(OffsetAndMetadata):
     """A committed offset as recorded in ``__consumer_offsets``.
 
+    offset, leader_epoch, metadata: As committed.
     commit_timestamp, expire_timestamp: Milliseconds; expire_timestamp is None unless the commit set it (version 1).
     topic_id:      As Kafka writes it; None if the record has none.
     record_offset: Offset of the record.
@@ -45,7 +46,7 @@ class CommittedOffset(OffsetAndMetadata):
 
     @classmethod
     def of(cls, value: OffsetCommitValue, record_offset: int) -> CommittedOffset:
-        """From the record at an offset."""
+        """Return the offset committed by a record. value: The message; offset: the offset of the record."""
         return cls(
             offset=value.offset,
             metadata=value.metadata,
@@ -59,7 +60,10 @@ class CommittedOffset(OffsetAndMetadata):
 
 @dataclass(frozen=True)
 class PendingOffset:
-    """A commit inside an open transaction; until that ends, OffsetFetch responds with UNSTABLE_OFFSET_COMMIT."""
+    """A commit inside an open transaction; until that ends, OffsetFetch responds with UNSTABLE_OFFSET_COMMIT.
+
+    topic_partition: The partition. producer_id: Producer of the transaction. committed: The offset.
+    """
 
     producer_id: int
     topic_partition: TopicPartition
@@ -70,6 +74,8 @@ class PendingOffset:
 class GroupOffsets(Mapping[TopicPartition, CommittedOffset]):
     """The committed offsets of a group by partition, in order, and its other state.
 
+    group_id:   Name of the group.
+    protocol_type: As members of a classic group have set it ("consumer").
     pending:    Commits of open transactions.
     type:       "classic", "consumer", "share" or "streams"; None if only commits are known.
     generation: Generation of a classic group, epoch of the other types.
@@ -192,6 +198,8 @@ class _Replay:
 
 def group_offsets(logs: Log | Iterable[Log], on_error: str = "raise") -> dict[str, GroupOffsets]:
     """Return the committed offsets of each group in partitions of ``__consumer_offsets``, as OffsetFetch would.
+
+    logs: One partition, or several.
 
     Records that cannot be read are skipped (``internal_record`` describes them). Raise DecodeError for corruption,
     unless on_error is "stop" or "skip". Raise ValueError for a partition of another topic.

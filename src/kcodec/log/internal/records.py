@@ -306,10 +306,11 @@ def decode_internal_record(topic: str | None, record: Record) -> InternalRecord 
 
 
 def internal_record(topic: str | None, record: Record) -> dict[str, Any] | None:
-    """Return the same as a dict for JSON: type, key, version and value, or error; None if the record is not internal.
+    """Return a record of an internal topic as a dict for JSON: type, key, version and value, or error; else None.
 
-    Names are Kafka's in snake_case, bytes base64 text, ids Kafka's text. The name of a transaction's status is added to
-    its number, and what members of consumer groups have encoded is decoded.
+    topic: The topic of the record; None: only control records are decoded. Names are Kafka's in snake_case, bytes are
+    base64 text, ids Kafka's text. The name of a transaction's status is added to its number, and the data that members
+    of consumer groups have encoded is decoded.
     """
     found = decode_internal_record(topic, record)
     if found is None:

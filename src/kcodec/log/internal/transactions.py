@@ -29,7 +29,11 @@ from kcodec.protocol.messages.records import TransactionLogKey, TransactionLogVa
 class TransactionState:
     """The last recorded state of a transactional id.
 
+    transactional_id: The id.
     state:            As Kafka's tools print it ("Ongoing").
+    producer_id, producer_epoch: Identity of the current producer.
+    transaction_timeout_ms: Timeout of a transaction.
+    start_timestamp, last_update_timestamp: Begin of the transaction, and last change of the state.
     topic_partitions: The partitions of the transaction, in order; empty once it is complete.
     previous_producer_id, next_producer_id, next_producer_epoch: -1 if the coordinator recorded none.
     client_transaction_version: 2 if the epoch increases with each transaction.
@@ -55,7 +59,7 @@ class TransactionState:
 
     @classmethod
     def of(cls, transactional_id: str, value: TransactionLogValue, version: int, offset: int) -> TransactionState:
-        """From the record at an offset."""
+        """Return the state in a record. transactional_id, value: from the record; offset: the offset of the record."""
         partitions = sorted(
             TopicPartition(told.topic, partition)
             for told in value.transaction_partitions or ()
@@ -81,6 +85,8 @@ class TransactionState:
 
 def transaction_states(logs: Log | Iterable[Log], on_error: str = "raise") -> dict[str, TransactionState]:
     """Return the last state of each transactional id in partitions of ``__transaction_state``. Tombstones remove it.
+
+    logs: One partition, or several.
 
     Records that cannot be read are skipped (``internal_record`` describes them). Raise DecodeError for corruption,
     unless on_error is "stop" or "skip". Raise ValueError for a partition of another topic.
@@ -123,6 +129,8 @@ STATES = ("open", "committed", "aborted")
 class PartitionTransaction:
     """A transaction in one partition.
 
+    topic, partition: The partition.
+    transaction:      The transaction in the log.
     transactional_id, coordinator_state: What the coordinator last recorded for its producer id; None if it is unknown.
     holds_last_stable_offset: Whether read_committed readers wait for this transaction.
     is_hanging: Whether it is open and the coordinator will not end it; None for an open transaction whose coordinator
@@ -160,7 +168,7 @@ class PartitionTransaction:
         )
 
     def age_ms(self, now: int) -> int:
-        """As Transaction.age_ms."""
+        """Return the age of the transaction at `now` (ms), as Transaction.age_ms does."""
         return self.transaction.age_ms(now)
 
 

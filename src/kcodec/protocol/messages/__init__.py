@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's messages: a class each, for all versions that Kafka 2.5 to 4.3 speaks on either side.
+"""Kafka's messages: one class for each, for all versions that Kafka 2.5 to 4.3 supports on either side.
 
     from kcodec.protocol import messages
     messages.ProduceRequest(acks=-1, ...).encode(version=9) -> bytes
     messages.ProduceRequest.decode(data, version=9)
 
 The tables were drafted from the definitions inside Kafka's jars (tools/draft_messages.py) and are compared with them,
-field by field and version by version (tools/check_messages.py). Names are Kafka's; structs that have the same name in
-several messages and differ there begin with the message's. A module is imported when its names are first asked for.
+field by field and version by version (tools/check_messages.py). Names are Kafka's. Structs that have the same name in
+several messages and differ there begin with the message's name. A module is imported when one of its names is used.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MODULES = (
 
 @cache
 def _classes(module: str) -> dict[str, type[Struct]]:
-    """The classes that a module declares."""
+    """Return the classes that a module declares."""
     home = f"{__name__}.{module}"
     found = vars(import_module(home)).items()
     return {name: kind for name, kind in found if isinstance(kind, type) and kind.__module__ == home}
@@ -74,13 +74,13 @@ def __dir__() -> list[str]:
 
 @cache
 def all_messages() -> tuple[type[Message], ...]:
-    """Every message: requests, responses, and the keys and values of records. Base classes have no versions."""
+    """Return every message: requests, responses, and keys and values of records. Base classes have no versions."""
     classes = [kind for module in _MODULES for kind in _classes(module).values()]
     return tuple(kind for kind in classes if issubclass(kind, Message) and kind.versions != NO_VERSIONS)
 
 
 @cache
 def all_requests() -> dict[int, type[Request]]:
-    """The class of every request by its api key; each knows its `response`."""
+    """Return the class of every request by its api key; each has its `response`."""
     requests = [kind for kind in all_messages() if issubclass(kind, Request)]
     return {request.api_key: request for request in sorted(requests, key=lambda request: request.api_key)}

@@ -7,7 +7,7 @@ from kcodec.protocol.schema import Request, Response, Struct, array, int8, int16
 
 
 class DescribeAclsRequest(Request, key=29, versions="0-3", flexible="2+"):
-    """Which rules are there? None and the number 1 (ANY) match all."""
+    """List the ACLs that match. None and the number 1 (ANY) match all."""
 
     resource_type_filter: int = int8("0+")
     resource_name_filter: str | None = string("0+", nullable="0+")
@@ -19,7 +19,7 @@ class DescribeAclsRequest(Request, key=29, versions="0-3", flexible="2+"):
 
 
 class AclDescription(Struct):
-    """Who may, or may not, do what from where."""
+    """One ACL: a principal, a host, an operation and a permission type."""
 
     principal: str = string("0+")
     host: str = string("0+")
@@ -28,7 +28,7 @@ class AclDescription(Struct):
 
 
 class DescribeAclsResource(Struct):
-    """The rules of one resource."""
+    """The ACLs of one resource."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -37,7 +37,7 @@ class DescribeAclsResource(Struct):
 
 
 class DescribeAclsResponse(Response, key=29, versions="0-3", flexible="2+"):
-    """The rules."""
+    """The ACLs that match."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -46,7 +46,7 @@ class DescribeAclsResponse(Response, key=29, versions="0-3", flexible="2+"):
 
 
 class AclCreation(Struct):
-    """A rule to be made."""
+    """An ACL to create."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -58,27 +58,27 @@ class AclCreation(Struct):
 
 
 class CreateAclsRequest(Request, key=30, versions="0-3", flexible="2+"):
-    """Make these rules."""
+    """Create ACLs."""
 
     creations: list[AclCreation] = array(AclCreation, "0+")
 
 
 class AclCreationResult(Struct):
-    """Whether one rule was made."""
+    """Whether one ACL was created."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
 
 
 class CreateAclsResponse(Response, key=30, versions="0-3", flexible="2+"):
-    """Whether the rules were made, in their order."""
+    """Whether the ACLs were created, in the order of the request."""
 
     throttle_time_ms: int = int32("0+")
     results: list[AclCreationResult] = array(AclCreationResult, "0+")
 
 
 class DeleteAclsFilter(Struct):
-    """What a rule must match to be deleted; None and the number 1 (ANY) match all."""
+    """Conditions that an ACL must match to be deleted. None and the number 1 (ANY) match all."""
 
     resource_type_filter: int = int8("0+")
     resource_name_filter: str | None = string("0+", nullable="0+")
@@ -90,13 +90,13 @@ class DeleteAclsFilter(Struct):
 
 
 class DeleteAclsRequest(Request, key=31, versions="0-3", flexible="2+"):
-    """Delete all rules that match."""
+    """Delete all ACLs that match."""
 
     filters: list[DeleteAclsFilter] = array(DeleteAclsFilter, "0+")
 
 
 class DeleteAclsMatchingAcl(Struct):
-    """A rule that matched, and whether it is gone."""
+    """An ACL that matched, and whether it was deleted."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
@@ -110,7 +110,7 @@ class DeleteAclsMatchingAcl(Struct):
 
 
 class DeleteAclsFilterResult(Struct):
-    """The rules that one filter matched."""
+    """The ACLs that one filter matched."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
@@ -118,7 +118,7 @@ class DeleteAclsFilterResult(Struct):
 
 
 class DeleteAclsResponse(Response, key=31, versions="0-3", flexible="2+"):
-    """What was deleted, filter by filter."""
+    """The deleted ACLs, filter by filter."""
 
     throttle_time_ms: int = int32("0+")
     filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult, "0+")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding out what a broker speaks (KIP-35, KIP-511, features: KIP-584), and logging in (SASL: KIP-43, KIP-152)."""
+"""API versions and features of a broker (KIP-35, KIP-511, KIP-584), and SASL authentication (KIP-43, KIP-152)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from kcodec.protocol.schema import Request, Response, Struct, array, boolean, da
 
 
 class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
-    """Which APIs and versions do you speak? The first request of a connection; if too new, answered in version 0."""
+    """Request the supported APIs and versions, first on a connection. If it is too new, the response is version 0."""
 
     client_software_name: str = string("3+", ignorable=True)
     client_software_version: str = string("3+", ignorable=True)
 
 
 class ApiVersion(Struct):
-    """The versions of one API that a broker takes, both ends included."""
+    """The versions of one API that a broker supports, both ends included."""
 
     api_key: int = int16("0+")
     min_version: int = int16("0+")
@@ -22,7 +22,7 @@ class ApiVersion(Struct):
 
 
 class SupportedFeatureKey(Struct):
-    """The levels of a feature that a broker could run at."""
+    """The levels of a feature that a broker supports."""
 
     name: str = string("3+")
     min_version: int = int16("3+")
@@ -30,7 +30,7 @@ class SupportedFeatureKey(Struct):
 
 
 class FinalizedFeatureKey(Struct):
-    """The level of a feature that the cluster runs at; `transaction.version` decides how transactions are spoken."""
+    """The finalized level of a feature in the cluster; `transaction.version` selects the transaction protocol."""
 
     name: str = string("3+")
     max_version_level: int = int16("3+")
@@ -38,7 +38,7 @@ class FinalizedFeatureKey(Struct):
 
 
 class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
-    """What a broker speaks, and which features the cluster runs. Its header is always version 0."""
+    """The APIs that a broker supports and the features of the cluster. Its header is always version 0."""
 
     error_code: int = int16("0+")
     api_keys: list[ApiVersion] = array(ApiVersion, "0+")
@@ -50,26 +50,26 @@ class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
 
 
 class SaslHandshakeRequest(Request, key=17, versions="0-1", flexible="none"):
-    """Which mechanism comes next; from version 1 on the tokens travel in SaslAuthenticate."""
+    """Select the SASL mechanism. From version 1 on the tokens are sent in SaslAuthenticate."""
 
     mechanism: str = string("0+")
 
 
 class SaslHandshakeResponse(Response, key=17, versions="0-1", flexible="none"):
-    """Whether the broker has that mechanism, and which ones it has."""
+    """Whether the broker supports the mechanism, and the list of its mechanisms."""
 
     error_code: int = int16("0+")
     mechanisms: list[str] = array(string, "0+")
 
 
 class SaslAuthenticateRequest(Request, key=36, versions="0-2", flexible="2+"):
-    """One token of the mechanism, from the client."""
+    """One token of the mechanism, sent by the client."""
 
     auth_bytes: bytes = data("0+", secret=True)
 
 
 class SaslAuthenticateResponse(Response, key=36, versions="0-2", flexible="2+"):
-    """One token from the broker. session_lifetime_ms: log in again within that time; 0: no need (KIP-368)."""
+    """One token of the broker. session_lifetime_ms: time to authenticate again, 0 for no limit (KIP-368)."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")

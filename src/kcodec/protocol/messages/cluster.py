@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster's own affairs: replicas moved, leaders elected, disks, features, SCRAM credentials."""
+"""Messages about the cluster: reassignments, leader elections, log directories, features, SCRAM credentials."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kcodec.protocol.schema import Request, Response, Struct, array, boolean, da
 
 
 class ReassignablePartition(Struct):
-    """Where a partition is to go; replicas None: stop moving it."""
+    """The target replicas of a partition. replicas None: cancel its reassignment."""
 
     partition_index: int = int32("0+")
     replicas: list[int] | None = array(int32, "0+", nullable="0+", default=None)
@@ -21,7 +21,7 @@ class ReassignableTopic(Struct):
 
 
 class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexible="0+"):
-    """Move these partitions."""
+    """Reassign partitions to other replicas."""
 
     timeout_ms: int = int32("0+", default=60000)
     allow_replication_factor_change: bool = boolean("1+", default=True)
@@ -29,7 +29,7 @@ class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexib
 
 
 class ReassignablePartitionResponse(Struct):
-    """Whether one partition is on its way."""
+    """Whether the reassignment of one partition has begun."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -37,14 +37,14 @@ class ReassignablePartitionResponse(Struct):
 
 
 class ReassignableTopicResponse(Struct):
-    """Which partitions of a topic are on their way."""
+    """The results for the partitions of a topic."""
 
     name: str = string("0+")
     partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse, "0+")
 
 
 class AlterPartitionReassignmentsResponse(Response, key=45, versions="0-1", flexible="0+"):
-    """Which partitions are on their way."""
+    """The results for all partitions."""
 
     throttle_time_ms: int = int32("0+")
     allow_replication_factor_change: bool = boolean("1+", default=True, ignorable=True)
@@ -61,7 +61,7 @@ class ListPartitionReassignmentsTopics(Struct):
 
 
 class ListPartitionReassignmentsRequest(Request, key=46, versions="0", flexible="0+"):
-    """Which partitions are being moved? None: tell of all."""
+    """List the ongoing reassignments. None: those of all topics."""
 
     timeout_ms: int = int32("0+", default=60000)
     topics: list[ListPartitionReassignmentsTopics] | None = array(
@@ -70,7 +70,7 @@ class ListPartitionReassignmentsRequest(Request, key=46, versions="0", flexible=
 
 
 class OngoingPartitionReassignment(Struct):
-    """A partition that is being moved: all its replicas, those that come, those that go."""
+    """A partition that is being reassigned: all its replicas, the added and the removed ones."""
 
     partition_index: int = int32("0+")
     replicas: list[int] = array(int32, "0+")
@@ -79,14 +79,14 @@ class OngoingPartitionReassignment(Struct):
 
 
 class OngoingTopicReassignment(Struct):
-    """Partitions of a topic that are being moved."""
+    """Partitions of a topic that are being reassigned."""
 
     name: str = string("0+")
     partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment, "0+")
 
 
 class ListPartitionReassignmentsResponse(Response, key=46, versions="0", flexible="0+"):
-    """What is being moved."""
+    """The ongoing reassignments."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -102,7 +102,7 @@ class ElectLeadersTopicPartitions(Struct):
 
 
 class ElectLeadersRequest(Request, key=43, versions="0-2", flexible="2+"):
-    """Elect leaders; None: of all partitions. election_type 0: the preferred ones, 1: unclean, losing data."""
+    """Elect leaders; None: of all partitions. election_type 0: preferred leaders, 1: unclean, may lose records."""
 
     election_type: int = int8("1+")
     topic_partitions: list[ElectLeadersTopicPartitions] | None = array(ElectLeadersTopicPartitions, "0+", nullable="0+")
@@ -110,7 +110,7 @@ class ElectLeadersRequest(Request, key=43, versions="0-2", flexible="2+"):
 
 
 class ElectLeadersPartitionResult(Struct):
-    """Whether a partition has another leader."""
+    """Whether a new leader was elected for one partition."""
 
     partition_id: int = int32("0+")
     error_code: int = int16("0+")
@@ -118,14 +118,14 @@ class ElectLeadersPartitionResult(Struct):
 
 
 class ReplicaElectionResult(Struct):
-    """Which partitions of a topic have another leader."""
+    """The results for the partitions of a topic."""
 
     topic: str = string("0+")
     partition_result: list[ElectLeadersPartitionResult] = array(ElectLeadersPartitionResult, "0+")
 
 
 class ElectLeadersResponse(Response, key=43, versions="0-2", flexible="2+"):
-    """Which partitions have another leader."""
+    """The results for all partitions."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("1+")
@@ -140,13 +140,13 @@ class DescribableLogDirTopic(Struct):
 
 
 class DescribeLogDirsRequest(Request, key=35, versions="0-5", flexible="2+"):
-    """How large are these partitions on this broker's disks? None: tell of all."""
+    """Request the sizes of partitions in the log directories of this broker. None: of all partitions."""
 
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, "0+", nullable="0+")
 
 
 class DescribeLogDirsPartition(Struct):
-    """One replica: its size in bytes, how many offsets it is behind, and whether it is the copy of a move."""
+    """One replica: its size in bytes, its offset lag, and whether it is the future replica of a move."""
 
     partition_index: int = int32("0+")
     partition_size: int = int64("0+")
@@ -162,7 +162,7 @@ class DescribeLogDirsTopic(Struct):
 
 
 class DescribeLogDirsResult(Struct):
-    """A log directory and what it holds. Bytes of its volume: -1 for not known."""
+    """A log directory and its replicas. Bytes of its volume: -1 if unknown."""
 
     error_code: int = int16("0+")
     log_dir: str = string("0+")
@@ -181,7 +181,7 @@ class DescribeLogDirsResponse(Response, key=35, versions="0-5", flexible="2+"):
 
 
 class FeatureUpdateKey(Struct):
-    """A feature and its new level (0: none). upgrade_type 1: upgrade, 2: safe downgrade, 3: unsafe downgrade."""
+    """A feature and its new level (0 removes it). upgrade_type 1: upgrade, 2: safe downgrade, 3: unsafe downgrade."""
 
     feature: str = string("0+")
     max_version_level: int = int16("0+")
@@ -190,7 +190,7 @@ class FeatureUpdateKey(Struct):
 
 
 class UpdateFeaturesRequest(Request, key=57, versions="0-2", flexible="0+"):
-    """Change levels of features."""
+    """Change the levels of features."""
 
     timeout_ms: int = int32("0+", default=60000)
     feature_updates: list[FeatureUpdateKey] = array(FeatureUpdateKey, "0+")
@@ -206,7 +206,7 @@ class UpdatableFeatureResult(Struct):
 
 
 class UpdateFeaturesResponse(Response, key=57, versions="0-2", flexible="0+"):
-    """Whether the features were changed; from version 2 on all or none."""
+    """Whether the features were changed; from version 2 on all of them or none."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -215,7 +215,7 @@ class UpdateFeaturesResponse(Response, key=57, versions="0-2", flexible="0+"):
 
 
 class ScramCredentialDeletion(Struct):
-    """A user's credential that is to go. mechanism 1: SCRAM-SHA-256, 2: SCRAM-SHA-512."""
+    """A credential of a user to delete. mechanism 1: SCRAM-SHA-256, 2: SCRAM-SHA-512."""
 
     name: str = string("0+")
     mechanism: int = int8("0+")
@@ -232,7 +232,7 @@ class ScramCredentialUpsertion(Struct):
 
 
 class AlterUserScramCredentialsRequest(Request, key=51, versions="0", flexible="0+"):
-    """Make, replace and delete SCRAM credentials (KIP-554)."""
+    """Create, replace and delete SCRAM credentials (KIP-554)."""
 
     deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion, "0+")
     upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion, "0+")
@@ -247,7 +247,7 @@ class AlterUserScramCredentialsResult(Struct):
 
 
 class AlterUserScramCredentialsResponse(Response, key=51, versions="0", flexible="0+"):
-    """Whose credentials were changed."""
+    """The results for all users."""
 
     throttle_time_ms: int = int32("0+")
     results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult, "0+")
@@ -260,7 +260,7 @@ class ScramUserName(Struct):
 
 
 class DescribeUserScramCredentialsRequest(Request, key=50, versions="0", flexible="0+"):
-    """Who has SCRAM credentials? None: tell of all users."""
+    """List SCRAM credentials. None: those of all users."""
 
     users: list[ScramUserName] | None = array(ScramUserName, "0+", nullable="0+")
 

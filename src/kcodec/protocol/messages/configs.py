@@ -7,7 +7,7 @@ from kcodec.protocol.schema import Request, Response, Struct, array, boolean, in
 
 
 class DescribeConfigsResource(Struct):
-    """What to describe; configuration_keys None: all of them."""
+    """A resource to describe. configuration_keys None: all configurations."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -15,7 +15,7 @@ class DescribeConfigsResource(Struct):
 
 
 class DescribeConfigsRequest(Request, key=32, versions="0-4", flexible="4+"):
-    """How are these configured?"""
+    """Request the configurations of resources."""
 
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource, "0+")
     include_synonyms: bool = boolean("1+")
@@ -23,7 +23,7 @@ class DescribeConfigsRequest(Request, key=32, versions="0-4", flexible="4+"):
 
 
 class DescribeConfigsSynonym(Struct):
-    """Where a value could come from, in the order in which they win."""
+    """A possible origin of a value, in order of precedence."""
 
     name: str = string("1+")
     value: str | None = string("1+", nullable="1+")
@@ -31,7 +31,7 @@ class DescribeConfigsSynonym(Struct):
 
 
 class DescribeConfigsResourceResult(Struct):
-    """One configuration. A sensitive one has no value here."""
+    """One configuration. The value of a sensitive one is not included."""
 
     name: str = string("0+")
     value: str | None = string("0+", nullable="0+")
@@ -70,7 +70,7 @@ class IncrementalAlterableConfig(Struct):
 
 
 class IncrementalAlterConfigsResource(Struct):
-    """What to change of one resource."""
+    """The changes for one resource."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -78,7 +78,7 @@ class IncrementalAlterConfigsResource(Struct):
 
 
 class IncrementalAlterConfigsRequest(Request, key=44, versions="0-1", flexible="1+"):
-    """Change these configurations and no others."""
+    """Change these configurations and keep all others."""
 
     resources: list[IncrementalAlterConfigsResource] = array(IncrementalAlterConfigsResource, "0+")
     validate_only: bool = boolean("0+")
@@ -94,7 +94,7 @@ class AlterConfigsResourceResponse(Struct):
 
 
 class IncrementalAlterConfigsResponse(Response, key=44, versions="0-1", flexible="1+"):
-    """Which resources were changed."""
+    """The results for all resources."""
 
     throttle_time_ms: int = int32("0+")
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse, "0+")
@@ -108,7 +108,7 @@ class AlterableConfig(Struct):
 
 
 class AlterConfigsResource(Struct):
-    """All configurations of one resource: what is not named goes back to its default."""
+    """All configurations of one resource. A configuration that is not named returns to its default."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -116,14 +116,14 @@ class AlterConfigsResource(Struct):
 
 
 class AlterConfigsRequest(Request, key=33, versions="0-2", flexible="2+"):
-    """Replace configurations as a whole; better use IncrementalAlterConfigs (KIP-339)."""
+    """Replace all configurations of resources. Prefer IncrementalAlterConfigs (KIP-339)."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, "0+")
     validate_only: bool = boolean("0+")
 
 
 class AlterConfigsResponse(Response, key=33, versions="0-2", flexible="2+"):
-    """Which resources were changed."""
+    """The results for all resources."""
 
     throttle_time_ms: int = int32("0+")
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse, "0+")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What members of a classic consumer group tell each other in JoinGroup and SyncGroup, behind two bytes of version."""
+"""The data of members of a classic consumer group in JoinGroup and SyncGroup, after a version of two bytes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from kcodec.protocol.schema import Message, Struct, array, data, int32, string
 
 
 class OwnedPartitions(Struct):
-    """Partitions of a topic that the member has."""
+    """Partitions of a topic that the member owns."""
 
     topic: str = string("1+")
     partitions: list[int] = array(int32, "1+")
 
 
 class ConsumerProtocolSubscription(Message, versions="0-3", flexible="none"):
-    """What a member wants to read, what it reads already, in which generation (-1: none) and rack."""
+    """The subscription of a member, the partitions that it owns, its generation (-1: none) and its rack."""
 
     topics: list[str] = array(string, "0+")
     user_data: bytes | None = data("0+", nullable="0+", default=None)
@@ -31,7 +31,7 @@ class AssignedPartitions(Struct):
 
 
 class ConsumerProtocolAssignment(Message, versions="0-3", flexible="none"):
-    """What a member is to read."""
+    """The partitions assigned to a member."""
 
     assigned_partitions: list[AssignedPartitions] = array(AssignedPartitions, "0+")
     user_data: bytes | None = data("0+", nullable="0+", default=None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading records, and asking where in a log a time or a leader epoch ends."""
+"""Messages that read records, and that look up offsets by timestamp or leader epoch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from kcodec.protocol.schema import (
 
 
 class ReplicaState(Struct):
-    """Who a follower is; consumers leave it at -1."""
+    """The identity of a follower. Consumers keep the value -1."""
 
     replica_id: int = int32("15+", default=-1)
     replica_epoch: int = int64("15+", default=-1)
 
 
 class FetchPartition(Struct):
-    """From where to read a partition, and how many bytes at most. Leader epochs: -1 for not known."""
+    """The offset to read a partition from, and the maximum number of bytes. Leader epochs: -1 if unknown."""
 
     partition: int = int32("0+")
     current_leader_epoch: int = int32("9+", default=-1, ignorable=True)
@@ -42,7 +42,7 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
-    """Partitions to read of a topic, by its name, from version 13 on by its id."""
+    """Partitions of a topic to read. The topic is given by name, from version 13 on by id."""
 
     topic: str = string("0-12", ignorable=True)
     topic_id: UUID = uuid("13+", ignorable=True)
@@ -50,7 +50,7 @@ class FetchTopic(Struct):
 
 
 class ForgottenTopic(Struct):
-    """Partitions that leave the fetch session (KIP-227)."""
+    """Partitions to remove from the fetch session (KIP-227)."""
 
     topic: str = string("7-12", ignorable=True)
     topic_id: UUID = uuid("13+", ignorable=True)
@@ -58,7 +58,7 @@ class ForgottenTopic(Struct):
 
 
 class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
-    """Give me records: waits max_wait_ms for min_bytes. isolation_level 0: read_uncommitted, 1: read_committed."""
+    """Request records; wait max_wait_ms for min_bytes. isolation_level 0: read_uncommitted, 1: read_committed."""
 
     cluster_id: str | None = string("12+", nullable="12+", default=None, tag=0, ignorable=True)
     replica_id: int = int32("0-14", default=-1)
@@ -75,35 +75,35 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
 
 
 class FetchEpochEndOffset(Struct):
-    """Where the log of the broker ends in the largest epoch that both may share; -1: no divergence (KIP-595)."""
+    """The end offset of the largest epoch that both logs may share; -1: the logs do not diverge (KIP-595)."""
 
     epoch: int = int32("12+", default=-1)
     end_offset: int = int64("12+", default=-1)
 
 
 class FetchLeaderIdAndEpoch(Struct):
-    """The leader that the broker knows of, given with NOT_LEADER_OR_FOLLOWER; -1: not known (KIP-951)."""
+    """The current leader that the broker knows, sent with NOT_LEADER_OR_FOLLOWER; -1: unknown (KIP-951)."""
 
     leader_id: int = int32("12+", default=-1)
     leader_epoch: int = int32("12+", default=-1)
 
 
 class SnapshotId(Struct):
-    """A snapshot to fetch in place of records that are gone; only logs of controllers have any."""
+    """A snapshot to fetch instead of deleted records. Only logs of controllers have snapshots."""
 
     end_offset: int = int64("0+", default=-1)
     epoch: int = int32("0+", default=-1)
 
 
 class AbortedTransaction(Struct):
-    """From first_offset on, the transactional records of this producer up to its next ABORT marker are aborted."""
+    """An aborted transaction: the transactional records of this producer from first_offset to its next ABORT marker."""
 
     producer_id: int = int64("4+")
     first_offset: int = int64("4+")
 
 
 class FetchPartitionData(Struct):
-    """The records of one partition, and how far it is written, replicated and decided. Offsets: -1 for not known."""
+    """The records of one partition, its high watermark, last stable offset and log start offset; -1 if unknown."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -121,7 +121,7 @@ class FetchPartitionData(Struct):
 
 
 class FetchableTopicResponse(Struct):
-    """What was read of a topic."""
+    """The records of a topic."""
 
     topic: str = string("0-12", ignorable=True)
     topic_id: UUID = uuid("13+", ignorable=True)
@@ -129,7 +129,7 @@ class FetchableTopicResponse(Struct):
 
 
 class FetchNodeEndpoint(Struct):
-    """Where to reach a leader named in the same response."""
+    """The address of a leader named in the same response."""
 
     node_id: int = int32("16+")
     host: str = string("16+")
@@ -148,7 +148,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
 
 
 class ListOffsetsPartition(Struct):
-    """The time (ms) whose offset is asked for; -1: latest, -2: earliest, -3: of the greatest time, -4, -5: tiered."""
+    """The requested timestamp (ms), or -1: latest, -2: earliest, -3: maximum timestamp, -4 and -5: tiered storage."""
 
     partition_index: int = int32("0+")
     current_leader_epoch: int = int32("4+", default=-1, ignorable=True)
@@ -164,7 +164,7 @@ class ListOffsetsTopic(Struct):
 
 
 class ListOffsetsRequest(Request, key=2, versions="0-11", flexible="6+"):
-    """Which offset has the first record at or after a time? Clients are replica -1. isolation_level as in Fetch."""
+    """Request the offset of the first record at or after a timestamp. Clients send replica_id -1."""
 
     replica_id: int = int32("0+")
     isolation_level: int = int8("2+")
@@ -173,7 +173,7 @@ class ListOffsetsRequest(Request, key=2, versions="0-11", flexible="6+"):
 
 
 class ListOffsetsPartitionResponse(Struct):
-    """The record found: its offset and timestamp, -1 for none. Version 0 gave several offsets."""
+    """The offset and timestamp that were found; -1 if none exists. Version 0 returned several offsets."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -184,21 +184,21 @@ class ListOffsetsPartitionResponse(Struct):
 
 
 class ListOffsetsTopicResponse(Struct):
-    """What was found in a topic."""
+    """The offsets of a topic."""
 
     name: str = string("0+")
     partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse, "0+")
 
 
 class ListOffsetsResponse(Response, key=2, versions="0-11", flexible="6+"):
-    """What was found."""
+    """The offsets that were found."""
 
     throttle_time_ms: int = int32("2+", ignorable=True)
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse, "0+")
 
 
 class OffsetForLeaderPartition(Struct):
-    """The epoch asked about; current_leader_epoch: what the client thinks, to be fenced if that is old."""
+    """The requested epoch. current_leader_epoch: the epoch that the client knows; the leader fences an old one."""
 
     partition: int = int32("0+")
     current_leader_epoch: int = int32("2+", default=-1, ignorable=True)
@@ -213,14 +213,14 @@ class OffsetForLeaderTopic(Struct):
 
 
 class OffsetForLeaderEpochRequest(Request, key=23, versions="0-4", flexible="4+"):
-    """Where does this leader epoch end? Tells a consumer that its log was cut (KIP-320). Consumers are replica -1."""
+    """Request the end offset of a leader epoch, to detect log truncation (KIP-320). Consumers send replica_id -1."""
 
     replica_id: int = int32("3+", default=-2, ignorable=True)
     topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic, "0+")
 
 
 class EpochEndOffset(Struct):
-    """The end of the largest epoch not above the one asked for; -1: not known."""
+    """The end offset of the largest epoch that is not above the requested one; -1: unknown."""
 
     error_code: int = int16("0+")
     partition: int = int32("0+")
@@ -229,14 +229,14 @@ class EpochEndOffset(Struct):
 
 
 class OffsetForLeaderTopicResult(Struct):
-    """The answers for a topic."""
+    """The end offsets of a topic."""
 
     topic: str = string("0+")
     partitions: list[EpochEndOffset] = array(EpochEndOffset, "0+")
 
 
 class OffsetForLeaderEpochResponse(Response, key=23, versions="0-4", flexible="4+"):
-    """The answers."""
+    """The end offsets that were requested."""
 
     throttle_time_ms: int = int32("2+", ignorable=True)
     topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult, "0+")

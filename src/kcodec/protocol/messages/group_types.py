@@ -83,7 +83,7 @@ class StreamsTopicInfo(Struct):
 
 
 class StreamsSubtopology(Struct):
-    """A part of a topology that is connected: its tasks are numbered as the partitions of its source topics."""
+    """A connected subgraph of a topology. Its tasks have the numbers of the partitions of its source topics."""
 
     subtopology_id: str = string("0+")
     source_topics: list[str] = array(string, "0+")
@@ -100,7 +100,7 @@ class StreamsTopology(Struct):
 
 
 class StreamsTaskOffset(Struct):
-    """How far a task has come with its changelog."""
+    """The position of a task in its changelog."""
 
     subtopology_id: str = string("0+")
     partition: int = int32("0+")
@@ -123,7 +123,7 @@ class StreamsAssignment(Struct):
 
 
 class DescribedStreamsGroupMember(Struct):
-    """A member: the tasks that it has, and those that it is to have."""
+    """A member, its current tasks and its target tasks."""
 
     member_id: str = string("0+")
     member_epoch: int = int32("0+")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Membership of consumer groups: the classic protocol, the one of KIP-848, and what tools ask about groups."""
+"""Group membership: the classic protocol, the consumer protocol (KIP-848), and the requests of tools about groups."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from kcodec.protocol.schema import (
 
 
 class JoinGroupRequestProtocol(Struct):
-    """An assignor that the member knows, and what it tells that one (see `consumer_protocol`)."""
+    """An assignor that the member supports, and the member's data for it (see `consumer_protocol`)."""
 
     name: str = string("0+")
     metadata: bytes = data("0+")
 
 
 class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
-    """Let me join. An empty member_id asks for one. A group_instance_id makes a static member (KIP-345)."""
+    """Join a group. An empty member_id requests one. A group_instance_id makes the member static (KIP-345)."""
 
     group_id: str = string("0+")
     session_timeout_ms: int = int32("0+")
@@ -42,7 +42,7 @@ class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
 
 
 class JoinGroupResponseMember(Struct):
-    """A member, told to the leader only."""
+    """A member of the group, sent to the leader only."""
 
     member_id: str = string("0+")
     group_instance_id: str | None = string("5+", nullable="5+", default=None, ignorable=True)
@@ -50,7 +50,7 @@ class JoinGroupResponseMember(Struct):
 
 
 class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
-    """The generation joined. The one whose member_id is `leader` assigns partitions, unless skip_assignment says no."""
+    """The joined generation. The member whose id is `leader` assigns the partitions, unless skip_assignment is set."""
 
     throttle_time_ms: int = int32("2+", ignorable=True)
     error_code: int = int16("0+")
@@ -64,14 +64,14 @@ class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
 
 
 class SyncGroupRequestAssignment(Struct):
-    """What one member is to read (see `consumer_protocol`)."""
+    """The assignment of one member (see `consumer_protocol`)."""
 
     member_id: str = string("0+")
     assignment: bytes = data("0+")
 
 
 class SyncGroupRequest(Request, key=14, versions="0-5", flexible="4+"):
-    """What do I read? The leader sends all assignments along, the others none."""
+    """Request the member's assignment. The leader sends the assignments of all members, the others send none."""
 
     group_id: str = string("0+")
     generation_id: int = int32("0+")
@@ -83,7 +83,7 @@ class SyncGroupRequest(Request, key=14, versions="0-5", flexible="4+"):
 
 
 class SyncGroupResponse(Response, key=14, versions="0-5", flexible="4+"):
-    """What this member reads."""
+    """The assignment of this member."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("0+")
@@ -93,7 +93,7 @@ class SyncGroupResponse(Response, key=14, versions="0-5", flexible="4+"):
 
 
 class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
-    """I am alive, in this generation."""
+    """Keep the member's session of this generation alive."""
 
     group_id: str = string("0+")
     generation_id: int = int32("0+")
@@ -102,7 +102,7 @@ class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
 
 
 class HeartbeatResponse(Response, key=12, versions="0-4", flexible="4+"):
-    """Whether the generation still stands; REBALANCE_IN_PROGRESS: join again."""
+    """Whether the generation is still valid; REBALANCE_IN_PROGRESS: the member must join again."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("0+")
@@ -117,7 +117,7 @@ class LeavingMember(Struct):
 
 
 class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
-    """These members leave: one up to version 2, several from 3 on."""
+    """Remove members from a group: one up to version 2, several from version 3 on."""
 
     group_id: str = string("0+")
     member_id: str = string("0-2")
@@ -125,7 +125,7 @@ class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
 
 
 class LeavingMemberResponse(Struct):
-    """Whether one member has left."""
+    """Whether one member has been removed."""
 
     member_id: str = string("3+")
     group_instance_id: str | None = string("3+", nullable="3+")
@@ -133,7 +133,7 @@ class LeavingMemberResponse(Struct):
 
 
 class LeaveGroupResponse(Response, key=13, versions="0-5", flexible="4+"):
-    """Whether they have left."""
+    """The results for all members."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("0+")
@@ -141,14 +141,14 @@ class LeaveGroupResponse(Response, key=13, versions="0-5", flexible="4+"):
 
 
 class DescribeGroupsRequest(Request, key=15, versions="0-6", flexible="5+"):
-    """What about these groups of the classic protocol?"""
+    """Describe groups of the classic protocol."""
 
     groups: list[str] = array(string, "0+")
     include_authorized_operations: bool = boolean("3+")
 
 
 class DescribedGroupMember(Struct):
-    """A member, with what it told its group and what it was assigned (see `consumer_protocol`)."""
+    """A member with its subscription and its assignment (see `consumer_protocol`)."""
 
     member_id: str = string("0+")
     group_instance_id: str | None = string("4+", nullable="4+", default=None, ignorable=True)
@@ -159,7 +159,7 @@ class DescribedGroupMember(Struct):
 
 
 class DescribedGroup(Struct):
-    """A group of the classic protocol; of one that is not there the state is Dead, from version 6 on an error."""
+    """A group of the classic protocol. A missing group has the state Dead, from version 6 on an error."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("6+", nullable="6+", default=None)
@@ -172,14 +172,14 @@ class DescribedGroup(Struct):
 
 
 class DescribeGroupsResponse(Response, key=15, versions="0-6", flexible="5+"):
-    """The groups asked for."""
+    """The descriptions of the requested groups."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     groups: list[DescribedGroup] = array(DescribedGroup, "0+")
 
 
 class ListGroupsRequest(Request, key=16, versions="0-5", flexible="3+"):
-    """Which groups does this broker coordinate? No filter: all."""
+    """List the groups that this broker coordinates. Without a filter: all of them."""
 
     states_filter: list[str] = array(string, "4+")
     types_filter: list[str] = array(string, "5+")
@@ -203,20 +203,20 @@ class ListGroupsResponse(Response, key=16, versions="0-5", flexible="3+"):
 
 
 class DeleteGroupsRequest(Request, key=42, versions="0-2", flexible="2+"):
-    """Delete these groups; they must have no members."""
+    """Delete groups without members."""
 
     groups_names: list[str] = array(string, "0+")
 
 
 class DeletableGroupResult(Struct):
-    """Whether one group is gone."""
+    """Whether one group was deleted."""
 
     group_id: str = string("0+")
     error_code: int = int16("0+")
 
 
 class DeleteGroupsResponse(Response, key=42, versions="0-2", flexible="2+"):
-    """Which groups are gone."""
+    """The results for all groups."""
 
     throttle_time_ms: int = int32("0+")
     results: list[DeletableGroupResult] = array(DeletableGroupResult, "0+")
@@ -230,7 +230,7 @@ class ConsumerGroupTopicPartitions(Struct):
 
 
 class ConsumerGroupHeartbeatRequest(Request, key=68, versions="0-1", flexible="0+"):
-    """Join, go on (with what changed; None: nothing did), or leave (member_epoch -1, static: -2) (KIP-848)."""
+    """Join, send changes (None: no change), or leave with member_epoch -1, a static member with -2 (KIP-848)."""
 
     group_id: str = string("0+")
     member_id: str = string("0+")
@@ -247,13 +247,13 @@ class ConsumerGroupHeartbeatRequest(Request, key=68, versions="0-1", flexible="0
 
 
 class ConsumerGroupAssignment(Struct):
-    """What a member is to read."""
+    """The assignment of a member."""
 
     topic_partitions: list[ConsumerGroupTopicPartitions] = array(ConsumerGroupTopicPartitions, "0+")
 
 
 class ConsumerGroupHeartbeatResponse(Response, key=68, versions="0-1", flexible="0+"):
-    """The member's epoch, when to come again (ms), and its assignment if that changed."""
+    """The member's epoch, the heartbeat interval (ms), and the assignment if it changed."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -265,7 +265,7 @@ class ConsumerGroupHeartbeatResponse(Response, key=68, versions="0-1", flexible=
 
 
 class ConsumerGroupDescribeRequest(Request, key=69, versions="0-1", flexible="0+"):
-    """What about these groups of KIP-848?"""
+    """Describe groups of the consumer protocol (KIP-848)."""
 
     group_ids: list[str] = array(string, "0+")
     include_authorized_operations: bool = boolean("0+")
@@ -280,13 +280,13 @@ class DescribedTopicPartitions(Struct):
 
 
 class DescribedAssignment(Struct):
-    """What a member reads."""
+    """The assignment of a member."""
 
     topic_partitions: list[DescribedTopicPartitions] = array(DescribedTopicPartitions, "0+")
 
 
 class DescribedConsumerGroupMember(Struct):
-    """A member: what it reads now, what it is to read. member_type 0: classic, 1: KIP-848, -1: not known."""
+    """A member, its current and its target assignment. member_type 0: classic, 1: consumer (KIP-848), -1: unknown."""
 
     member_id: str = string("0+")
     instance_id: str | None = string("0+", nullable="0+", default=None)
@@ -302,7 +302,7 @@ class DescribedConsumerGroupMember(Struct):
 
 
 class DescribedConsumerGroup(Struct):
-    """A group of KIP-848."""
+    """A group of the consumer protocol (KIP-848)."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
@@ -316,7 +316,7 @@ class DescribedConsumerGroup(Struct):
 
 
 class ConsumerGroupDescribeResponse(Response, key=69, versions="0-1", flexible="0+"):
-    """The groups asked for."""
+    """The descriptions of the requested groups."""
 
     throttle_time_ms: int = int32("0+")
     groups: list[DescribedConsumerGroup] = array(DescribedConsumerGroup, "0+")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who leads what: brokers, topics and their partitions' leaders, coordinators, the cluster."""
+"""Metadata: brokers, topics, partition leaders, coordinators and the cluster."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kcodec.protocol.schema import Request, Response, Struct, array, boolean, in
 
 
 class MetadataRequestTopic(Struct):
-    """A topic by name, or by id with a name of None."""
+    """A topic by name, or by id if the name is None."""
 
     topic_id: UUID = uuid("10+", ignorable=True)
     name: str | None = string("0+", nullable="10+")
 
 
 class MetadataRequest(Request, key=3, versions="0-13", flexible="9+"):
-    """Who leads these topics? None: all topics ([] in version 0); []: only brokers and controller."""
+    """Request metadata of topics. None: of all topics ([] in version 0); []: only brokers and controller."""
 
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, "0+", nullable="1+")
     allow_auto_topic_creation: bool = boolean("4+", default=True)
@@ -25,7 +25,7 @@ class MetadataRequest(Request, key=3, versions="0-13", flexible="9+"):
 
 
 class MetadataResponseBroker(Struct):
-    """A broker, and where to reach it."""
+    """A broker and its address."""
 
     node_id: int = int32("0+")
     host: str = string("0+")
@@ -34,7 +34,7 @@ class MetadataResponseBroker(Struct):
 
 
 class MetadataResponsePartition(Struct):
-    """Who leads a partition; leader_id -1: nobody. With an error code what is known may still be filled in."""
+    """The leader of a partition; leader_id -1: none. With an error code the known fields may still be filled in."""
 
     error_code: int = int16("0+")
     partition_index: int = int32("0+")
@@ -46,7 +46,7 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    """A topic and its partitions. Authorized operations: a bit set, -2147483648 where not asked for."""
+    """A topic and its partitions. Authorized operations: a bit set, -2147483648 if they were not requested."""
 
     error_code: int = int16("0+")
     name: str | None = string("0+", nullable="12+")
@@ -57,7 +57,7 @@ class MetadataResponseTopic(Struct):
 
 
 class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
-    """Brokers, controller (-1: not known) and topics."""
+    """Brokers, controller (-1: unknown) and topics."""
 
     throttle_time_ms: int = int32("3+", ignorable=True)
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker, "0+")
@@ -69,7 +69,7 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
 
 
 class FindCoordinatorRequest(Request, key=10, versions="0-6", flexible="3+"):
-    """Who coordinates these keys (one `key` up to version 3)? key_type 0: group, 1: transactional id, 2: share."""
+    """Find the coordinators of keys (one `key` up to version 3). key_type 0: group, 1: transactional id, 2: share."""
 
     key: str = string("0-3")
     key_type: int = int8("1+")
@@ -88,7 +88,7 @@ class Coordinator(Struct):
 
 
 class FindCoordinatorResponse(Response, key=10, versions="0-6", flexible="3+"):
-    """The coordinators asked for: the fields of the response itself up to version 3, `coordinators` from 4 on."""
+    """The requested coordinators: fields of the response itself up to version 3, `coordinators` from version 4 on."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("0-3")
@@ -100,7 +100,7 @@ class FindCoordinatorResponse(Response, key=10, versions="0-6", flexible="3+"):
 
 
 class DescribeClusterRequest(Request, key=60, versions="0-2", flexible="0+"):
-    """Which brokers has the cluster? endpoint_type 1: ask about brokers, 2: about controllers."""
+    """Request the brokers of the cluster. endpoint_type 1: brokers, 2: controllers."""
 
     include_cluster_authorized_operations: bool = boolean("0+")
     endpoint_type: int = int8("1+", default=1)
@@ -108,7 +108,7 @@ class DescribeClusterRequest(Request, key=60, versions="0-2", flexible="0+"):
 
 
 class DescribeClusterBroker(Struct):
-    """A broker (or controller), and where to reach it."""
+    """A broker or controller and its address."""
 
     broker_id: int = int32("0+")
     host: str = string("0+")

@@ -23,7 +23,7 @@ from kcodec.protocol.schema import (
 
 
 class NodeEndpoint(Struct):
-    """Where a node listens."""
+    """An endpoint of a node."""
 
     name: str = string("0+")
     host: str = string("0+")

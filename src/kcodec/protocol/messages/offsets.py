@@ -9,7 +9,7 @@ from kcodec.protocol.schema import Request, Response, Struct, array, boolean, in
 
 
 class OffsetCommitRequestPartition(Struct):
-    """An offset, the leader epoch of the record before it (-1: not known), and any text."""
+    """An offset, the leader epoch of the record before it (-1: unknown), and optional text."""
 
     partition_index: int = int32("0+")
     committed_offset: int = int64("0+")
@@ -19,7 +19,7 @@ class OffsetCommitRequestPartition(Struct):
 
 
 class OffsetCommitRequestTopic(Struct):
-    """Offsets of a topic, by its name, from version 10 on by its id."""
+    """Offsets of a topic, given by name, from version 10 on by id."""
 
     name: str = string("0-9", ignorable=True)
     topic_id: UUID = uuid("10+", ignorable=True)
@@ -27,7 +27,7 @@ class OffsetCommitRequestTopic(Struct):
 
 
 class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):
-    """Keep these offsets. Generation -1, no member id: a group without members. retention_time_ms -1: the broker's."""
+    """Commit offsets. Generation -1 and no member id: a group without members. retention_time_ms -1: the broker's."""
 
     group_id: str = string("0+")
     generation_id_or_member_epoch: int = int32("1+", default=-1, ignorable=True)
@@ -38,14 +38,14 @@ class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):
 
 
 class OffsetCommitResponsePartition(Struct):
-    """Whether an offset was kept."""
+    """Whether an offset was committed."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
 
 
 class OffsetCommitResponseTopic(Struct):
-    """Which offsets of a topic were kept."""
+    """The results for a topic."""
 
     name: str = string("0-9", ignorable=True)
     topic_id: UUID = uuid("10+", ignorable=True)
@@ -53,7 +53,7 @@ class OffsetCommitResponseTopic(Struct):
 
 
 class OffsetCommitResponse(Response, key=8, versions="0-10", flexible="8+"):
-    """Which offsets were kept."""
+    """The results for all topics."""
 
     throttle_time_ms: int = int32("3+", ignorable=True)
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic, "0+")
@@ -67,7 +67,7 @@ class OffsetFetchRequestTopic(Struct):
 
 
 class OffsetFetchRequestTopics(Struct):
-    """Partitions of a topic, by its name, from version 10 on by its id."""
+    """Partitions of a topic, given by name, from version 10 on by id."""
 
     name: str = string("8-9", ignorable=True)
     topic_id: UUID = uuid("10+", ignorable=True)
@@ -75,7 +75,7 @@ class OffsetFetchRequestTopics(Struct):
 
 
 class OffsetFetchRequestGroup(Struct):
-    """What to tell of one group; topics None: all it has. A member gives its id and epoch (KIP-848), others -1."""
+    """One group; topics None: all its offsets. A member sends its id and epoch (KIP-848), other clients send -1."""
 
     group_id: str = string("8+")
     member_id: str | None = string("9+", nullable="9+", default=None, ignorable=True)
@@ -84,7 +84,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 class OffsetFetchRequest(Request, key=9, versions="0-10", flexible="6+"):
-    """Which offsets are committed? require_stable: an error rather than one that an open transaction may replace."""
+    """Request committed offsets. require_stable: fail instead of returning one that an open transaction may replace."""
 
     group_id: str = string("0-7")
     topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, "0-7", nullable="2-7")
@@ -145,7 +145,7 @@ class OffsetFetchResponse(Response, key=9, versions="0-10", flexible="6+"):
 
 
 class OffsetDeleteRequestPartition(Struct):
-    """A partition whose offset is to go."""
+    """A partition whose offset is to be deleted."""
 
     partition_index: int = int32("0+")
 
@@ -158,28 +158,28 @@ class OffsetDeleteRequestTopic(Struct):
 
 
 class OffsetDeleteRequest(Request, key=47, versions="0", flexible="none"):
-    """Forget offsets of a group that no longer reads these topics."""
+    """Delete offsets of a group for topics that it no longer subscribes to."""
 
     group_id: str = string("0+")
     topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic, "0+")
 
 
 class OffsetDeleteResponsePartition(Struct):
-    """Whether an offset is gone."""
+    """Whether an offset was deleted."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
 
 
 class OffsetDeleteResponseTopic(Struct):
-    """Which offsets of a topic are gone."""
+    """The results for a topic."""
 
     name: str = string("0+")
     partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition, "0+")
 
 
 class OffsetDeleteResponse(Response, key=47, versions="0", flexible="none"):
-    """Which offsets are gone."""
+    """The results for all topics."""
 
     error_code: int = int16("0+")
     throttle_time_ms: int = int32("0+", ignorable=True)

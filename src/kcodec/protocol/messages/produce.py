@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing records. A record set is bytes here: what is in it is the business of `kcodec.encode` and its kin."""
+"""Messages that write records. A record set is bytes here; `kcodec.encode` and `kcodec.decode` handle its content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PartitionProduceData(Struct):
 
 
 class TopicProduceData(Struct):
-    """Record sets for partitions of a topic, by its name, from version 13 on by its id."""
+    """Record sets for partitions of a topic, given by name, from version 13 on by id."""
 
     name: str = string("0-12", ignorable=True)
     topic_id: UUID = uuid("13+", ignorable=True)
@@ -24,7 +24,7 @@ class TopicProduceData(Struct):
 
 
 class ProduceRequest(Request, key=0, versions="0-13", flexible="9+"):
-    """Append these records. acks: 0 none (and no response), 1 the leader's, -1 all in sync."""
+    """Append records. acks 0: no response, 1: after the leader's write, -1: after that of all in-sync replicas."""
 
     transactional_id: str | None = string("3+", nullable="3+", default=None)
     acks: int = int16("0+")
@@ -33,21 +33,21 @@ class ProduceRequest(Request, key=0, versions="0-13", flexible="9+"):
 
 
 class BatchIndexAndErrorMessage(Struct):
-    """Which record was refused (its index in the batch), and why."""
+    """A rejected record (its index in the batch) and the reason."""
 
     batch_index: int = int32("8+")
     batch_index_error_message: str | None = string("8+", nullable="8+", default=None)
 
 
 class ProduceLeaderIdAndEpoch(Struct):
-    """The leader that the broker knows of, given with NOT_LEADER_OR_FOLLOWER; -1: not known (KIP-951)."""
+    """The current leader that the broker knows, sent with NOT_LEADER_OR_FOLLOWER; -1: unknown (KIP-951)."""
 
     leader_id: int = int32("10+", default=-1)
     leader_epoch: int = int32("10+", default=-1)
 
 
 class PartitionProduceResponse(Struct):
-    """What became of one record set: base_offset, or an error. log_append_time_ms -1: the records keep their own."""
+    """The result for one record set: base_offset or an error. log_append_time_ms -1: timestamps are kept."""
 
     index: int = int32("0+")
     error_code: int = int16("0+")
@@ -60,7 +60,7 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    """What became of the record sets of a topic."""
+    """The results for the record sets of a topic."""
 
     name: str = string("0-12", ignorable=True)
     topic_id: UUID = uuid("13+", ignorable=True)
@@ -68,7 +68,7 @@ class TopicProduceResponse(Struct):
 
 
 class ProduceNodeEndpoint(Struct):
-    """Where to reach a leader named in the same response."""
+    """The address of a leader named in the same response."""
 
     node_id: int = int32("10+")
     host: str = string("10+")
@@ -77,7 +77,7 @@ class ProduceNodeEndpoint(Struct):
 
 
 class ProduceResponse(Response, key=0, versions="0-13", flexible="9+"):
-    """What became of every record set."""
+    """The results for all record sets."""
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse, "0+")
     throttle_time_ms: int = int32("1+", ignorable=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of ``__transaction_state``, and those of ``__consumer_offsets`` for classic groups and committed offsets."""
+"""Records of ``__transaction_state``, and of ``__consumer_offsets`` for classic groups and committed offsets."""
 
 from __future__ import annotations
 

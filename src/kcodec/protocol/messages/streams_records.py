@@ -122,7 +122,7 @@ class StreamsTopic(Struct):
 
 
 class CopartitionGroup(Struct):
-    """Source topics that must have equally many partitions, as indexes into the subtopology's lists."""
+    """Source topics that must have the same number of partitions, as indexes into the subtopology's lists."""
 
     source_topics: list[int] = array(int16, "0+")
     source_topic_regex: list[int] = array(int16, "0+")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics: made, deleted, widened, described, cut off at their beginning."""
+"""Topics: create, delete and describe topics, add partitions, delete records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kcodec.protocol.schema import (
 
 
 class CreatableReplicaAssignment(Struct):
-    """Which brokers hold a partition, the preferred leader first."""
+    """The brokers of a partition's replicas, the preferred leader first."""
 
     partition_index: int = int32("0+")
     broker_ids: list[int] = array(int32, "0+")
@@ -36,7 +36,7 @@ class CreatableTopicConfig(Struct):
 
 
 class CreatableTopic(Struct):
-    """A topic to be. Partitions and replication -1: the broker's default, or as the assignments say (version 4 on)."""
+    """A topic to create. Partitions, replication -1: the broker's default, or given by assignments (version 4 on)."""
 
     name: str = string("0+")
     num_partitions: int = int32("0+")
@@ -46,7 +46,7 @@ class CreatableTopic(Struct):
 
 
 class CreateTopicsRequest(Request, key=19, versions="0-7", flexible="5+"):
-    """Make these topics. validate_only: say whether it would work."""
+    """Create topics. validate_only: check the request without creating them."""
 
     topics: list[CreatableTopic] = array(CreatableTopic, "0+")
     timeout_ms: int = int32("0+", default=60000)
@@ -54,7 +54,7 @@ class CreateTopicsRequest(Request, key=19, versions="0-7", flexible="5+"):
 
 
 class CreatableTopicConfigs(Struct):
-    """A configuration of the topic that was made."""
+    """A configuration of the created topic."""
 
     name: str = string("5+")
     value: str | None = string("5+", nullable="5+")
@@ -64,7 +64,7 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    """A topic that was made, or why not. -1: not told."""
+    """A topic that was created, or the error. -1: not reported by the broker."""
 
     name: str = string("0+")
     topic_id: UUID = uuid("7+", ignorable=True)
@@ -77,21 +77,21 @@ class CreatableTopicResult(Struct):
 
 
 class CreateTopicsResponse(Response, key=19, versions="0-7", flexible="5+"):
-    """Which topics were made."""
+    """The results for all topics."""
 
     throttle_time_ms: int = int32("2+", ignorable=True)
     topics: list[CreatableTopicResult] = array(CreatableTopicResult, "0+")
 
 
 class DeleteTopicState(Struct):
-    """A topic by its name, or by its id with a name of None."""
+    """A topic by name, or by id if the name is None."""
 
     name: str | None = string("6+", nullable="6+", default=None)
     topic_id: UUID = uuid("6+")
 
 
 class DeleteTopicsRequest(Request, key=20, versions="0-6", flexible="4+"):
-    """Delete these topics: `topic_names` up to version 5, `topics` from 6 on."""
+    """Delete topics: `topic_names` up to version 5, `topics` from version 6 on."""
 
     topics: list[DeleteTopicState] = array(DeleteTopicState, "6+")
     topic_names: list[str] = array(string, "0-5", ignorable=True)
@@ -99,7 +99,7 @@ class DeleteTopicsRequest(Request, key=20, versions="0-6", flexible="4+"):
 
 
 class DeletableTopicResult(Struct):
-    """Whether one topic is gone."""
+    """Whether one topic was deleted."""
 
     name: str | None = string("0+", nullable="6+")
     topic_id: UUID = uuid("6+", ignorable=True)
@@ -108,20 +108,20 @@ class DeletableTopicResult(Struct):
 
 
 class DeleteTopicsResponse(Response, key=20, versions="0-6", flexible="4+"):
-    """Which topics are gone."""
+    """The results for all topics."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     responses: list[DeletableTopicResult] = array(DeletableTopicResult, "0+")
 
 
 class CreatePartitionsAssignment(Struct):
-    """Which brokers hold a new partition, the preferred leader first."""
+    """The brokers of a new partition's replicas, the preferred leader first."""
 
     broker_ids: list[int] = array(int32, "0+")
 
 
 class CreatePartitionsTopic(Struct):
-    """How many partitions a topic is to have in all; assignments None: the broker chooses."""
+    """The new total number of partitions of a topic. assignments None: the broker chooses."""
 
     name: str = string("0+")
     count: int = int32("0+")
@@ -129,7 +129,7 @@ class CreatePartitionsTopic(Struct):
 
 
 class CreatePartitionsRequest(Request, key=37, versions="0-3", flexible="2+"):
-    """Give these topics more partitions."""
+    """Add partitions to topics."""
 
     topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic, "0+")
     timeout_ms: int = int32("0+")
@@ -137,7 +137,7 @@ class CreatePartitionsRequest(Request, key=37, versions="0-3", flexible="2+"):
 
 
 class CreatePartitionsTopicResult(Struct):
-    """Whether one topic has them now."""
+    """Whether partitions were added to one topic."""
 
     name: str = string("0+")
     error_code: int = int16("0+")
@@ -145,7 +145,7 @@ class CreatePartitionsTopicResult(Struct):
 
 
 class CreatePartitionsResponse(Response, key=37, versions="0-3", flexible="2+"):
-    """Which topics have them now."""
+    """The results for all topics."""
 
     throttle_time_ms: int = int32("0+")
     results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult, "0+")
@@ -158,14 +158,14 @@ class DescribeTopicPartitionsTopic(Struct):
 
 
 class Cursor(Struct):
-    """Where a description stopped, or goes on."""
+    """The position at which a description stopped, or continues."""
 
     topic_name: str = string("0+")
     partition_index: int = int32("0+")
 
 
 class DescribeTopicPartitionsRequest(Request, key=75, versions="0", flexible="0+"):
-    """Describe these topics, so many partitions at a time (KIP-966)."""
+    """Describe topics, up to response_partition_limit partitions in one response (KIP-966)."""
 
     topics: list[DescribeTopicPartitionsTopic] = array(DescribeTopicPartitionsTopic, "0+")
     response_partition_limit: int = int32("0+", default=2000)
@@ -173,7 +173,7 @@ class DescribeTopicPartitionsRequest(Request, key=75, versions="0", flexible="0+
 
 
 class DescribeTopicPartitionsResponsePartition(Struct):
-    """A partition: leader, replicas, and who may become leader beyond those in sync (ELR)."""
+    """A partition: leader, replicas, and eligible leader replicas (ELR) that are not in sync."""
 
     error_code: int = int16("0+")
     partition_index: int = int32("0+")
@@ -198,7 +198,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 
 
 class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="0+"):
-    """Topics and partitions; next_cursor None: that was all."""
+    """Topics and partitions; next_cursor None: there are no more."""
 
     throttle_time_ms: int = int32("0+", ignorable=True)
     topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic, "0+")
@@ -206,7 +206,7 @@ class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="
 
 
 class DeleteRecordsPartition(Struct):
-    """Delete what lies before this offset; -1: before the high watermark."""
+    """Delete the records before this offset; -1: before the high watermark."""
 
     partition_index: int = int32("0+")
     offset: int = int64("0+")
@@ -220,14 +220,14 @@ class DeleteRecordsTopic(Struct):
 
 
 class DeleteRecordsRequest(Request, key=21, versions="0-2", flexible="2+"):
-    """Cut logs off at their beginning."""
+    """Delete records from the beginning of logs."""
 
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic, "0+")
     timeout_ms: int = int32("0+")
 
 
 class DeleteRecordsPartitionResult(Struct):
-    """Where a partition begins now; -1: see the error."""
+    """The new log start offset of a partition; -1 if there is an error."""
 
     partition_index: int = int32("0+")
     low_watermark: int = int64("0+")
@@ -235,14 +235,14 @@ class DeleteRecordsPartitionResult(Struct):
 
 
 class DeleteRecordsTopicResult(Struct):
-    """Where the partitions of a topic begin now."""
+    """The new log start offsets of a topic's partitions."""
 
     name: str = string("0+")
     partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult, "0+")
 
 
 class DeleteRecordsResponse(Response, key=21, versions="0-2", flexible="2+"):
-    """Where the partitions begin now."""
+    """The new log start offsets."""
 
     throttle_time_ms: int = int32("0+")
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult, "0+")

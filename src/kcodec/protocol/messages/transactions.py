@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions: what producers, coordinators and tools ask (KIP-98, KIP-447, KIP-664, KIP-890)."""
+"""Transactions: the requests of producers, coordinators and tools (KIP-98, KIP-447, KIP-664, KIP-890)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from kcodec.protocol.schema import Request, Response, Struct, array, boolean, in
 
 
 class InitProducerIdRequest(Request, key=22, versions="0-5", flexible="2+"):
-    """Give me a producer id. A transactional id: fence who had it, abort what he left open. Id and epoch: bump it."""
+    """Allocate a producer id. With a transactional id, fence its previous producer and abort its open transaction.
+
+    With a producer id and epoch, bump the epoch.
+    """
 
     transactional_id: str | None = string("0+", nullable="0+")
     transaction_timeout_ms: int = int32("0+")
@@ -16,7 +19,7 @@ class InitProducerIdRequest(Request, key=22, versions="0-5", flexible="2+"):
 
 
 class InitProducerIdResponse(Response, key=22, versions="0-5", flexible="2+"):
-    """The producer id and epoch to write with."""
+    """The producer id and epoch to use."""
 
     throttle_time_ms: int = int32("0+", ignorable=True)
     error_code: int = int16("0+")
@@ -32,7 +35,7 @@ class AddPartitionsToTxnTopic(Struct):
 
 
 class AddPartitionsToTxnTransaction(Struct):
-    """One transaction; verify_only: say whether it has these partitions, add none."""
+    """One transaction. verify_only: check whether it includes these partitions, without adding any."""
 
     transactional_id: str = string("4+")
     producer_id: int = int64("4+")
@@ -42,7 +45,7 @@ class AddPartitionsToTxnTransaction(Struct):
 
 
 class AddPartitionsToTxnRequest(Request, key=24, versions="0-5", flexible="3+"):
-    """The transaction will write here. Clients stop at version 3 (highest=3): later ones are between brokers."""
+    """Add partitions to a transaction. Clients stop at version 3 (highest=3): later versions are between brokers."""
 
     transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, "4+")
     v3_and_below_transactional_id: str = string("0-3")
@@ -52,28 +55,28 @@ class AddPartitionsToTxnRequest(Request, key=24, versions="0-5", flexible="3+"):
 
 
 class AddPartitionsToTxnPartitionResult(Struct):
-    """Whether one partition was added. If one is refused, the others are OPERATION_NOT_ATTEMPTED."""
+    """Whether one partition was added. If one is rejected, the others get OPERATION_NOT_ATTEMPTED."""
 
     partition_index: int = int32("0+")
     partition_error_code: int = int16("0+")
 
 
 class AddPartitionsToTxnTopicResult(Struct):
-    """Which partitions of a topic were added."""
+    """The results for the partitions of a topic."""
 
     name: str = string("0+")
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = array(AddPartitionsToTxnPartitionResult, "0+")
 
 
 class AddPartitionsToTxnResult(Struct):
-    """Which partitions of a transaction were added."""
+    """The results for the partitions of a transaction."""
 
     transactional_id: str = string("4+")
     topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult, "4+")
 
 
 class AddPartitionsToTxnResponse(Response, key=24, versions="0-5", flexible="3+"):
-    """Which partitions were added: `results_by_topic_v3_and_below` for clients."""
+    """The results; clients get them in `results_by_topic_v3_and_below`."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("4+", ignorable=True)
@@ -82,7 +85,7 @@ class AddPartitionsToTxnResponse(Response, key=24, versions="0-5", flexible="3+"
 
 
 class AddOffsetsToTxnRequest(Request, key=25, versions="0-4", flexible="3+"):
-    """The transaction will commit offsets of this group. Not needed from transaction version 2 on."""
+    """Add the offsets of a group to a transaction. Not needed from transaction version 2 on."""
 
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
@@ -91,14 +94,14 @@ class AddOffsetsToTxnRequest(Request, key=25, versions="0-4", flexible="3+"):
 
 
 class AddOffsetsToTxnResponse(Response, key=25, versions="0-4", flexible="3+"):
-    """Whether the transaction may do so."""
+    """Whether the offsets of the group were added."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
 
 
 class EndTxnRequest(Request, key=26, versions="0-5", flexible="3+"):
-    """Commit, or abort. Version 5 only where `transaction.version` is 2: it bumps the epoch."""
+    """Commit or abort a transaction. Version 5, only with `transaction.version` 2, bumps the epoch."""
 
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
@@ -107,7 +110,7 @@ class EndTxnRequest(Request, key=26, versions="0-5", flexible="3+"):
 
 
 class EndTxnResponse(Response, key=26, versions="0-5", flexible="3+"):
-    """Decided and durable. From version 5 on the producer id and epoch of the next transaction."""
+    """The outcome is durable. From version 5 on with the producer id and epoch of the next transaction."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -116,7 +119,7 @@ class EndTxnResponse(Response, key=26, versions="0-5", flexible="3+"):
 
 
 class TxnOffsetCommitRequestPartition(Struct):
-    """An offset, the leader epoch of the record before it (-1: not known), and any text."""
+    """An offset, the leader epoch of the record before it (-1: unknown), and optional text."""
 
     partition_index: int = int32("0+")
     committed_offset: int = int64("0+")
@@ -132,7 +135,7 @@ class TxnOffsetCommitRequestTopic(Struct):
 
 
 class TxnOffsetCommitRequest(Request, key=28, versions="0-5", flexible="3+"):
-    """Commit these offsets with the transaction. Generation and member fence those who left the group (KIP-447)."""
+    """Add offsets to a transaction. Generation and member id fence former members of the group (KIP-447)."""
 
     transactional_id: str = string("0+")
     group_id: str = string("0+")
@@ -145,21 +148,21 @@ class TxnOffsetCommitRequest(Request, key=28, versions="0-5", flexible="3+"):
 
 
 class TxnOffsetCommitResponsePartition(Struct):
-    """Whether an offset was taken."""
+    """Whether an offset was accepted."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
 
 
 class TxnOffsetCommitResponseTopic(Struct):
-    """Which offsets of a topic were taken."""
+    """The results for a topic."""
 
     name: str = string("0+")
     partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition, "0+")
 
 
 class TxnOffsetCommitResponse(Response, key=28, versions="0-5", flexible="3+"):
-    """Which offsets were taken; they count once the transaction is committed."""
+    """The results; the offsets take effect when the transaction is committed."""
 
     throttle_time_ms: int = int32("0+")
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic, "0+")
@@ -173,7 +176,7 @@ class WritableTxnMarkerTopic(Struct):
 
 
 class WritableTxnMarker(Struct):
-    """The end of one transaction. transaction_result: whether it is committed."""
+    """The end of one transaction. transaction_result: whether it was committed."""
 
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
@@ -184,34 +187,34 @@ class WritableTxnMarker(Struct):
 
 
 class WriteTxnMarkersRequest(Request, key=27, versions="0-2", flexible="1+"):
-    """Write these markers: from a coordinator to a leader, or from a tool that ends a hanging transaction."""
+    """Write transaction markers: sent by a coordinator to a leader, or by a tool that ends a hanging transaction."""
 
     markers: list[WritableTxnMarker] = array(WritableTxnMarker, "0+")
 
 
 class WritableTxnMarkerPartitionResult(Struct):
-    """Whether the marker stands in one partition."""
+    """Whether the marker was written to one partition."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
 
 
 class WritableTxnMarkerTopicResult(Struct):
-    """In which partitions of a topic the marker stands."""
+    """The results for the partitions of a topic."""
 
     name: str = string("0+")
     partitions: list[WritableTxnMarkerPartitionResult] = array(WritableTxnMarkerPartitionResult, "0+")
 
 
 class WritableTxnMarkerResult(Struct):
-    """In which partitions a producer's marker stands."""
+    """The results for the marker of one producer."""
 
     producer_id: int = int64("0+")
     topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult, "0+")
 
 
 class WriteTxnMarkersResponse(Response, key=27, versions="0-2", flexible="1+"):
-    """Where the markers stand."""
+    """The results for all markers."""
 
     markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult, "0+")
 
@@ -224,13 +227,13 @@ class DescribeProducersTopic(Struct):
 
 
 class DescribeProducersRequest(Request, key=61, versions="0", flexible="0+"):
-    """Who writes to these partitions? Asked of their leaders."""
+    """List the active producers of partitions. Sent to the leaders of the partitions."""
 
     topics: list[DescribeProducersTopic] = array(DescribeProducersTopic, "0+")
 
 
 class ProducerState(Struct):
-    """The last that a partition knows of a producer. current_txn_start_offset -1: no open transaction. Times: ms."""
+    """The state of a producer in a partition. current_txn_start_offset -1: no open transaction. Times: ms."""
 
     producer_id: int = int64("0+")
     producer_epoch: int = int32("0+")
@@ -264,7 +267,7 @@ class DescribeProducersResponse(Response, key=61, versions="0", flexible="0+"):
 
 
 class DescribeTransactionsRequest(Request, key=65, versions="0", flexible="0+"):
-    """What about these transactional ids? Asked of their coordinators."""
+    """Describe transactional ids. Sent to their coordinators."""
 
     transactional_ids: list[str] = array(string, "0+")
 
@@ -277,7 +280,7 @@ class DescribedTransactionTopic(Struct):
 
 
 class DescribedTransactionState(Struct):
-    """What a coordinator knows of a transactional id. transaction_start_time_ms -1: no transaction is open."""
+    """The coordinator's state of a transactional id. transaction_start_time_ms -1: no transaction is open."""
 
     error_code: int = int16("0+")
     transactional_id: str = string("0+")
@@ -290,14 +293,14 @@ class DescribedTransactionState(Struct):
 
 
 class DescribeTransactionsResponse(Response, key=65, versions="0", flexible="0+"):
-    """What the coordinator knows."""
+    """The states of the transactional ids."""
 
     throttle_time_ms: int = int32("0+")
     transaction_states: list[DescribedTransactionState] = array(DescribedTransactionState, "0+")
 
 
 class ListTransactionsRequest(Request, key=66, versions="0-2", flexible="0+"):
-    """Which transactional ids do you coordinate? duration_filter: open for so many ms (-1: any)."""
+    """List the transactional ids of a coordinator. duration_filter: open for at least this time in ms (-1: any)."""
 
     state_filters: list[str] = array(string, "0+")
     producer_id_filters: list[int] = array(int64, "0+")

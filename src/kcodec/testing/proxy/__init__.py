@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy between Kafka clients and brokers that knows frames: to hold, drop, cut, duplicate, replace or answer a
-given request or response, and to see on the wire what was spoken.
+"""A TCP proxy between Kafka clients and brokers that parses frames, to hold, drop, cut, duplicate, replace or answer a
+given request or response, and to check what was sent.
 
     with KafkaProxy(broker.bootstrap_servers) as proxy:
         late = proxy.on_request("EndTxn", nth=2).hold(2.0, cut_client=True)
@@ -8,9 +8,9 @@ given request or response, and to see on the wire what was spoken.
         late.wait_hit(10.0)
     assert proxy.versions("EndTxn") == {5}
 
-Each broker gets a loopback port of its own when an answer first names it: the addresses in answers (Metadata,
+Each broker gets a separate loopback port when a response first names it: the addresses in responses (Metadata,
 FindCoordinator, DescribeCluster, leaders named by Produce and Fetch) are replaced by those of the proxy's ports.
-For what brokers say to each other, or behind TLS, `listen` gives ports to advertise. It all ends with `close()`, and
+For the traffic between brokers, or with TLS, `listen` returns ports to advertise. Everything ends with `close()`, and
 with the process.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages inside frames, for the proxy: decoded, with other addresses, with an error code, as frames again."""
+"""The messages inside frames, for the proxy: decoded, with other addresses or an error code, and encoded again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ADDRESS_FIELDS: dict[int, tuple[int, tuple[str, ...]]] = {
 API_VERSIONS_KEY = api_key("ApiVersions")
 
 #: Given a node id, a host and a port: the host and port to say instead.
-Place = Callable[[int, str, int], tuple[str, int]]
+AddressOf = Callable[[int, str, int], tuple[str, int]]
 
 
 def request_class(api_key: int) -> Any:
-    """The class of an API's requests. ValueError: `kcodec.protocol.messages` has no table of it."""
+    """Return the request class of an API. Raise ValueError if `kcodec.protocol.messages` does not have it."""
     from kcodec.protocol.messages import all_requests
 
     found = all_requests().get(api_key)
@@ -35,33 +35,33 @@ def request_class(api_key: int) -> Any:
 
 
 def decode_request(exchange: Exchange) -> Any:
-    """The message of a request frame. DecodeError: it is damaged, or not of that version."""
+    """Return the message of a request frame. Raise DecodeError if it is corrupt or has another version."""
     frame = exchange.request
     assert frame is not None
     return request_class(exchange.api_key).decode(memoryview(frame)[_request_body(exchange) :], exchange.version)
 
 
 def decode_response(exchange: Exchange, frame: Frame) -> Any:
-    """The message of a response frame. DecodeError: it is damaged, or not of that version."""
+    """Return the message of a response frame. Raise DecodeError if it is corrupt or has another version."""
     kind = request_class(exchange.api_key)
     return kind.response.decode(response_body(memoryview(frame), kind, exchange.version), exchange.version)
 
 
 def request_frame(exchange: Exchange, content: Any) -> bytes:
-    """A request frame with this exchange's header and another body."""
+    """Return a request frame with this exchange's header and another body."""
     assert exchange.request is not None
     head = bytes(memoryview(exchange.request)[: _request_body(exchange)])
     return head + _body(exchange, content)
 
 
 def response_frame(exchange: Exchange, content: Any) -> bytes:
-    """A response frame to this exchange's request, with this body."""
+    """Return a response frame to this exchange's request, with this body."""
     tags = b"\0" if exchange.api_key != API_VERSIONS_KEY and _is_flexible(exchange) else b""
     return exchange.correlation_id.to_bytes(4, "big", signed=True) + tags + _body(exchange, content)
 
 
-def with_addresses(exchange: Exchange, frame: Frame, place: Place) -> Frame:
-    """A response frame whose brokers have the addresses that `place` gives; the same frame if it names none."""
+def with_addresses(exchange: Exchange, frame: Frame, address_of: AddressOf) -> Frame:
+    """Return a response frame with the brokers' addresses from `address_of`; the same frame if it names no broker."""
     first, fields = ADDRESS_FIELDS[exchange.api_key]
     if exchange.version < first:
         return frame
@@ -71,15 +71,15 @@ def with_addresses(exchange: Exchange, frame: Frame, place: Place) -> Frame:
         for broker in [message] if not name else getattr(message, name):
             node = broker.broker_id if hasattr(broker, "broker_id") else broker.node_id
             if broker.host and broker.port > 0:
-                broker.host, broker.port = place(node, broker.host, broker.port)
+                broker.host, broker.port = address_of(node, broker.host, broker.port)
                 found = True
     return response_frame(exchange, message) if found else frame
 
 
 def with_error(response: Any, version: int, code: int) -> Any:
-    """A response with this code in every field for error codes: of the message, its topics, partitions, keys.
+    """Return a response with this code in every field for error codes: of the message, its topics, partitions, keys.
 
-    Topics of Metadata lose their partitions, as a broker that gives such a code names none.
+    Topics of Metadata lose their partitions, as a broker that returns such a code names none.
     """
     from kcodec.protocol.messages.metadata import MetadataResponseTopic
     from kcodec.protocol.schema import fields
@@ -95,16 +95,16 @@ def with_error(response: Any, version: int, code: int) -> Any:
 
 
 def error_answer(request: Any, version: int, code: int) -> Any:
-    """The response that says `code` of each topic, partition or key that a request names.
+    """Return the response with `code` for each topic, partition or key that a request names.
 
-    ValueError: this kind of request is answered with data that cannot be made up; let the broker answer and replace
-    the response's codes (`on_response(...).replace(error=)`).
+    Raise ValueError if the response to this request needs data from a broker; then replace the codes of the broker's
+    response (`on_response(...).replace(error=)`).
     """
     api = api_name(request.api_key)
     mirrors = _MIRRORS.get(api)
     answer = with_error(request.response(**_mirrored(request.response, request, mirrors or ())), version, code)
     if mirrors is None and not hasattr(answer, "error_code"):
-        raise ValueError(f"{type(request).__name__}: no answer can be made up of an error code alone")
+        raise ValueError(f"{type(request).__name__}: its response cannot be created from an error code alone")
     if api == "FindCoordinator" and version < 4:
         answer.node_id = answer.port = -1
     return answer
@@ -136,7 +136,7 @@ def _request_body(exchange: Exchange) -> int:
 
 
 def structs_of(struct: Any) -> Iterator[Any]:
-    """The message and all structs within, through its lists."""
+    """Yield the message and all structs in it, through its lists."""
     from kcodec.protocol.schema import Struct, fields
 
     yield struct
@@ -189,7 +189,7 @@ _MIRRORS: dict[str, tuple[_Mirror, ...]] = {
 
 
 def _mirrored(kind: Any, source: Any, mirrors: tuple[_Mirror, ...]) -> Any:
-    """The lists of a struct of this class, made from those of `source`."""
+    """Create the lists of a struct of this class from those of `source`."""
     from kcodec.protocol.schema import fields
 
     made: dict[str, list[Any]] = {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a proxy needs to know of Kafka's frames: their length, their header, the names of the APIs, one exchange.
+"""The proxy's view of Kafka's frames: their length, their header, the names of the APIs, and one exchange.
 
-A frame is a length of four bytes and so many bytes: of a request a header (api key, version, correlation id, client
-id) and the body, of a response the correlation id and the body. Frames here are without the length.
+A frame is a length of four bytes and that number of bytes: in a request a header (api key, version, correlation id,
+client id) and the body, in a response the correlation id and the body. Frames here do not include the length.
 """
 
 from __future__ import annotations
@@ -46,22 +46,23 @@ _LENGTH = struct.Struct(">i")
 
 
 def api_key(api: str | int) -> int:
-    """The number of an API that is given by its number or its name (``"EndTxn"``). ValueError: no such name."""
+    """Return the number of an API, given its number or its name (``"EndTxn"``). Raise ValueError for an unknown
+    name."""
     if isinstance(api, int):
         return api
     try:
         return API_NAMES.index(api)
     except ValueError:
-        raise ValueError(f"api {api!r}: Kafka has none of that name; names are as in ApiKeys, EndTxn") from None
+        raise ValueError(f"unknown api {api!r}: names are those of Kafka's ApiKeys, such as EndTxn") from None
 
 
 def api_name(key: int) -> str:
-    """Kafka's name of an API; of an unknown one its number."""
+    """Return Kafka's name of an API; its number if it is unknown."""
     return API_NAMES[key] if 0 <= key < len(API_NAMES) else str(key)
 
 
 class RequestHeader(NamedTuple):
-    """The fixed part of a request's header, which all versions share, and where it ends in the frame."""
+    """The part of a request header that all versions share, and its end in the frame."""
 
     api_key: int
     version: int
@@ -71,29 +72,29 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: Frame) -> RequestHeader:
-    """The header at the start of a request frame. DecodeError: it is cut short, or no Kafka request."""
+    """Return the header of a request frame. Raise DecodeError if it is truncated, or not a Kafka request."""
     try:
         key, version, correlation_id, length = _FIXED_HEADER.unpack_from(frame)
     except struct.error:
-        raise DecodeError(f"request of {len(frame)} bytes: its header alone takes 10") from None
+        raise DecodeError(f"a request of {len(frame)} bytes is too short: its header has at least 10") from None
     if length < 0:
         return RequestHeader(key, version, correlation_id, None, _FIXED_HEADER.size)
     end = _FIXED_HEADER.size + length
     text = bytes(memoryview(frame)[_FIXED_HEADER.size : end])
     if len(text) < length:
-        raise DecodeError(f"request header: client id of {length} bytes but {len(text)} remain")
+        raise DecodeError(f"request header: a client id of {length} bytes, but only {len(text)} bytes remain")
     return RequestHeader(key, version, correlation_id, text.decode("utf-8", "replace"), end)
 
 
 def correlation_id(frame: Frame) -> int:
-    """The correlation id at the start of a response frame. DecodeError: it is cut short."""
+    """Return the correlation id of a response frame. Raise DecodeError if it is truncated."""
     if len(frame) < _LENGTH.size:
-        raise DecodeError("response shorter than its correlation id of 4 bytes")
+        raise DecodeError("the response is shorter than its correlation id of 4 bytes")
     return int(_LENGTH.unpack_from(frame)[0])
 
 
-def has_no_answer(exchange: Exchange, frame: Frame) -> bool:
-    """Whether this is a Produce request with acks=0, the one kind that no broker answers. DecodeError: it is cut."""
+def has_no_response(exchange: Exchange, frame: Frame) -> bool:
+    """Return whether this is a Produce request with acks=0, which gets no response. Raise DecodeError if truncated."""
     if exchange.api_key != 0 or exchange.version < 3:
         return False
     at = exchange.body_at
@@ -108,16 +109,16 @@ def has_no_answer(exchange: Exchange, frame: Frame) -> bool:
 
 
 def read_frame(source: socket.socket) -> bytearray | None:
-    """The next whole frame, None at the end of the connection, also in the middle of a frame.
+    """Return the next whole frame, None at the end of the connection, also in the middle of a frame.
 
-    DecodeError: a length that is negative or above MAX_FRAME_BYTES. OSError: the connection broke.
+    Raise DecodeError for a length that is negative or above MAX_FRAME_BYTES, OSError if the connection is lost.
     """
     head = _read_exactly(source, _LENGTH.size)
     if head is None:
         return None
     (size,) = _LENGTH.unpack(head)
     if not 0 <= size <= MAX_FRAME_BYTES:
-        raise DecodeError(f"frame of {size} bytes, at most {MAX_FRAME_BYTES} are taken: this is no Kafka connection")
+        raise DecodeError(f"a frame of {size} bytes exceeds {MAX_FRAME_BYTES}: this is not a Kafka connection")
     return _read_exactly(source, size)
 
 
@@ -133,7 +134,7 @@ def _read_exactly(source: socket.socket, size: int) -> bytearray | None:
 
 
 def send_frame(target: socket.socket, frame: Frame) -> None:
-    """Write a frame with its length. OSError: the connection broke."""
+    """Write a frame with its length. Raise OSError if the connection is lost."""
     size = len(frame)
     if size < 1 << 16:
         target.sendall(b"".join((_LENGTH.pack(size), frame)))
@@ -144,13 +145,13 @@ def send_frame(target: socket.socket, frame: Frame) -> None:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One request through the proxy and what came back: a line of its wire log.
+    """One request through the proxy and its response: an entry of the wire log.
 
-    time, response_time: monotonic seconds when the whole frame had come (None: not yet, or never).
+    time, response_time: monotonic seconds when the whole frame had arrived (None: not yet, or never).
     connection:          number of the client's connection, from 1.
-    node:                id of the broker asked; None where the proxy only knows its address.
+    node:                id of the broker; None if the proxy only knows its address.
     request_size, response_size: bytes without the length.
-    actions:             what rules did to it ("hold", "cut", ...), and "lost" for a frame that found no connection.
+    actions:             what rules did to it ("hold", "cut", ...), and "lost" for a frame without a connection.
     request, response:   the frames, kept after the exchange only with ``KafkaProxy(keep_bytes=True)``.
     """
 
@@ -175,24 +176,27 @@ class Exchange:
         return api_name(self.api_key)
 
     def request_message(self) -> Any:
-        """The request decoded, of its class in `kcodec.protocol.messages`. ValueError: its bytes were not kept."""
+        """The decoded request, of its class in `kcodec.protocol.messages`. Raise ValueError if its bytes were not
+        kept."""
         from kcodec.testing.proxy.answers import decode_request
 
         if self.request is None:
-            raise ValueError(f"{self.api}: the request's bytes are gone; KafkaProxy(keep_bytes=True) keeps them")
+            raise ValueError(f"{self.api}: the request's bytes were not kept; use KafkaProxy(keep_bytes=True)")
         return decode_request(self)
 
     def response_message(self) -> Any:
-        """The response decoded. ValueError: there is none, or its bytes were not kept."""
+        """The decoded response. Raise ValueError if none exists, or its bytes were not kept."""
         from kcodec.testing.proxy.answers import decode_response
 
         if self.response is None:
-            raise ValueError(f"{self.api}: no response's bytes here; KafkaProxy(keep_bytes=True) keeps them")
+            raise ValueError(
+                f"{self.api}: there is no response, or its bytes were not kept; use KafkaProxy(keep_bytes=True)"
+            )
         return decode_response(self, self.response)
 
 
 def open_exchange(frame: Frame, connection: int, node: int | None) -> Exchange:
-    """The exchange that begins with this request frame. DecodeError: no request header."""
+    """Return the exchange that begins with this request frame. Raise DecodeError if it has no request header."""
     header = parse_request_header(frame)
     return Exchange(
         connection=connection,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proxy's ports and connections: two threads a connection, one a direction, and what rules do between them."""
+"""The proxy's ports and connections: two threads for each connection, one in each direction, which apply the rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kcodec.testing.proxy.frames import (
     Frame,
     api_key,
     correlation_id,
-    has_no_answer,
+    has_no_response,
     open_exchange,
     read_frame,
     send_frame,
@@ -56,17 +56,17 @@ class Port:
 
     @property
     def address(self) -> str:
-        """Where it listens, ``"127.0.0.1:port"``."""
+        """Its address, ``"127.0.0.1:port"``."""
         return f"127.0.0.1:{self.port}"
 
     def upstream_address(self) -> HostPort:
-        """The broker's host and port. ConnectionError: none was given yet."""
+        """The broker's host and port. Raise ConnectionError if they are not set yet."""
         if self.upstream is None:
             raise ConnectionError(f"port {self.port} of the proxy has no upstream yet")
         return split_address(self.upstream)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._closed = True
         with socket.create_connection(("127.0.0.1", self.port)):  # wakes `accept` on every system; closing does not
             self._thread.join(CLOSE_SECONDS)
@@ -85,21 +85,21 @@ class Port:
 
 
 class _ForwardedRequest:
-    """A request whose answer has not gone to the client yet."""
+    """A request whose response has not been sent to the client yet."""
 
     __slots__ = ("answer", "exchange", "is_copy")
 
     def __init__(self, exchange: Exchange, answer: Frame | None = None, *, is_copy: bool = False) -> None:
         self.exchange = exchange
         self.answer = answer  # given by the proxy, waiting for those before it: brokers answer in order
-        self.is_copy = is_copy  # its answer is for nobody
+        self.is_copy = is_copy  # its response is dropped
 
 
 class ProxiedConnection:
-    """Carries frames between a client and a broker until either closes.
+    """Forwards frames between a client and a broker until either closes.
 
-    The broker's side stays open until what the client sent has been delivered and answered, so that a request outlives
-    its client's connection as it does in a network.
+    The broker's side stays open until the client's requests have been delivered and got their responses, so that a
+    request outlives its client's connection as it does in a network.
     """
 
     def __init__(self, proxy: KafkaProxy, port: Port, client: socket.socket, number: int) -> None:
@@ -116,7 +116,7 @@ class ProxiedConnection:
         self._thread = threading.Thread(target=self._run, name=f"kafka-proxy-{number}", daemon=True)
 
     def start(self) -> None:
-        """Connect to the broker and carry, in threads of its own."""
+        """Connect to the broker and forward frames, in separate threads."""
         self._thread.start()
 
     def cut(self) -> None:
@@ -126,7 +126,7 @@ class ProxiedConnection:
             _shut(self._upstream)
 
     def cut_client(self) -> None:
-        """Close the client's side; what it has sent still reaches the broker."""
+        """Close the client's side; requests that it has sent still reach the broker."""
         _shut(self._client)
 
     def join(self, timeout: float) -> None:
@@ -155,7 +155,7 @@ class ProxiedConnection:
             if self._proxy.transparent:
                 self._pipe(self._client, upstream)
             else:
-                self._carry_requests(upstream)
+                self._forward_requests(upstream)
                 with self._changed:
                     self._changed.wait_for(lambda: self._upstream_ended or not self._pending, LINGER_SECONDS)
         finally:
@@ -167,7 +167,7 @@ class ProxiedConnection:
             if self._proxy.transparent:
                 self._pipe(upstream, self._client)
             else:
-                self._carry_responses(upstream)
+                self._forward_responses(upstream)
         except (OSError, DecodeError) as error:
             self._proxy.note_end(self.number, error)
         except Exception as error:  # noqa: BLE001 - as above
@@ -186,7 +186,7 @@ class ProxiedConnection:
 
     # ------------------------------------------------------------------------------------------------------ requests
 
-    def _carry_requests(self, upstream: socket.socket) -> None:
+    def _forward_requests(self, upstream: socket.socket) -> None:
         going = True
         while going and (frame := read_frame(self._client)) is not None:
             exchange = open_exchange(frame, self.number, self.port.node)
@@ -199,7 +199,7 @@ class ProxiedConnection:
                 going = self._act_on_request(rule, upstream, exchange, frame)
 
     def _act_on_request(self, rule: Rule, upstream: socket.socket, exchange: Exchange, frame: Frame) -> bool:
-        """Do what the rule says; False: the connection has ended with this request."""
+        """Apply the rule. Return False if the connection has ended with this request."""
         action = rule.action
         if action.kind in ("cut", "deliver_and_cut") or action.cut_client:
             self.cut_client()
@@ -207,7 +207,7 @@ class ProxiedConnection:
             with self._changed:
                 answer = answers.response_frame(exchange, action.content)
                 self._pending.append(_ForwardedRequest(exchange, answer))
-            self._flush_answers()
+            self._flush_own_responses()
             return True
         if action.kind == "replace":
             frame = answers.request_frame(exchange, action.content)
@@ -220,7 +220,7 @@ class ProxiedConnection:
         return action.kind not in ("cut", "deliver_and_cut")
 
     def _forward(self, upstream: socket.socket, exchange: Exchange, frame: Frame, *, is_copy: bool = False) -> None:
-        if not has_no_answer(exchange, frame):
+        if not has_no_response(exchange, frame):
             with self._changed:
                 self._pending.append(_ForwardedRequest(exchange, is_copy=is_copy))
         try:
@@ -231,20 +231,22 @@ class ProxiedConnection:
 
     # ----------------------------------------------------------------------------------------------------- responses
 
-    def _carry_responses(self, upstream: socket.socket) -> None:
+    def _forward_responses(self, upstream: socket.socket) -> None:
         while (frame := read_frame(upstream)) is not None:
             with self._changed:
                 pending = self._pending[0] if self._pending else None
             if pending is None or pending.exchange.correlation_id != correlation_id(frame):
-                raise DecodeError(f"response with correlation id {correlation_id(frame)}: not that of the next request")
+                raise DecodeError(
+                    f"the response with correlation id {correlation_id(frame)} is not that of the next request"
+                )
             if not pending.is_copy:
-                self._settle(pending.exchange, frame)
+                self._take_response(pending.exchange, frame)
             with self._changed:
                 self._pending.popleft()
-            self._flush_answers()
+            self._flush_own_responses()
 
-    def _settle(self, exchange: Exchange, frame: Frame) -> None:
-        """Note a response, and let through what rules leave of it."""
+    def _take_response(self, exchange: Exchange, frame: Frame) -> None:
+        """Note a response, and forward what rules leave of it."""
         exchange.response_time, exchange.response_size = time.monotonic(), len(frame)
         exchange.response = frame = self._proxy.readdressed(exchange, frame)
         rule = self._proxy.rules.match("response", exchange)
@@ -270,8 +272,8 @@ class ProxiedConnection:
         if action.kind == "deliver_and_cut":
             self.cut_client()
 
-    def _flush_answers(self) -> None:
-        """Send the proxy's own answers that no response of the broker's has to go before."""
+    def _flush_own_responses(self) -> None:
+        """Send the proxy's own responses that need not wait for a response of the broker."""
         while True:
             with self._client_lock:
                 with self._changed:
@@ -297,12 +299,12 @@ class ProxiedConnection:
 
 
 class KafkaProxy:
-    """A proxy before the brokers that `bootstrap_servers` leads to.
+    """A proxy for the brokers in `bootstrap_servers`.
 
-    bootstrap_servers: addresses of brokers, ``"host:port,..."``; may be empty where only `listen` is used.
+    bootstrap_servers: addresses of brokers, ``"host:port,..."``; may be empty if only `listen` is used.
     keep_bytes:        keep the bytes of every request and response in the log.
-    transparent:       carry bytes without looking at them (TLS): no rules, no log, no addresses replaced.
-    latency:           seconds by which each chunk of a transparent connection is late.
+    transparent:       forward bytes without parsing them (TLS): no rules, no log, no addresses replaced.
+    latency:           delay of each chunk of a transparent connection, in seconds.
     """
 
     def __init__(
@@ -337,7 +339,7 @@ class KafkaProxy:
                 raise
 
     def close(self) -> None:
-        """End all: what is held is dropped. Raises the first error that a rule's own function raised."""
+        """End everything and drop what is held. Raise the first error of a rule's function."""
         self._closed = True
         for port in self._all_ports():
             port.close()
@@ -362,8 +364,8 @@ class KafkaProxy:
         connection: int | None = None,
         where: Callable[[Exchange], bool] | None = None,
     ) -> Selection:
-        """Requests of an API, before the broker gets them: the nth that fits and so many (None: all) from then on.
-        A method of what comes back says what happens to them."""
+        """Select requests of an API before the broker gets them: the nth match and `count` (None: all) from there on. A
+        method of the result sets what happens to them."""
         return Selection(self.rules, "request", api, nth, count, client_id, node, connection, where)
 
     def on_response(
@@ -377,15 +379,15 @@ class KafkaProxy:
         connection: int | None = None,
         where: Callable[[Exchange], bool] | None = None,
     ) -> Selection:
-        """Responses to an API's requests, before the client gets them; the broker has carried the request out."""
+        """Select responses to an API's requests before the client gets them; the broker has processed the requests."""
         return Selection(self.rules, "response", api, nth, count, client_id, node, connection, where)
 
     def clear_rules(self) -> None:
-        """End all rules; what they hold goes on its way."""
+        """End all rules and release what they hold."""
         self.rules.clear()
 
     def cut_connections(self, *, client_id: str | None = None, node: int | None = None) -> int:
-        """Close both sides of all connections, or of this client's, to this broker; how many there were."""
+        """Close both sides of all connections, or of this client's, to this broker; return their number."""
         chosen = [
             connection
             for connection in self._open_connections()
@@ -396,7 +398,8 @@ class KafkaProxy:
         return len(chosen)
 
     def refuse_connections(self, refuse: bool = True, *, node: int | None = None) -> None:
-        """Close new connections, of all ports or of one broker's, as soon as they are made; False: take them again."""
+        """Close new connections, of all ports or of one broker's, as soon as they are made; False: accept them
+        again."""
         for port in self._all_ports():
             if node in (None, port.node):
                 port.refuses = refuse
@@ -404,7 +407,7 @@ class KafkaProxy:
     def exchanges(
         self, api: str | int | None = None, *, client_id: str | None = None, node: int | None = None
     ) -> list[Exchange]:
-        """The wire log so far, in the order the requests came, or the lines of one API, client, broker."""
+        """Return the wire log in the order of the requests, or the entries of one API, client or broker."""
         key = None if api is None else api_key(api)
         with self._lock:
             return [
@@ -414,33 +417,33 @@ class KafkaProxy:
             ]
 
     def versions(self, api: str | int, *, client_id: str | None = None) -> set[int]:
-        """The versions in which requests of an API were spoken."""
+        """Return the versions of the requests of an API."""
         return {exchange.version for exchange in self.exchanges(api, client_id=client_id)}
 
     def clear_log(self) -> None:
-        """Begin the wire log anew."""
+        """Clear the wire log."""
         with self._lock:
             self._log.clear()
 
     def ends(self) -> list[tuple[int, BaseException]]:
-        """Connections that ended by an error, as (number, error), the last thousand."""
+        """The last thousand connections that ended by an error, as (number, error)."""
         with self._lock:
             return list(self._ends)
 
     def listen(self, upstream: str | None = None, *, node: int | None = None) -> Port:
-        """A port of its own, as for a listener that a broker advertises to the other brokers."""
+        """Open a separate port, for a listener that a broker advertises to the other brokers."""
         port = Port(upstream, node, self._take)
         with self._lock:
             self._other_ports.append(port)
         return port
 
     def advertise(self, listener: Listener) -> str:
-        """For ``ApacheKafka(advertise=proxy.advertise)``: the broker tells clients and the other brokers to come this
-        way, so what brokers say to each other passes here, too."""
+        """For ``ApacheKafka(advertise=proxy.advertise)``: the broker advertises the proxy to clients and other brokers,
+        so that the traffic between brokers passes through it, too."""
         return self.listen(listener.address, node=listener.node).address
 
     def port_of(self, upstream: HostPort, node: int | None) -> Port:
-        """The port before a broker, made if there is none yet."""
+        """Return the port for a broker; create it if none exists yet."""
         key = ("127.0.0.1" if upstream[0] == "localhost" else upstream[0], upstream[1])
         with self._lock:
             if key not in self._ports:
@@ -453,12 +456,12 @@ class KafkaProxy:
     # ----------------------------------------------------------------------------------------------- for connections
 
     def record(self, exchange: Exchange) -> None:
-        """Put a line into the wire log."""
+        """Add an entry to the wire log."""
         with self._lock:
             self._log.append(exchange)
 
     def readdressed(self, exchange: Exchange, frame: Frame) -> Frame:
-        """A response with the addresses of brokers replaced by the proxy's own."""
+        """Return a response with the addresses of brokers replaced by the proxy's own."""
         if exchange.api_key not in answers.ADDRESS_FIELDS:
             return frame
 
@@ -468,17 +471,17 @@ class KafkaProxy:
         return answers.with_addresses(exchange, frame, place)
 
     def note_end(self, connection: int, error: BaseException) -> None:
-        """A connection ended by an error of the network or of a peer's bytes."""
+        """Note a connection that ended by an error of the network or of a peer's bytes."""
         with self._lock:
             self._ends.append((connection, error))
 
     def note_failure(self, error: Exception) -> None:
-        """A rule's own function, or the proxy itself, raised: `close` raises it again."""
+        """Note an error of a rule's function, or of the proxy itself: `close` raises it."""
         with self._lock:
             self._failures.append(error)
 
     def forget(self, connection: ProxiedConnection) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         with self._lock:
             self._connections.discard(connection)
 
@@ -500,15 +503,15 @@ class KafkaProxy:
 
 
 def split_address(text: str) -> HostPort:
-    """Host and port of ``"host:port"`` or ``"[host]:port"``. ValueError: it is neither."""
+    """Return host and port of ``"host:port"`` or ``"[host]:port"``. Raise ValueError for other text."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not port.isdigit():
-        raise ValueError(f"address {text!r}: host:port is wanted")
+        raise ValueError(f"address {text!r}: expected host:port")
     return host.strip("[]"), int(port)
 
 
 def join_address(address: HostPort) -> str:
-    """``"host:port"``."""
+    """Return ``"host:port"``."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of the proxy: which request or response something is to happen to, and what.
+"""Rules of the proxy: which request or response to change, and how.
 
-`KafkaProxy.on_request` and `on_response` give a selection; its methods name the action and put the rule in force. Every
-rule counts the frames that fit it, whatever other rules do with them; of the rules whose turn it is, the one made first
-acts.
+`KafkaProxy.on_request` and `on_response` return a selection; its methods name the action and activate the rule. Every
+rule counts the frames that match it, whatever other rules do with them. If several rules are due for a frame, the
+oldest one acts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Seconds = float | Callable[[], float] | None
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a rule does.
+    """The action of a rule.
 
     kind:       hold, drop, cut, deliver_and_cut, duplicate, answer, replace.
-    seconds:    of hold: how long at most, or a function that says so; None: until the rule is released.
+    seconds:    of hold: maximum duration, or a function that returns it; None: until the rule is released.
     cut_client: of hold: whether the client's connection is closed at once.
-    content:    of answer and replace: a message, the bytes of its body, or a function of the exchange that gives one.
+    content:    of answer and replace: a message, the bytes of its body, or a function of the exchange that returns one.
     """
 
     kind: str
@@ -38,10 +38,10 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which frames: the nth that fits, counted from 1, and so many from then on (None: all).
+    """Selects frames: the nth match, counted from 1, and `count` from there on (None: all).
 
     api:        name or number of the API, None for any.
-    where:      function of the exchange that says whether it fits; None: each does.
+    where:      function of the exchange that returns whether it matches; None: each does.
     """
 
     rules: Rules
@@ -58,30 +58,30 @@ class Selection:
         if self.api is not None:
             api_key(self.api)
         if self.nth < 1 or (self.count is not None and self.count < 1):
-            raise ValueError(f"nth {self.nth}, count {self.count}: both count from 1")
+            raise ValueError(f"nth and count must be at least 1, got nth={self.nth}, count={self.count}")
 
     def fits(self, exchange: Exchange) -> bool:
-        """Whether the rule is about this exchange, its number aside."""
+        """Return whether the rule matches this exchange, apart from its number."""
         pairs = (
             (self.client_id, exchange.client_id),
             (self.node, exchange.node),
             (self.connection, exchange.connection),
             (None if self.api is None else api_key(self.api), exchange.api_key),
         )
-        return all(wanted is None or wanted == found for wanted, found in pairs) and (
+        return all(expected is None or expected == found for expected, found in pairs) and (
             self.where is None or self.where(exchange)
         )
 
     def hold(self, seconds: Seconds = None, *, cut_client: bool = False) -> Rule:
-        """Keep the frame until the rule is released or for so many seconds, then let it through.
+        """Hold the frame until the rule is released or for this number of seconds, then forward it.
 
-        What follows on the connection in that direction waits behind it. A request reaches the broker also when its
-        client has gone; with `cut_client` its connection is closed as soon as the request has come.
+        Later frames of the connection in that direction wait for it. A request reaches the broker even if its client
+        has disconnected; with `cut_client` its connection is closed as soon as the request has arrived.
         """
         return self._act(Action("hold", seconds, cut_client))
 
     def drop(self) -> Rule:
-        """Swallow the frame. The connection stays, and the client waits for an answer that does not come."""
+        """Drop the frame. The connection stays open, and the client waits for a response that does not arrive."""
         return self._act(Action("drop"))
 
     def cut(self) -> Rule:
@@ -89,30 +89,30 @@ class Selection:
         return self._act(Action("cut"))
 
     def deliver_and_cut(self) -> Rule:
-        """Let the frame through and close the client's connection behind it.
+        """Forward the frame and then close the client's connection.
 
-        A request is carried out and its client gets no answer; a response is the last one the client gets.
+        A request is processed and its client gets no response; a response is the last one that the client gets.
         """
         return self._act(Action("deliver_and_cut"))
 
     def duplicate(self) -> Rule:
-        """Let it through twice. The answer to a request's copy is swallowed."""
+        """Forward it twice. The response to the copy of a request is dropped."""
         return self._act(Action("duplicate"))
 
     def replace(self, content: Content = None, *, error: int | None = None) -> Rule:
-        """Send something else on: a message, the bytes of a body, or what a function of the exchange gives.
+        """Forward something else: a message, the bytes of a body, or the result of a function of the exchange.
 
         error: of a response: this code in each of its error fields.
         """
         if error is not None and self.direction == "request":
-            raise ValueError("replace(error=): a request holds no error code; answer(error=) answers it with one")
+            raise ValueError("replace(error=): a request has no error code; use answer(error=) to respond with one")
         return self._act(Action("replace", content=_content(content, error, self.direction)))
 
     def answer(self, content: Content = None, *, error: int | None = None) -> Rule:
-        """Answer the request without asking the broker, with a message, the bytes of a body, what a function of the
-        exchange gives, or an answer that says `error` of each topic, partition, key the request names."""
+        """Respond to the request without the broker, with a message, the bytes of a body, the result of a function of
+        the exchange, or a response with `error` for each topic, partition, key that the request names."""
         if self.direction != "request":
-            raise ValueError("answer: the broker has answered already; replace() sends another response")
+            raise ValueError("answer(): the broker has responded already; use replace() to send another response")
         return self._act(Action("answer", content=_content(content, error, self.direction)))
 
     def _act(self, action: Action) -> Rule:
@@ -121,7 +121,7 @@ class Selection:
 
 def _content(content: Content, error: int | None, direction: str) -> Content:
     if (content is None) == (error is None):
-        raise ValueError("one of content and error= is wanted")
+        raise ValueError("pass either content or error=")
     if error is None:
         return content
     from kcodec.testing.proxy import answers
@@ -133,7 +133,7 @@ def _content(content: Content, error: int | None, direction: str) -> Content:
 
 
 class Rule:
-    """A rule in force. `hits` are the exchanges it acted on, in order."""
+    """An active rule. `hits` are the exchanges that it acted on, in order."""
 
     def __init__(self, selection: Selection, action: Action) -> None:
         self.selection = selection
@@ -148,7 +148,7 @@ class Rule:
         return f"<Rule {self.action.kind} {chosen.direction} {chosen.api} nth={chosen.nth} hits={len(self.hits)}>"
 
     def take(self, exchange: Exchange) -> bool:
-        """For the proxy, which calls it once a frame: count it if it fits, and say whether the rule acts on it."""
+        """For the proxy, which calls it once for each frame: count a match, and return whether the rule acts on it."""
         if not self.selection.fits(exchange):
             return False
         self._seen += 1
@@ -163,55 +163,55 @@ class Rule:
             self._hit.notify_all()
 
     def wait_hit(self, timeout: float, hits: int = 1) -> Exchange:
-        """Wait until the rule has acted so many times; the last of these exchanges. TimeoutError after so many
-        seconds."""
+        """Wait until the rule has acted `hits` times; return the last of these exchanges. Raise TimeoutError after
+        `timeout` seconds."""
         with self._hit:
             if not self._hit.wait_for(lambda: len(self.hits) >= hits, timeout):
-                raise TimeoutError(f"{self!r}: {hits} wanted within {timeout} s")
+                raise TimeoutError(f"{self!r}: expected {hits} hits within {timeout} s")
             return self.hits[hits - 1]
 
     def wait_release(self) -> None:
-        """For the proxy: return when a held frame is to go on."""
+        """For the proxy: return when a held frame may be forwarded."""
         seconds = self.action.seconds
         self._released.wait(seconds() if callable(seconds) else seconds)
 
     def release(self) -> None:
-        """Let go what it holds, and hold nothing from now on."""
+        """Release what it holds, and hold nothing from now on."""
         self._released.set()
 
     def remove(self) -> None:
-        """End the rule and let go what it holds."""
+        """Remove the rule and release what it holds."""
         self.selection.rules.discard(self)
         self.release()
 
 
 class Rules:
-    """The rules in force, in the order they were made."""
+    """The active rules, in the order of their creation."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rules: list[Rule] = []
 
     def add(self, rule: Rule) -> Rule:
-        """Put a rule in force."""
+        """Activate a rule."""
         with self._lock:
             self._rules.append(rule)
         return rule
 
     def discard(self, rule: Rule) -> None:
-        """Take a rule out of force; nothing happens if it was not."""
+        """Deactivate a rule, if it is active."""
         with self._lock:
             self._rules = [other for other in self._rules if other is not rule]
 
     def clear(self) -> None:
-        """End all rules and let go what they hold."""
+        """Remove all rules and release what they hold."""
         with self._lock:
             rules, self._rules = self._rules, []
         for rule in rules:
             rule.release()
 
     def match(self, direction: str, exchange: Exchange) -> Rule | None:
-        """The rule that acts on this frame; all that fit count it."""
+        """Return the rule that acts on this frame; all that match count it."""
         with self._lock:
             turn = [rule for rule in self._rules if rule.selection.direction == direction and rule.take(exchange)]
         if not turn:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What members of a classic group tell each other: subscriptions to the leader, assignments back (ConsumerProtocol).
+"""The messages between members of a classic group: subscriptions and assignments (ConsumerProtocol).
 
-The version stands in two bytes before the message; one that is newer than ours is read as the newest that we know.
+A version of two bytes precedes the message. A newer version is read as the newest known one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ M = TypeVar("M", bound=Message)
 
 
 def write_subscription(member: GroupMember) -> bytes:
-    """What JoinGroup carries for an assignor: topics, what is owned since which generation, the rack."""
+    """Return the data of JoinGroup for an assignor: topics, owned partitions with their generation, and the rack."""
     numbers = by_topic(sorted(member.owned, key=lambda one: (java_order(one.topic), one.partition)))
     message = ConsumerProtocolSubscription(
         topics=sorted(member.topics, key=java_order),
@@ -43,7 +43,7 @@ def write_subscription(member: GroupMember) -> bytes:
 
 
 def read_subscription(data: bytes, member_id: str, group_instance_id: str | None) -> GroupMember:
-    """A member, from what it sent. Raises DecodeError."""
+    """Return a member from the data that it sent. Raises DecodeError."""
     found = _read(ConsumerProtocolSubscription, data, f"the subscription of member {member_id!r}")
     return GroupMember(
         member_id=member_id,
@@ -57,15 +57,15 @@ def read_subscription(data: bytes, member_id: str, group_instance_id: str | None
 
 
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What SyncGroup carries for a member."""
+    """Return the data of SyncGroup for a member."""
     numbers = by_topic(partitions)
     assigned = [AssignedPartitions(topic=topic, partitions=parts) for topic, parts in numbers.items()]
     return _write(ConsumerProtocolAssignment(assigned_partitions=assigned))
 
 
 def read_assignment(data: bytes) -> list[TopicPartition]:
-    """What this member is to read, each once. Raises DecodeError."""
-    found = _read(ConsumerProtocolAssignment, data, "the assignment that the leader gave")
+    """Return the partitions of this member, each once. Raises DecodeError."""
+    found = _read(ConsumerProtocolAssignment, data, "the assignment from the leader")
     read = (TopicPartition(one.topic, number) for one in found.assigned_partitions for number in one.partitions)
     return list(dict.fromkeys(read))
 
@@ -76,10 +76,10 @@ def _write(message: Message) -> bytes:
 
 def _read(kind: type[M], data: bytes, what: str) -> M:
     if len(data) < 2:
-        raise DecodeError(f"{what} has {len(data)} bytes: not even a version; its leader may have given it none")
+        raise DecodeError(f"{what} has {len(data)} bytes, too few for a version; the leader may have assigned nothing")
     version = int.from_bytes(data[:2], "big", signed=True)
     if version < 0:
-        raise DecodeError(f"{what} has version {version}; versions begin at 0")
+        raise DecodeError(f"{what} has version {version}, but versions begin at 0")
     try:
         return kind.decode_prefix(data, min(version, NEWEST_VERSION), 2)[0]
     except DecodeError as error:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The heartbeats of a member of a classic group, the two timeouts that run with them, and LeaveGroup.
+"""The heartbeats of a member of a classic group, its two timeouts, and LeaveGroup.
 
-Without a response to a heartbeat for session_timeout, the coordinator has given the partitions to other members. If the
-application does not poll for max_poll_interval, it is stuck, and the member leaves so that others may go on (KIP-62).
+If a heartbeat gets no response for session_timeout, the coordinator assigns the partitions to other members. If the
+application does not poll for max_poll_interval, it is stuck, and the member leaves so that others can continue
+(KIP-62).
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class Heartbeats:
         self._attempt = 0
 
     def note_poll(self, now: float) -> None:
-        """The application polled; any thread."""
+        """Note that the application polled; any thread."""
         self._polled_at = now
 
     def begin(self) -> None:
-        """A generation has begun: both timeouts start again."""
+        """Start both timeouts again for a new generation."""
         now = self._clock()
         self._responded_at = self._polled_at = now
         self._due_at = now + self.settings.heartbeat_interval
@@ -51,7 +52,7 @@ class Heartbeats:
         self._begun.set()
 
     def run(self) -> Flow[None]:
-        """Send heartbeats while the member is in a generation, without end."""
+        """Send heartbeats while the member is in a generation; never returns."""
         while True:
             now = self._clock()
             session_ends = self._responded_at + self.settings.session_timeout
@@ -69,21 +70,21 @@ class Heartbeats:
 
     @property
     def _is_beating(self) -> bool:
-        """The coordinator expects no heartbeat while it holds the JoinGroup."""
+        """Return whether heartbeats are due: the coordinator expects none while it delays the JoinGroup response."""
         is_synchronized = self.member.state in (ClassicMemberState.COMPLETING, ClassicMemberState.STABLE)
         return self.member.generation.is_member and is_synchronized
 
     def _end_session(self) -> None:
         seconds = self.settings.session_timeout
         self.requests.forget_coordinator()
-        self.member.reset(f"no heartbeat was answered for {seconds:g} s, the session is over", keeps_member_id=True)
+        self.member.reset(f"no heartbeat got a response for {seconds:g} s, the session is over", keeps_member_id=True)
 
     def _leave_late(self) -> Flow[None]:
-        """The application did not poll in time."""
+        """Leave the group, as the application did not poll in time."""
         member, seconds = self.member, self.settings.max_poll_interval
         log.warning(
-            "group %s: there was no poll for max_poll_interval_ms (%g s), so this consumer leaves and others get its "
-            "partitions; a greater max_poll_interval_ms or a smaller max_poll_records helps",
+            "group %s: leaving, as the application did not poll for max_poll_interval_ms (%g s); other members get the "
+            "partitions. Reduce max_poll_records or increase max_poll_interval_ms",
             self.requests.group_id,
             seconds,
         )
@@ -94,7 +95,7 @@ class Heartbeats:
         yield from self.leave(member_id, POLL_LEAVE_SECONDS, reason, channel)
 
     def _beat(self, session_left: float) -> Flow[None]:
-        """One heartbeat that is due."""
+        """Send one heartbeat that is due."""
         self._due_at = self._clock() + self.settings.heartbeat_interval
         sent = self.member.generation
         timeout = min(self.settings.request_timeout, session_left)
@@ -137,37 +138,37 @@ class Heartbeats:
         elif action in GONE and self._is_beating:
             keeps_member_id = action is GroupDisposition.RESET_GENERATION
             name = self.requests.error("Heartbeat", code).name
-            member.reset(f"a heartbeat was answered {name}", keeps_member_id=keeps_member_id)
+            member.reset(f"the response to a heartbeat was {name}", keeps_member_id=keeps_member_id)
         elif action not in GONE:
             log.info("%s", self.requests.error("Heartbeat", code))
 
     def force(self, timeout: float) -> Flow[Heartbeat]:
-        """See Membership.force_heartbeat: of the generation of `group_metadata`, whatever is going on."""
-        member, who = self.member, self.member.metadata
-        if who.generation_id < 0:
+        """See Membership.force_heartbeat. It is for the generation of `group_metadata`, in any state."""
+        member, sent = self.member, self.member.metadata
+        if sent.generation_id < 0:
             return Heartbeat.UNKNOWN
         if not member.generation.is_member:
             return Heartbeat.LOST
-        task = yield from spawn(self._request_until(who, timeout), "forced heartbeat")
+        task = yield from spawn(self._request_until(sent, timeout), "forced heartbeat")
         task.when_done(lambda _: member.changed.set())
         deadline = self._clock() + timeout
         try:
             while not task.done and (left := deadline - self._clock()) > 0:
                 yield from wait(member.changed, left)
-                if not member.generation.is_member or member.metadata != who:
+                if not member.generation.is_member or member.metadata != sent:
                     return Heartbeat.LOST
             return task.result if task.done and task.result is not None else Heartbeat.UNKNOWN
         finally:
             task.cancel()
 
-    def _request_until(self, who: ConsumerGroupMetadata, timeout: float) -> Flow[Heartbeat]:
+    def _request_until(self, sent: ConsumerGroupMetadata, timeout: float) -> Flow[Heartbeat]:
         """Send heartbeats until one has a response."""
         deadline, attempt = self._clock() + timeout, 0
         while (left := deadline - self._clock()) > 0:
             code = None
             try:
                 code = yield from self._request(
-                    who.generation_id, who.member_id, min(left, self.settings.request_timeout)
+                    sent.generation_id, sent.member_id, min(left, self.settings.request_timeout)
                 )
             except TransportError as error:
                 log.info("forced heartbeat of group %s: %s", self.requests.group_id, error)
@@ -175,7 +176,7 @@ class Heartbeats:
             except KcodecError as error:
                 log.warning("forced heartbeat of group %s: %s", self.requests.group_id, error)
                 return Heartbeat.UNKNOWN
-            if code is not None and self.member.generation.id == who.generation_id:
+            if code is not None and self.member.generation.id == sent.generation_id:
                 self._received(code)
             if code in IN_GENERATION:
                 return Heartbeat.REBALANCE_IN_PROGRESS if code else Heartbeat.OK
@@ -190,7 +191,7 @@ class Heartbeats:
         return Heartbeat.UNKNOWN
 
     def leave(self, member_id: str, timeout: float, reason: str, channel: str) -> Flow[None]:
-        """LeaveGroup of a dynamic member. If it does not get through, the coordinator removes the member after its
+        """Send LeaveGroup for a dynamic member. If it fails, the coordinator removes the member at the end of its
         session."""
         if self.settings.group_instance_id is not None or not member_id:
             return

@@ -25,8 +25,8 @@ RETRIED = frozenset({GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR})
 
 
 class JoinRounds:
-    """The rounds of one member. failures: how many in a row ended in nothing but a pause; restarts: how many in a row
-    ended with the order to join again at once. last_error: why the last round failed, None after one that succeeded.
+    """The rounds of one member. failures: rounds in a row that only led to a pause; restarts: rounds in a row after
+    which the member had to join again at once. last_error: why the last round failed, None after a successful one.
 
     owned: the partitions that the member has from the group.
     """
@@ -78,11 +78,11 @@ class JoinRounds:
         return read_assignment(bytes(reply.assignment))
 
     def _is_current(self, generation: Generation) -> bool:
-        """Whether the heartbeats have not found out meanwhile that this generation is over."""
+        """Return whether this generation is still current, as a heartbeat may have ended it."""
         return self.member.generation == generation and self.member.state is ClassicMemberState.COMPLETING
 
     def _join(self, node: int) -> Flow[JoinGroupResponse | None]:
-        """JoinGroup, until there is a response with a generation; None if another round is needed."""
+        """Send JoinGroup until a response has a generation; return None if another round is needed."""
         member = self.member
         for _ in range(2):
             subscription, reason = self._subscription()
@@ -105,7 +105,7 @@ class JoinRounds:
         return None
 
     def _subscription(self) -> tuple[GroupMember, str]:
-        """JoinGroup is sent: what the leader is told of this member, and why it joins."""
+        """Return the member's data for the leader, and note why it joins."""
         member = self.member
         member.state = ClassicMemberState.PREPARING
         if member.rejoin_reason is None:
@@ -121,7 +121,7 @@ class JoinRounds:
         return subscription, member.rejoin_reason
 
     def succeeded(self) -> None:
-        """The member is in the generation of the last round."""
+        """Note that the member is in the generation of the last round."""
         member = self.member
         member.state = ClassicMemberState.STABLE
         member.rejoin_reason = CHANGED_PARTITIONS if self._topics.has_changed() else None
@@ -135,7 +135,8 @@ class JoinRounds:
         member.notify()
 
     def unreachable(self, error: TransportError) -> None:
-        """No coordinator, or no response: if that lasts longer than the session, the partitions belong to others."""
+        """Handle a missing coordinator or response: after the session timeout the partitions belong to other
+        members."""
         log.info("group %s: %s", self.requests.group_id, error)
         self.requests.forget_coordinator()
         self.failures += 1
@@ -143,10 +144,10 @@ class JoinRounds:
         now = self.requests.cluster.clock()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if self.member.generation.is_member and now - self._failing_since >= self.settings.session_timeout:
-            self.member.reset("the coordinator was not to be reached for a session time-out", keeps_member_id=True)
+            self.member.reset("the coordinator was not reachable for a session timeout", keeps_member_id=True)
 
     def _refused(self, api: str, action: GroupDisposition, code: int) -> None:
-        """Do what the error says. Raises what is fatal."""
+        """Handle an error code. Raises fatal errors."""
         error = self.requests.error(api, code)
         if action is GroupDisposition.FATAL:
             raise error
@@ -163,17 +164,17 @@ class JoinRounds:
             self.restarts += 1
         if action in (GroupDisposition.RESET_GENERATION, GroupDisposition.RESET_MEMBER):
             keeps_member_id = action is GroupDisposition.RESET_GENERATION
-            self.member.reset(f"{api} was answered {error.name}", keeps_member_id=keeps_member_id)
+            self.member.reset(f"the response to {api} was {error.name}", keeps_member_id=keeps_member_id)
 
     def _lead(self, response: JoinGroupResponse) -> Flow[Shares]:
-        """As the leader: give out the partitions. Nothing with skip_assignment: all keep what they have."""
+        """As the leader, assign the partitions. With skip_assignment return nothing: all members keep theirs."""
         settings = self.settings
         members = [
             read_subscription(bytes(one.metadata), one.member_id, one.group_instance_id) for one in response.members
         ]
-        wanted = {topic for member in members for topic in member.topics}
+        topics = {topic for member in members for topic in member.topics}
         timeout = min(settings.request_timeout, settings.session_timeout / 2)
-        there = yield from self._topics.watch_group(wanted, timeout)
+        there = yield from self._topics.watch_group(topics, timeout)
         if response.skip_assignment:
             return {}
         shares = self.assignor(response.protocol_name).assign(there, members)
@@ -183,20 +184,20 @@ class JoinRounds:
         return shares
 
     def assignor(self, name: str | None) -> Assignor:
-        """The assignor that the group has agreed on. Raises BrokerError for one that we did not offer."""
+        """Return the assignor that the group has selected. Raises BrokerError for one that was not offered."""
         for assignor in self.assignors:
             if assignor.name == name:
                 return assignor
-        doing = f"JoinGroup of group {self.requests.group_id!r} chose assignor {name!r}, which we did not offer"
+        doing = f"JoinGroup of group {self.requests.group_id!r} selected assignor {name!r}, which was not offered"
         raise broker_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, doing, resource=self.requests.group_id)
 
 
 def _check_cooperative(members: Iterable[GroupMember], shares: Shares) -> None:
-    """Raises BrokerError for an assignor that gives away what another member still owns."""
+    """Raise BrokerError for an assignor that assigns a partition which another member still owns."""
     owners = {partition: member.member_id for member in members for partition in member.owned}
     for member_id, share in shares.items():
         for one in share:
             owner = owners.get(one, member_id)
             if owner != member_id and one not in shares.get(owner, ()):
-                text = f"the assignor gave {one} to {member_id!r} in the rebalance in which {owner!r} still owns it"
+                text = f"the assignor assigned {one} to {member_id!r} in the rebalance in which {owner!r} still owns it"
                 raise broker_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)

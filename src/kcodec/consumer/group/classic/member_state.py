@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the flows of a member of a classic group share: its generation, and whether and why it has to join again."""
+"""The state that the flows of a classic group member share: its generation, and whether and why it must join again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("kcodec.consumer")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Who the member is to the coordinator. id: -1 while it is not in a generation; member_id: "" until it has one."""
+    """The identity of the member. id: -1 while it is not in a generation; member_id: "" until it has one."""
 
     id: int = -1
     member_id: str = ""
@@ -39,15 +39,15 @@ class ClassicMemberState(Enum):
 
 
 class ClassicMember:
-    """See the module. Any of the flows may find out that the generation is over, and resets it.
+    """See the module. Any of the flows may detect that the generation is over, and resets it.
 
-    metadata:      for commits; of the last SyncGroup that succeeded, until the next one does.
+    metadata:      for commits; of the last successful SyncGroup, until the next one.
     error:         what poll raises, until the next subscribe.
     rejoin_reason: why it must join again; of several reasons before a rebalance the first counts. None: it need not.
     joined_topics: the topics of the last JoinGroup.
-    is_prepared:   what had to be given up before JoinGroup is given up.
-    is_settled:    the partitions of the generation are taken over.
-    is_late:       the application did not poll in time, so the member left until it does.
+    is_prepared:   the partitions to be revoked before JoinGroup are revoked.
+    is_reconciled: the partitions of the generation are assigned.
+    is_late:       the application did not poll in time, so the member left until it polls.
     wake, changed: set after each change, for the membership's flow and for others.
     """
 
@@ -59,7 +59,7 @@ class ClassicMember:
         self.error: BaseException | None = None
         self.rejoin_reason: str | None = ""
         self.joined_topics: frozenset[str] | None = None
-        self.is_prepared = self.is_settled = self.is_late = False
+        self.is_prepared = self.is_reconciled = self.is_late = False
         self.wake = Signal()
         self.changed = Signal()
 
@@ -79,28 +79,28 @@ class ClassicMember:
         return "heartbeat" if self.is_joining else "group"
 
     def notify(self) -> None:
-        """Have the flows look at the state again."""
+        """Wake the flows to check the state again."""
         self.wake.set()
         self.changed.set()
 
     def request_rejoin(self, reason: str) -> None:
-        """Have the partitions given out again."""
+        """Make the member join again, which starts a rebalance."""
         if self.rejoin_reason is None:
             log.info("group %s: rejoining: %s", self.group_id, reason)
             self.rejoin_reason = reason
             self.notify()
 
     def reset(self, reason: str, *, keeps_member_id: bool) -> None:
-        """The member is in no generation any more: its partitions are lost, and it must join again."""
+        """Leave the generation: the partitions are lost, and the member must join again."""
         log.info("group %s: out of generation %d: %s", self.group_id, self.generation.id, reason)
         self.generation = Generation(member_id=self.generation.member_id if keeps_member_id else "")
         self.state = ClassicMemberState.UNJOINED
-        self.is_prepared = self.is_settled = False
+        self.is_prepared = self.is_reconciled = False
         self.rejoin_reason = reason
         self.notify()
 
     def fail(self, error: BaseException) -> None:
-        """An error that a repeated request does not cure: poll is to raise it, until the next subscribe."""
+        """Keep an error that a repeated request does not resolve: poll raises it until the next subscribe."""
         log.error("group %s: %s", self.group_id, error)
         note_final(error)
         self.reset(str(error), keeps_member_id=True)
@@ -108,8 +108,8 @@ class ClassicMember:
         self.notify()
 
     def depart(self) -> None:
-        """The member leaves, or is gone."""
+        """Note that the member leaves, or has left."""
         self.generation, self.state = Generation(), ClassicMemberState.UNJOINED
-        self.is_prepared = self.is_settled = False
+        self.is_prepared = self.is_reconciled = False
         self.joined_topics, self.rejoin_reason = None, ""
         self.notify()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member of a group of the classic protocol: JoinGroup, SyncGroup, then heartbeats until the next rebalance.
 
-One flow, `run`, does one thing after another: wait until the application polls, give up what must be given up, join,
-assign as the leader, sync, take what is new (`join.py`). Another flow sends heartbeats (`heartbeats.py`), also while
-the application processes records. They share a `ClassicMember`: the one that finds out that its generation is over
-resets it, and the first flow then gives up all partitions as lost before anything else.
+One flow, `run`, takes one step after another: it waits until the application polls, revokes partitions, joins, assigns
+as the leader, syncs, and adds new partitions (`join.py`). Another flow sends heartbeats (`heartbeats.py`), also while
+the application processes records. They share a `ClassicMember`. The flow that detects the end of the generation resets
+it, and the first flow then treats all partitions as lost before its next step.
 
-Rules: Kafka's AbstractCoordinator and ConsumerCoordinator; KIP-394 (member id), KIP-345 (static members), KIP-429
+Source: Kafka's AbstractCoordinator and ConsumerCoordinator; KIP-394 (member id), KIP-345 (static members), KIP-429
 (cooperative), KIP-447 (generation of commits), KIP-800 (reasons), KIP-814 (skip_assignment).
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.flow_lock import FlowLock
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.group.classic.heartbeats import Heartbeats
 from kcodec.consumer.group.classic.join import CHANGED_PARTITIONS, JoinRounds
@@ -33,12 +33,12 @@ NOTHING: frozenset[TopicPartition] = frozenset()
 
 
 class ClassicMembership:
-    """One member; see `kcodec.consumer.group.rebalance.Membership`. Methods run on the loop, but for `note_poll`."""
+    """One member; see `kcodec.consumer.group.rebalance.Membership`. Methods run on the loop, except `note_poll`."""
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler) -> None:
         self.settings = settings
         self.handler = handler
-        self.gate = Gate(cluster.clock)
+        self.group_lock = FlowLock(cluster.clock)
         self.requests = GroupRequests(cluster, settings)
         self.topics = GroupTopics(cluster, settings)
         self.member = ClassicMember(self.requests.group_id, settings.group_instance_id)
@@ -54,45 +54,45 @@ class ClassicMembership:
 
     @property
     def error(self) -> BaseException | None:
-        """What poll is to raise; None if there is no error."""
+        """The error that poll raises; None if none exists."""
         return self.member.error
 
     @property
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The identity for commits: as of the last SyncGroup that succeeded, until the next one does.
+        """The identity for commits, from the last successful SyncGroup until the next one.
 
-        Also when the member is out or has left: a commit without a member would be accepted, and one of
-        the past is refused.
+        It is kept when the member is out of the group: a commit without a member would be accepted, one of a former
+        member is rejected.
         """
         return self.member.metadata
 
     @property
     def is_stable(self) -> bool:
-        """Whether the last rebalance is over and we own what it gave."""
-        return self.member.is_stable and self.member.is_settled and not self._needs_join()
+        """Whether the last rebalance is complete and its partitions are assigned."""
+        return self.member.is_stable and self.member.is_reconciled and not self._needs_join()
 
     @property
     def last_error(self) -> BaseException | None:
-        """Why the last attempt to join failed; None while none is under way, or after one that succeeded."""
+        """Why the last attempt to join failed; None while none is under way, or after a successful one."""
         return None if self.member.is_stable else self._rounds.last_error
 
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
-        """What to read; neither: leave the group. Raises ValueError for a pattern that is no regular expression."""
+        """Set the subscription; without any, leave the group. Raises ValueError for an invalid pattern."""
         self.topics.subscribe(topics, pattern)
         self.member.error = self._refusal = None
         self._heartbeats.note_poll(self._cluster.clock())
         self.member.notify()
 
     def request_rejoin(self, reason: str) -> None:
-        """Have the partitions given out again; of several reasons before a rebalance the first is told."""
+        """Start a rebalance; of several reasons before it the first is sent."""
         self.member.request_rejoin(reason)
 
     def note_poll(self, now: float) -> None:
-        """The application polled; any thread."""
+        """Note that the application polled; any thread."""
         self._heartbeats.note_poll(now)
 
     def force_heartbeat(self, timeout: float) -> Flow[Heartbeat]:
-        """Ask the coordinator now whether we still are in the generation of `group_metadata`."""
+        """Check with the coordinator whether this member is still in the generation of `group_metadata`."""
         return self._heartbeats.force(timeout)
 
     def leave(self, timeout: float, reason: str) -> Flow[None]:
@@ -101,7 +101,7 @@ class ClassicMembership:
         yield from self._depart(timeout, reason)
 
     def run(self) -> Flow[None]:
-        """Be a member, until `leave`."""
+        """Run the member until `leave`."""
         helpers: list[Task[None]] = []
         try:
             for flow, name in ((self._heartbeats.run(), "group heartbeats"), (self._watch_metadata(), "group topics")):
@@ -117,19 +117,19 @@ class ClassicMembership:
                 helper.cancel()
 
     def _helper_ended(self, task: Task[None]) -> None:
-        """Neither of them ends by itself: poll is to say what became of it."""
+        """Make poll raise the error of a helper flow, as none of them ends by itself."""
         if task.error is not None and not isinstance(task.error, CancelledFlow):
             self.member.fail(task.error)
 
     def _owned(self) -> frozenset[TopicPartition]:
-        """The partitions from this group."""
+        """Return the partitions from this group."""
         return self._given & self.handler.owned
 
     def _needs_join(self) -> bool:
         return self.member.rejoin_reason is not None or self.member.joined_topics != self.topics.topics
 
     def _watch_metadata(self) -> Flow[None]:
-        """Follow the pattern, and as the leader the partitions of all topics of the group."""
+        """Track the pattern, and on the leader the partitions of all topics of the group."""
         while True:
             is_refused = self._refusal is not None
             has_come = yield from wait(self._cluster.changed, REFUSED_SECONDS if is_refused else REMIND_SECONDS)
@@ -144,14 +144,14 @@ class ClassicMembership:
                 self.member.request_rejoin(CHANGED_PARTITIONS)
 
     def _note_refusal(self) -> None:
-        """poll raises that a topic is refused for as long as it is; meanwhile we stay what we are."""
+        """Make poll raise the error of a rejected topic as long as it lasts; the membership does not change."""
         refusal, is_reported = self.topics.refusal(), self._refusal is not None and self.error is self._refusal
         if (refusal is not None and self.error is None) or (refusal is None and is_reported):
             self.member.error = self._refusal = refusal
             self.member.notify()
 
     def _turn(self) -> Flow[None]:
-        """Do the next thing, or wait for one."""
+        """Take the next step, or wait for one."""
         member, owned = self.member, self._owned()
         if not member.generation.is_member and owned:
             self._given = NOTHING
@@ -174,7 +174,7 @@ class ClassicMembership:
         yield from self._depart(self.settings.request_timeout, "the consumer unsubscribed from all topics")
 
     def _depart(self, timeout: float, reason: str) -> Flow[None]:
-        """Tell the coordinator that we go, unless we are to be expected back."""
+        """Send LeaveGroup, unless the member is expected to return."""
         member_id, channel = self.member.generation.member_id, self.member.channel
         self.topics.forget_group()
         self.member.depart()
@@ -184,7 +184,7 @@ class ClassicMembership:
     # A rebalance
 
     def _prepare(self) -> Flow[bool]:
-        """Give up what must be given up before we join. False if things have changed meanwhile."""
+        """Revoke what must be revoked before joining. Return False if the state has changed meanwhile."""
         before = self.member.generation
         if self._owned():
             if not (yield from self._until_polled()):
@@ -195,18 +195,19 @@ class ClassicMembership:
             if given_up:
                 yield from self.handler.revoke(given_up)
                 self._given -= given_up
-        if self.member.generation != before or not self._is_wanted:
+        if self.member.generation != before or not self._is_subscribed:
             return False
         self.member.is_prepared = True
         self.topics.forget_group()
         return True
 
     def _until_polled(self, *, needs_generation: bool = True) -> Flow[bool]:
-        """Until the application polls. False if before that we fall out of the generation, unsubscribe or end."""
+        """Wait until the application polls. Return False if the generation, the subscription or the membership ends
+        first."""
         task = yield from spawn(self.handler.until_polled(), "until polled")
         task.when_done(lambda _: self._wake.set())
         try:
-            while not task.done and self._is_wanted and (self.member.generation.is_member or not needs_generation):
+            while not task.done and self._is_subscribed and (self.member.generation.is_member or not needs_generation):
                 yield from wait(self._wake)
             if task.done:
                 yield from join(task)
@@ -215,37 +216,38 @@ class ClassicMembership:
             task.cancel()
 
     @property
-    def _is_wanted(self) -> bool:
-        """Whether we still are to be a member."""
+    def _is_subscribed(self) -> bool:
+        """Whether the consumer is to be a member."""
         return self.topics.is_subscribed and not self._is_over
 
     def _rejoin(self) -> Flow[None]:
-        """One round of JoinGroup and SyncGroup, and what comes of it; or a pause, and the next turn tries again."""
+        """Run one round of JoinGroup and SyncGroup and apply its result; or pause, and the next step tries again."""
         if not (yield from self.topics.wait_for_all(self.settings.request_timeout)):
             return
         failures = self._rounds.failures
         assigned = None
-        yield from self.gate.acquire()
+        yield from self.group_lock.acquire()
         try:
-            if self.member.is_prepared and self._is_wanted:
+            if self.member.is_prepared and self._is_subscribed:
                 assigned = yield from self._round()
         except AuthenticationError:
             raise
         except TransportError as error:
             self._rounds.unreachable(error)
         finally:
-            self.gate.release()
+            self.group_lock.release()
         if assigned is not None:
             yield from self._complete(assigned)
         elif self._rounds.failures > failures:
             yield from sleep(self.settings.retry_backoff(failures, self._cluster.random.random()))
 
     def _round(self) -> Flow[list[TopicPartition] | None]:
-        """A round, given up if we leave or unsubscribe: the coordinator may hold it for as long as others work."""
+        """Run a round. Cancel it on leave or unsubscribe, as the coordinator may delay it until other members
+        respond."""
         task = yield from spawn(self._rounds.run(), "joining")
         task.when_done(lambda _: self._wake.set())
         try:
-            while not task.done and self._is_wanted:
+            while not task.done and self._is_subscribed:
                 yield from wait(self._wake)
             if not task.done:
                 return None
@@ -258,15 +260,15 @@ class ClassicMembership:
             task.cancel()
 
     def _complete(self, assigned: list[TopicPartition]) -> Flow[None]:
-        """Take the share: first give up what is not in it, then add what is new."""
+        """Apply the assignment: revoke what is not in it, then add what is new."""
         member, generation = self.member, self.member.generation
         if not all(self.topics.accepts(one.topic) for one in assigned):
-            member.request_rejoin("the subscription has changed since we joined")
+            member.request_rejoin("the subscription has changed since the last join")
             return
         member.joined_topics = self.topics.add_from_leader({one.topic for one in assigned}, member.joined_topics)
         owned = self._owned()
         if given_up := owned - set(assigned):
-            member.request_rejoin("partitions were revoked, and are free now")
+            member.request_rejoin("revoked partitions are free now")
             yield from self.handler.revoke(given_up)
             self._given -= given_up
         if member.generation != generation:
@@ -275,5 +277,5 @@ class ClassicMembership:
         self._given = frozenset(assigned)
         yield from self.handler.assign([one for one in assigned if one not in owned], assigned)
         if member.generation == generation:
-            member.is_settled = True
+            member.is_reconciled = True
         member.notify()

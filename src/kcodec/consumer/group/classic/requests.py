@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member of a classic group requests from its coordinator (Kafka: AbstractCoordinator).
+"""The requests of a classic group member to its coordinator (Kafka: AbstractCoordinator).
 
-JoinGroup and SyncGroup are held back by the coordinator until all members have come, and what is behind them on their
-connection waits with them. So Heartbeat and LeaveGroup take another connection while one of them is under way.
+The coordinator delays the responses to JoinGroup and SyncGroup until all members have sent theirs, and later requests
+on that connection wait, too. So Heartbeat and LeaveGroup use another connection while one of them is under way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kcodec.protocol.messages.groups import (
     SyncGroupResponse,
 )
 
-#: The coordinator answers JoinGroup when the rebalance timeout is over; so many seconds more are for the way.
+#: The coordinator responds to JoinGroup within the rebalance timeout; the network gets this number of seconds more.
 JOIN_GRACE_SECONDS = 5.0
 # Kafka cuts reasons there (JoinGroupRequest.maybeTruncateReason).
 MAX_REASON = 255
@@ -42,28 +42,28 @@ STATIC_JOIN, STATIC_SYNC, STATIC_HEARTBEAT = 5, 3, 3
 
 
 class GroupRequests:
-    """The requests of one member; which node and connection, the caller says."""
+    """The requests of one member. The caller selects node and connection."""
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
         if not settings.group_id:
-            raise ValueError("group_id is missing: a subscription needs the group to share it with")
+            raise ValueError("a subscription needs a consumer with group_id=, as a group assigns the partitions")
         self.cluster = cluster
         self.settings = settings
         self.group_id = settings.group_id
         self._static = settings.group_instance_id
 
     def coordinator(self, timeout: float) -> Flow[int]:
-        """The node to ask. Raises as Cluster.coordinator."""
+        """Return the coordinator's node. Raises as Cluster.coordinator."""
         return self.cluster.coordinator("group", self.group_id, timeout)
 
     def forget_coordinator(self) -> None:
-        """Find it again next time."""
+        """Forget the coordinator, so that it is looked up again."""
         self.cluster.forget_coordinator("group", self.group_id)
 
     def join(
         self, node: int, generation: Generation, member: GroupMember, assignors: Sequence[Assignor], reason: str
     ) -> Flow[JoinGroupResponse]:
-        """JoinGroup, with one subscription for each assignor."""
+        """Send JoinGroup, with one subscription for each assignor."""
         protocols = [
             JoinGroupRequestProtocol(
                 name=assignor.name,
@@ -87,7 +87,7 @@ class GroupRequests:
     def sync(
         self, node: int, generation: Generation, shares: Mapping[str, Sequence[TopicPartition]]
     ) -> Flow[SyncGroupResponse]:
-        """SyncGroup; `shares` are of the leader, and empty for the others."""
+        """Send SyncGroup; `shares` is the leader's assignment, empty for other members."""
         request = SyncGroupRequest(
             group_id=self.group_id,
             generation_id=generation.id,
@@ -104,14 +104,13 @@ class GroupRequests:
         return response
 
     def _held_back(self, node: int, request: Any, static_version: int) -> Flow[Any]:
-        """A request that the coordinator holds back for the rest of the rebalance: until all members, or their leader,
-        have sent theirs."""
+        """Send a request whose response the coordinator delays until all members, or their leader, have sent theirs."""
         timeout = max(self.settings.request_timeout, self.settings.max_poll_interval + JOIN_GRACE_SECONDS)
         lowest = static_version if self._static is not None else 0
         return (yield from call(node, request, timeout=timeout, lowest=lowest, channel="group")).message
 
     def heartbeat(self, node: int, generation_id: int, member_id: str, timeout: float, channel: str) -> Flow[int]:
-        """Heartbeat: the error code of the response."""
+        """Send Heartbeat; return the error code of the response."""
         request = HeartbeatRequest(
             group_id=self.group_id,
             generation_id=generation_id,
@@ -124,7 +123,7 @@ class GroupRequests:
         return code
 
     def leave(self, node: int, member_id: str, reason: str, timeout: float, channel: str) -> Flow[int]:
-        """LeaveGroup: the error code of the response."""
+        """Send LeaveGroup; return the error code of the response."""
 
         def build(version: int) -> LeaveGroupRequest:
             if version < 3:
@@ -137,22 +136,22 @@ class GroupRequests:
         return next((code for code in codes if code), 0)
 
     def error(self, api: str, code: int) -> BrokerError:
-        """The exception for an error of JoinGroup, SyncGroup or Heartbeat.
+        """Return the exception for an error of JoinGroup, SyncGroup or Heartbeat.
 
-        Only errors that another attempt does not cure are raised, by each poll until the next subscribe: their remedy
-        is "stop", whatever the table of all APIs has for the code (an abort does not change the group).
+        Each poll until the next subscribe raises only errors that a retry does not resolve. Their remedy is "stop",
+        whatever the general table has for the code, as an abort does not change the group.
         """
         doing = f"{api} of group {self.group_id!r}"
         if code == ErrorCode.FENCED_INSTANCE_ID:
             doing += (
-                f": another consumer has joined as the static member {self._static!r}, and of two with one "
-                "group_instance_id the later one stays; give each consumer its own"
+                f": another consumer has joined as the static member {self._static!r}, and it replaces the earlier "
+                "one with this group_instance_id; give each consumer a different one"
             )
         is_fatal = disposition(CLASSIC, code) is GroupDisposition.FATAL
         return broker_error(code, doing, resource=self.group_id, remedy="stop" if is_fatal else None)
 
     def check_protocol_type(self, api: str, found: Any) -> None:
-        """Raises BrokerError where the group is not one of consumers (versions that say so)."""
+        """Raise BrokerError if the group is not a consumer group (for versions that report it)."""
         if found is not None and found != PROTOCOL_TYPE:
             raise broker_error(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,

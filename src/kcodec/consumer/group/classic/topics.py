@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member of a classic group wants to read, and what of it metadata shows (Kafka: ConsumerCoordinator).
+"""The topics that a classic group member subscribes to, and what the metadata has of them (Kafka: ConsumerCoordinator).
 
-A pattern is matched here against the names of all topics that the brokers show, whole, as in Java. The leader of the
-group also watches the topics of the others: once their partitions are other than those it gave out, all must rejoin.
+A pattern must match the whole name of a topic, as in Java, and is matched here against all topics that brokers list.
+The group's leader also tracks the topics of other members: if their partitions change, all members must join again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kcodec.errors import BrokerError
 from kcodec.flow import Flow, wait
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 
-#: Ask for metadata of our topics at least so often: the cluster forgets what nobody asks for.
+#: Maximum interval of metadata requests for our topics: the cluster state forgets topics that are not in use.
 REMIND_SECONDS = 60.0
-#: A topic that is refused is asked about again after so long.
+#: Delay before a rejected topic is requested again.
 REFUSED_SECONDS = 2.0
 UNSEEN = LASTING_TOPIC_ERRORS | {ErrorCode.LEADER_NOT_AVAILABLE}
 
@@ -26,8 +26,8 @@ Snapshot = dict[str, dict[int, frozenset[str]]]
 
 
 class GroupTopics:
-    """topics: what we want by name, or what the pattern matches; pattern: or None. group: what all members want, as the
-    leader knows; assigned_from: what the leader gave out."""
+    """The topics of a member. topics: subscribed by name, or matched by the pattern; pattern: or None. group: topics of
+    all members, on the leader; assigned_from: what the leader assigned."""
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
         self.cluster = cluster
@@ -40,28 +40,28 @@ class GroupTopics:
         self._from_leader_at = 0
 
     def subscribe(self, topics: Iterable[str], pattern: str | None) -> None:
-        """Raises ValueError for a pattern that is no regular expression."""
+        """Set the subscription. Raise ValueError for an invalid regular expression."""
         try:
             self.pattern = None if pattern is None else re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"pattern {pattern!r} is not a valid regular expression: {error}") from error
         self.topics, self._from_leader = frozenset(topics), frozenset()
-        self.cluster.wants_all_topics = pattern is not None
+        self.cluster.needs_all_topics = pattern is not None
         if pattern is not None:
             self.cluster.request_update("a pattern is subscribed to")
         self.take_up_metadata()
 
     @property
     def is_subscribed(self) -> bool:
-        """Whether anything is wanted."""
+        """Whether there is a subscription."""
         return bool(self.topics) or self.pattern is not None
 
     def accepts(self, topic: str) -> bool:
-        """Whether a partition of this topic may be assigned to us."""
+        """Return whether a partition of this topic may be assigned to this member."""
         return topic in self.topics or (self.pattern is not None and self.pattern.fullmatch(topic) is not None)
 
     def take_up_metadata(self) -> None:
-        """Metadata came, or time passed: match the pattern again, and remind the cluster of what we want."""
+        """Match the pattern again after new metadata, and renew the topics in use."""
         if self.pattern is not None:
             if self.cluster.updates_of_all > self._from_leader_at:
                 self._from_leader = frozenset()
@@ -70,12 +70,11 @@ class GroupTopics:
                 for name, topic in self.cluster.topics.items()
                 if topic.partitions and (self.has_internal or not topic.is_internal) and self.pattern.fullmatch(name)
             )
-        if wanted := self.topics | self.group:
-            self.cluster.topics_wanted(wanted)
+        if topics := self.topics | self.group:
+            self.cluster.add_topics(topics)
 
     def add_from_leader(self, assigned: Iterable[str], joined: frozenset[str] | None) -> frozenset[str] | None:
-        """The leader knows topics that match the pattern and that we have not heard of yet: they are ours as well.
-        The topics that we joined with, and these."""
+        """Add topics that match the pattern and that only the leader knows so far, to those of the last join."""
         new = frozenset(assigned) - self.topics
         if self.pattern is None or not new:
             return joined
@@ -85,7 +84,7 @@ class GroupTopics:
         return (joined or frozenset()) | new
 
     def refusal(self) -> BrokerError | None:
-        """Why a topic that we want by name cannot be had; it may be allowed, or come, one day."""
+        """Return the error of a topic subscribed by name that is not available; it may become available later."""
         for name in self.topics if self.pattern is None else ():
             topic = self.cluster.topics.get(name)
             if topic is not None and topic.error in LASTING_TOPIC_ERRORS:
@@ -93,11 +92,11 @@ class GroupTopics:
         return None
 
     def has_changed(self) -> bool:
-        """Whether the partitions are other than those the leader gave out. Never on another member than the leader."""
+        """Return whether the partitions differ from those that the leader assigned. False on other members."""
         return self.assigned_from is not None and self.snapshot(self.group) != self.assigned_from
 
     def snapshot(self, names: Iterable[str]) -> Snapshot:
-        """The partitions of topics as far as they are there, each with the racks of its replicas."""
+        """Return the existing partitions of topics, each with the racks of its replicas."""
         found: Snapshot = {}
         for name in names:
             topic = self.cluster.topics.get(name)
@@ -113,9 +112,9 @@ class GroupTopics:
         return frozenset(broker.rack for broker in brokers if broker is not None and broker.rack)
 
     def watch_group(self, topics: Iterable[str], timeout: float) -> Flow[Snapshot]:
-        """As the leader: what there is of all members' topics, to give out; from now on changes of it are noticed.
+        """As the leader, return the partitions of all members' topics. From now on their changes are tracked.
 
-        A topic that nobody has asked the brokers about yet is waited for, up to `timeout` seconds.
+        Wait for a topic that was never requested before, up to `timeout` seconds.
         """
         self.group, self.assigned_from = frozenset(topics), None
         deadline = self.cluster.clock() + timeout
@@ -133,7 +132,7 @@ class GroupTopics:
         return topic.error == ErrorCode.LEADER_NOT_AVAILABLE
 
     def wait_for_all(self, timeout: float) -> Flow[bool]:
-        """With a pattern: whether the names of all topics are known, waited for up to `timeout` seconds."""
+        """With a pattern, wait up to `timeout` seconds for the names of all topics; return whether they are known."""
         deadline = self.cluster.clock() + timeout
         while self.pattern is not None and self.cluster.updates_of_all == 0:
             left = deadline - self.cluster.clock()
@@ -144,5 +143,5 @@ class GroupTopics:
         return True
 
     def forget_group(self) -> None:
-        """Not the leader (any more)."""
+        """Stop tracking the group's topics, as this member is not the leader."""
         self.group, self.assigned_from = frozenset(), None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConsumerGroupHeartbeat: what a request says, when it is sent, and the errors of its responses (KIP-848).
+"""ConsumerGroupHeartbeat: the content of a request, when it is sent, and the errors of its responses (KIP-848).
 
-A heartbeat names what changed since the last one; the first one, and one after an error or a lost response, says all
-(Kafka: ConsumerHeartbeatRequestManager.HeartbeatState). The broker takes one that says all for a question, and answers
-with the whole assignment. The member id is made by the client (KIP-1082), so a join that is repeated joins once.
+A heartbeat names what has changed since the last one. The first one, and one after an error or a lost response, names
+everything (Kafka: ConsumerHeartbeatRequestManager.HeartbeatState), and the broker responds to it with the whole
+assignment. The client creates the member id (KIP-1082), so a repeated join joins once.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.1, 3600.0
 FIRST_PAUSE, PAUSE_GROWTH, LONGEST_PAUSE, EAGER_INTERVALS = 0.04, 1.5, 0.1, 1.2
 # What the table of codes cannot know: what to do in this protocol.
 _REMEDIES: dict[int, str] = {
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "members of the classic protocol are in the group: "
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the group has members of the classic protocol: "
     'group.consumer.migration.policy must allow an upgrade, or use group_protocol="classic"',
-    ErrorCode.GROUP_ID_NOT_FOUND: "the group is of another type, or its members of the classic protocol cannot be "
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group has another type, or its members of the classic protocol cannot be "
     'upgraded: see the broker\'s group.consumer.migration.policy, or use group_protocol="classic"',
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the broker's group.consumer.max.size is reached",
-    ErrorCode.FENCED_INSTANCE_ID: "a member with this group_instance_id was removed by an operator and another one "
-    "took its place",
-    ErrorCode.UNRELEASED_INSTANCE_ID: "the member that had this group_instance_id did not leave: the broker releases "
-    "it when it is stopped, or its session is over (group.consumer.session.timeout.ms); then subscribe again",
+    ErrorCode.FENCED_INSTANCE_ID: "an operator removed the member with this group_instance_id, and another one has "
+    "replaced it",
+    ErrorCode.UNRELEASED_INSTANCE_ID: "the member with this group_instance_id did not leave: the broker releases it "
+    "when it stops, or at the end of its session (group.consumer.session.timeout.ms); then subscribe again",
     ErrorCode.UNSUPPORTED_ASSIGNOR: "group_remote_assignor must be one of the broker's group.consumer.assignors",
-    ErrorCode.INVALID_REGULAR_EXPRESSION: "the broker reads it as RE2/J does: no backreferences, no lookaround",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "the broker uses RE2/J, which has no backreferences and no lookaround",
 }
 
 
 def heartbeat_error(code: int, group_id: str, message: str | None = None) -> BrokerError:
-    """The exception for a code, with what to do about it.
+    """Return the exception for a code, with its remedy.
 
-    Raised are errors that another heartbeat does not cure, by each poll until the next subscribe: their remedy is
-    "stop", whatever the table of all APIs has for the code (an abort does not change the group).
+    Each poll until the next subscribe raises errors that another heartbeat does not resolve. Their remedy is "stop",
+    whatever the general table has for the code, as an abort does not change the group.
     """
     doing = f"ConsumerGroupHeartbeat of group {group_id!r}"
     if code == ErrorCode.UNSUPPORTED_VERSION:
@@ -76,8 +76,8 @@ def heartbeat_error(code: int, group_id: str, message: str | None = None) -> Bro
 
 
 def without_protocol(group_id: str, pattern: str | None = None) -> BrokerError:
-    """The broker does not know the protocol, or not enough of it for a subscription by pattern."""
-    found = "the broker does not offer the consumer group protocol of KIP-848 (Kafka 4.0 on, with group.version 1)"
+    """Return the error for a broker that does not support the protocol, or subscriptions by pattern."""
+    found = "the broker does not support the consumer group protocol of KIP-848 (Kafka 4.0 on, with group.version 1)"
     if pattern is not None:
         found += ", or not with a pattern"
     return BrokerError(
@@ -89,7 +89,7 @@ def without_protocol(group_id: str, pattern: str | None = None) -> BrokerError:
 
 
 def make_member_id(random: Random) -> str:
-    """A random UUID as Kafka writes it: base64 for URLs, and it does not begin with a hyphen."""
+    """Return a random UUID as Kafka writes it: URL-safe base64 that does not begin with a hyphen."""
     while True:
         number = random.getrandbits(128) & ~(0xF << 76) & ~(0x3 << 62) | (4 << 76) | (2 << 62)
         text = base64.urlsafe_b64encode(number.to_bytes(16, "big")).decode().rstrip("=")
@@ -98,11 +98,11 @@ def make_member_id(random: Random) -> str:
 
 
 class HeartbeatPace:
-    """When the next heartbeat is sent: at the interval that the broker names, sooner at first.
+    """Decides when the next heartbeat is sent: at the interval that the broker names, sooner at first.
 
-    A member that has joined gets its partitions when others have given them up, and a broker from 4.3 on assigns a
-    little after it has responded: so the response to a join is mostly empty, and the assignment comes with a later
-    heartbeat. Until all others have sent one of theirs, this member sends more of them.
+    A new member gets its partitions when others have revoked them, and a broker from 4.3 on assigns a little after its
+    response. So the response to a join is mostly empty, and the assignment arrives with a later heartbeat. Until all
+    other members have sent one of theirs, this member sends heartbeats more often.
 
     interval: as the broker named it; next_at: when the next heartbeat is due, by the clock of the calls.
     """
@@ -114,11 +114,11 @@ class HeartbeatPace:
         self._eager_until = 0.0
 
     def sent(self, now: float) -> None:
-        """A heartbeat goes out."""
+        """Note that a heartbeat is sent."""
         self.next_at = now + self._pause
 
     def responded(self, now: float, interval_ms: int, *, is_join: bool) -> None:
-        """The broker answered."""
+        """Note a response of the broker."""
         self.interval = min(max(interval_ms / 1000, SHORTEST_INTERVAL), LONGEST_INTERVAL)
         if is_join:
             self._pause = self.interval * FIRST_PAUSE / PAUSE_GROWTH
@@ -131,7 +131,7 @@ class HeartbeatPace:
 
 
 class HeartbeatFields:
-    """The fields of the requests of one member: what the broker knows already is left out."""
+    """The fields of the requests of one member, without what the broker knows already."""
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._settings = settings
@@ -139,17 +139,17 @@ class HeartbeatFields:
         self._owned: TopicIdPartitions | None = None
 
     def forget(self) -> None:
-        """Say all in the next request: the last one failed, or nobody knows whether it arrived."""
+        """Name everything in the next request, as the last one failed, or may have been lost."""
         self._subscription = self._owned = None
 
     def is_news(self, subscription: Subscription) -> bool:
-        """Whether the broker does not know this subscription."""
+        """Return whether the broker does not know this subscription yet."""
         return subscription != self._subscription
 
     def build(
         self, member_id: str, epoch: int, subscription: Subscription, owned: TopicIdPartitions, *, is_ack: bool
     ) -> ConsumerGroupHeartbeatRequest:
-        """The next request. owned: what was reconciled; said after each reconciliation (`is_ack`), changed or not."""
+        """Return the next request. owned: the reconciled partitions, sent after each reconciliation (`is_ack`)."""
         settings = self._settings
         is_full = epoch == JOIN_EPOCH or self._subscription is None or self._owned is None
         request = self._of_member(member_id, epoch)
@@ -171,7 +171,8 @@ class HeartbeatFields:
         return request
 
     def leave(self, member_id: str) -> ConsumerGroupHeartbeatRequest:
-        """The leave heartbeat: partitions go to others at once, or after the session for a static member."""
+        """Return the leave heartbeat. Partitions go to other members at once, those of a static member after its
+        session."""
         is_static = self._settings.group_instance_id is not None
         return self._of_member(member_id, LEAVE_STATIC_EPOCH if is_static else LEAVE_EPOCH)
 
@@ -187,7 +188,7 @@ class HeartbeatFields:
 
 
 def grouped(partitions: Iterable[tuple[UUID, int]]) -> list[ConsumerGroupTopicPartitions]:
-    """Partitions as a request names them."""
+    """Return partitions in the form of a request."""
     topics: dict[UUID, list[int]] = {}
     for topic_id, partition in sorted(partitions):
         topics.setdefault(topic_id, []).append(partition)
@@ -195,7 +196,7 @@ def grouped(partitions: Iterable[tuple[UUID, int]]) -> list[ConsumerGroupTopicPa
 
 
 def assigned(response: Any) -> TopicIdPartitions | None:
-    """The assignment of a response; None: it brought none."""
+    """Return the assignment of a response; None if it has none."""
     if response.assignment is None:
         return None
     topics = response.assignment.topic_partitions

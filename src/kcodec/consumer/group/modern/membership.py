@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a group of the consumer protocol (KIP-848): the broker assigns, heartbeats carry everything.
+"""A member of a group of the consumer protocol (KIP-848): the broker assigns partitions by heartbeats.
 
-One flow sends heartbeats, another reconciles (`reconciliation.py`); the application may take its time meanwhile.
-States, as in Kafka's MemberState, those that only differ in what is reconciled being one:
+One flow sends heartbeats, another reconciles (`reconciliation.py`), independently of the application's pace. The states
+are those of Kafka's MemberState, with states that only differ in the reconciliation combined:
 
-    IDLE ──subscribe──> JOINING ──answer──> MEMBER ──subscribe to nothing──> RETIRING ──revoked──> leave, IDLE
+    IDLE ──subscribe──> JOINING ──response─> MEMBER ──subscribe to nothing──> RETIRING ──revoked──> leave, IDLE
                            ^                  │ fenced, unknown; not polled for max_poll_interval (leave)
-                           └──released──  RELEASING ──released, after an error for good──> FATAL ──subscribe──> JOINING
+                           └──released──  RELEASING ──released, after a fatal error──> FATAL ──subscribe──> JOINING
 
-**Epochs.** Every response may bring another member epoch; commits carry it, so `group_metadata` has it from the same
-moment on. A heartbeat holds `gate` from its sending to its response: a TxnOffsetCommit that is built and answered under
-the gate is never overtaken by an epoch that its builder did not know. A gate that stays held does not stop heartbeats.
+**Epochs.** Every response may change the member epoch. Commits contain it, so `group_metadata` changes at the same
+moment. A heartbeat holds `group_lock` from its sending to its response, so a TxnOffsetCommit that is built and
+completed under the lock is never overtaken by a newer epoch. A lock that stays held does not stop heartbeats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from kcodec.cluster.flow_lock import Gate
+from kcodec.cluster.flow_lock import FlowLock
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.group.dispositions import CONSUMER, CONSUMER_JOIN, GroupDisposition, disposition
 from kcodec.consumer.group.modern.heartbeat import (
@@ -49,7 +49,7 @@ REPEATED = frozenset({GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR}
 
 
 class ConsumerMemberState(Enum):
-    """See the module. LEFT: the end."""
+    """The state of a member; see the module. LEFT is final."""
 
     IDLE = "idle"
     JOINING = "joining"
@@ -65,10 +65,10 @@ class ConsumerMembership:
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler) -> None:
         if settings.group_id is None:
-            raise ValueError("group_id is not set: without one there is no group to join")
+            raise ValueError("a subscription needs a consumer with group_id=, as a group assigns the partitions")
         clock, random = cluster.clock, cluster.random
         self.changed = Signal()
-        self.gate = Gate(clock)
+        self.group_lock = FlowLock(clock)
         self.error: BaseException | None = None
         self.state = ConsumerMemberState.IDLE
         self.member_id = make_member_id(random)
@@ -77,7 +77,7 @@ class ConsumerMembership:
         self._settings = settings
         self._clock = clock
         #: What is wanted, and what the group is told: the same, but for one that is about to leave.
-        self._wanted = self._subscription = Subscription()
+        self._next_subscription = self._subscription = Subscription()
         self._metadata = ConsumerGroupMetadata(settings.group_id, group_instance_id=settings.group_instance_id)
         self._group_id = settings.group_id
         self._fields = HeartbeatFields(settings)
@@ -110,43 +110,43 @@ class ConsumerMembership:
 
     @property
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Who we are, or were last: after a loss commits with it are refused, and nobody takes them for a stranger's.
-        The generation is the member epoch; -1 before the first."""
+        """The current or last identity: after a loss, commits with it are rejected and cannot be mistaken for those of
+        a client without a group. The generation is the member epoch; -1 before the first."""
         return self._metadata
 
     @property
     def is_stable(self) -> bool:
-        """Whether we own what the group gave, and it has heard so."""
+        """Whether the assigned partitions are owned, and the group has been notified."""
         return self.state is ConsumerMemberState.MEMBER and self._reconciliation.is_done and not self._is_due
 
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
-        """What to read: names, and those that the regular expression finds (RE2 on the broker). Neither: leave, after
-        what is owned was revoked. After an error for good: try again."""
-        self._wanted = Subscription(frozenset(topics), pattern)
+        """Set the subscription: names, and a regular expression (RE2 on the broker). Without any, revoke everything and
+        leave. After a fatal error: try again."""
+        self._next_subscription = Subscription(frozenset(topics), pattern)
         self.error, self._is_fatal = None, False
-        if self._wanted.is_empty:
+        if self._next_subscription.is_empty:
             if self.state in (ConsumerMemberState.MEMBER, ConsumerMemberState.JOINING):
                 self.state = ConsumerMemberState.RETIRING
                 self._reconciliation.release(Release.REVOKED)
             elif self.state is ConsumerMemberState.FATAL:
                 self.state = ConsumerMemberState.IDLE
         elif self.state in (ConsumerMemberState.IDLE, ConsumerMemberState.FATAL):
-            self._settle()
+            self._rejoin()
         elif self.state in (ConsumerMemberState.JOINING, ConsumerMemberState.MEMBER):
-            self._subscription = self._wanted
+            self._subscription = self._next_subscription
         self._changed()
 
     def request_rejoin(self, reason: str) -> None:
-        """Only logged: in this protocol the broker decides when partitions are given out again (Kafka's own consumer
-        does not do it either)."""
-        log.warning("group %r: %s: no rejoin, the broker assigns by itself", self._group_id, reason)
+        """Log a warning only: in this protocol the broker decides when to reassign (Kafka's own consumer has no such
+        call either)."""
+        log.warning("group %r: %s: no rejoin, as the broker assigns partitions itself", self._group_id, reason)
 
     def note_poll(self, now: float) -> None:
-        """The application polled; any thread."""
+        """Note that the application polled; any thread."""
         self._polled_at = max(self._polled_at, now)
 
     def run(self) -> Flow[None]:
-        """Be a member until `leave`."""
+        """Run the member until `leave`."""
         worker = yield from spawn(self._reconciliation.run(), f"reconciliation of group {self._group_id!r}")
         worker.when_done(self._worker_ended)
         try:
@@ -155,8 +155,8 @@ class ConsumerMembership:
             worker.cancel()
 
     def force_heartbeat(self, timeout: float) -> Flow[Heartbeat]:
-        """Ask the coordinator now. REASSIGNED: the response brought another target than the one that was known, or
-        something that we own is about to be taken; a higher epoch alone is OK."""
+        """Check with the coordinator now. REASSIGNED: the response has another target assignment, or an owned partition
+        is about to be revoked; a higher epoch alone is OK."""
         if self.state is not ConsumerMemberState.MEMBER:
             return (
                 Heartbeat.UNKNOWN
@@ -165,10 +165,10 @@ class ConsumerMembership:
             )
         deadline = self._clock() + timeout
         incarnation, version = self._incarnation, self._reconciliation.version
-        wanted = self._sent_number + 1
+        awaited = self._sent_number + 1
         self._on_ack()
         while (
-            self._responded_number < wanted
+            self._responded_number < awaited
             and self.state is ConsumerMemberState.MEMBER
             and self._incarnation == incarnation
         ):
@@ -183,8 +183,8 @@ class ConsumerMembership:
         return Heartbeat.OK
 
     def leave(self, timeout: float, reason: str) -> Flow[None]:
-        """Say good-bye (a static member: that it comes again), and end. Never raises: a broker that does not hear it
-        waits for the session to end."""
+        """Send the leave heartbeat (a static member: that it will return), and end. Never raises: if a broker does not
+        receive it, it waits for the session to end."""
         log.info("group %r: member %s leaves: %s", self._group_id, self.member_id, reason)
         self.state = ConsumerMemberState.LEFT
         self._incarnation += 1
@@ -201,7 +201,7 @@ class ConsumerMembership:
                 yield from self._send_leave(LEAVE_SECONDS)
                 self._is_retired = False
                 self._incarnation += 1
-                self._settle()
+                self._rejoin()
             elif self._clock() - self._polled_at > self._settings.max_poll_interval:
                 yield from self._leave_unpolled()
             elif (pause := self._seconds_to_next()) > 0:
@@ -220,14 +220,14 @@ class ConsumerMembership:
         incarnation = self._incarnation
         try:
             node = yield from self._cluster.coordinator("group", self._group_id, self._cluster.times.request)
-            is_held = yield from self.gate.acquire(self._pace.interval)
+            is_held = yield from self.group_lock.acquire(self._pace.interval)
             try:
                 if self._incarnation == incarnation and self.state is not ConsumerMemberState.LEFT:
                     reply = yield from self._send(node)
                     self._received(reply.message, incarnation)
             finally:
                 if is_held:
-                    self.gate.release()
+                    self.group_lock.release()
         except UnsupportedError:
             self._fail(without_protocol(self._group_id, self._subscription.pattern), incarnation)
         except AuthenticationError as error:
@@ -253,7 +253,7 @@ class ConsumerMembership:
         return reply
 
     def _received(self, response: Any, incarnation: int) -> None:
-        """A response to a heartbeat of this incarnation."""
+        """Handle a response to a heartbeat of this incarnation."""
         if self._incarnation != incarnation or self.state is ConsumerMemberState.LEFT:
             return
         if response.error_code:
@@ -288,7 +288,7 @@ class ConsumerMembership:
     # Errors
 
     def _refused(self, error: BrokerError, incarnation: int) -> None:
-        """A code other than 0, of the heartbeat or of FindCoordinator."""
+        """Handle an error code of the heartbeat or of FindCoordinator."""
         what = disposition(CONSUMER if self.member_epoch > 0 else CONSUMER_JOIN, error.code)
         if what is GroupDisposition.FATAL:
             self._fail(error, incarnation)
@@ -311,7 +311,7 @@ class ConsumerMembership:
         self._again(incarnation)
 
     def _again(self, incarnation: int) -> None:
-        """Say all once more, after a pause."""
+        """Name everything in the next heartbeat, after a pause."""
         self._fields.forget()
         if self._incarnation == incarnation:
             self._is_due = True
@@ -321,7 +321,7 @@ class ConsumerMembership:
             self._attempt += 1
 
     def _fail(self, error: BaseException, incarnation: int) -> None:
-        """An error for good: what is owned is lost, and nothing is sent any more."""
+        """Handle a fatal error: the owned partitions are lost, and nothing more is sent."""
         if self._incarnation != incarnation or self.state is ConsumerMemberState.LEFT:
             return
         log.error("group %r: %s", self._group_id, error)
@@ -340,7 +340,7 @@ class ConsumerMembership:
     # Losing and leaving
 
     def _drop(self, release: Release) -> None:
-        """We are no member any more: what is owned goes, then all begins anew."""
+        """Lose all partitions and start again, as this is no longer a member."""
         self._incarnation += 1
         self.member_epoch = JOIN_EPOCH
         self._fields.forget()
@@ -351,10 +351,10 @@ class ConsumerMembership:
         self._changed()
 
     def _leave_unpolled(self) -> Flow[None]:
-        """Kafka: the consumer is STALE. Its partitions go to others, and it joins again when it polls."""
+        """Leave without a poll (Kafka: the consumer is STALE). The consumer joins again when it polls."""
         log.warning(
-            "group %r: leaving, as the application did not poll for %g s (max_poll_interval_ms): what one poll gives "
-            "takes longer to process; reduce max_poll_records or increase max_poll_interval_ms",
+            "group %r: leaving, as the application did not poll for %g s (max_poll_interval_ms); other members get the "
+            "partitions. Reduce max_poll_records or increase max_poll_interval_ms",
             self._group_id,
             self._settings.max_poll_interval,
         )
@@ -362,15 +362,15 @@ class ConsumerMembership:
         yield from self._send_leave(LEAVE_SECONDS)
 
     def _send_leave(self, timeout: float) -> Flow[None]:
-        """Send the leave heartbeat, if the group knows this member, until there is a response or the time is over.
-        Never raises: without it, the broker waits for the session to end."""
+        """Send the leave heartbeat, if the group knows this member, until there is a response or the deadline has
+        passed. Never raises: without it, the broker waits for the session to end."""
         if not self._has_joined:
             return
         self._has_joined = False
         request, attempt = self._fields.leave(self.member_id), 0
         deadline = self._clock() + timeout
         while (left := deadline - self._clock()) > 0:
-            is_held = yield from self.gate.acquire(left)
+            is_held = yield from self.group_lock.acquire(left)
             try:
                 node = yield from self._cluster.coordinator("group", self._group_id, max(deadline - self._clock(), 0.0))
                 seconds = min(max(deadline - self._clock(), 0.0), self._cluster.times.request)
@@ -386,7 +386,7 @@ class ConsumerMembership:
                 log.info("group %r: the leave heartbeat failed: %s", self._group_id, error)
             finally:
                 if is_held:
-                    self.gate.release()
+                    self.group_lock.release()
             self._cluster.forget_coordinator("group", self._group_id)
             pause = self._settings.retry_backoff(attempt, self._cluster.random.random())
             yield from sleep(min(pause, max(deadline - self._clock(), 0.0)))
@@ -401,24 +401,24 @@ class ConsumerMembership:
             self._changed()
 
     def _on_released(self) -> None:
-        """Nothing is owned any more."""
+        """Handle the end of a release: no partition is owned any more."""
         if self.state is ConsumerMemberState.RETIRING:
             self._is_retired = True
         elif self.state is ConsumerMemberState.RELEASING:
             if self._is_fatal:
                 self.state = ConsumerMemberState.FATAL
             else:
-                self._settle()
+                self._rejoin()
         self._changed()
 
-    def _settle(self) -> None:
-        """Join again, if something is subscribed."""
+    def _rejoin(self) -> None:
+        """Join again, if there is a subscription."""
         if self.state is ConsumerMemberState.LEFT:
             return
         self.member_epoch = JOIN_EPOCH
         self._fields.forget()
-        self._subscription = self._wanted
-        self.state = ConsumerMemberState.IDLE if self._wanted.is_empty else ConsumerMemberState.JOINING
+        self._subscription = self._next_subscription
+        self.state = ConsumerMemberState.IDLE if self._next_subscription.is_empty else ConsumerMemberState.JOINING
         self._polled_at = max(self._polled_at, self._clock())
         self._changed()
 

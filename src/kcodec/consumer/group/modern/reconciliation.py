@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings what a member reads to what its group wants it to read (KIP-848; Kafka: AbstractMembershipManager).
+"""Reconciles the partitions of a member with its target assignment (KIP-848; Kafka: AbstractMembershipManager).
 
-One step at a time, and only here the consumer (`RebalanceHandler`) is awaited: first what is to be given away, which is
-acknowledged at once, as another member waits for it; then what is new. A newer target is taken up when the step before
-it is over. Partitions whose topic's name is not known yet are left for later. While a step waits for the application,
-heartbeats go on.
+It takes one step at a time, and is the only code that waits for the consumer (`RebalanceHandler`). First it revokes
+partitions, which is acknowledged at once, as another member waits for them; then it adds new ones. A newer target is
+adopted when the current step is complete. Partitions whose topic has no known name are left for later. While a step
+waits for the application, heartbeats continue.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ NOTHING: TopicIdPartitions = frozenset()
 
 
 class TopicNames:
-    """The names of topics that are known by their ids (KIP-516): from the client's metadata, else requested by id.
+    """The names of topics that are known by their ids (KIP-516): from the client's metadata, or requested by id.
 
-    With a subscription by pattern nothing else requests these topics, and the response brings their leaders along. The
-    names are kept, as metadata may forget or not yet have them.
+    With a subscription by pattern no other code requests these topics, and the response includes their leaders. The
+    names are kept, as metadata may drop them or not have them yet.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -40,7 +40,7 @@ class TopicNames:
         self._names: dict[UUID, str] = {}
 
     def name(self, topic_id: UUID) -> str | None:
-        """The name of a topic, None while it is not known."""
+        """Return the name of a topic, None while it is unknown."""
         return self._names.get(topic_id)
 
     def keep(self, topic_ids: Iterable[UUID]) -> None:
@@ -48,8 +48,8 @@ class TopicNames:
         self._names = {topic_id: self._names[topic_id] for topic_id in topic_ids if topic_id in self._names}
 
     def learn(self, topic_ids: Iterable[UUID]) -> Flow[bool]:
-        """Try to find the names of these, with one request at most; whether all are known now. Does not raise for a
-        broker that does not answer."""
+        """Look up the names of these ids, with one request at most; return whether all are known. Does not raise for a
+        broker that does not respond."""
         missing = self._learn_from_metadata(topic_ids)
         if missing:
             yield from self._request(missing)
@@ -57,14 +57,14 @@ class TopicNames:
         return not missing
 
     def _learn_from_metadata(self, topic_ids: Iterable[UUID]) -> set[UUID]:
-        """Those of the ids that stay unknown."""
+        """Return the ids that stay unknown."""
         missing = {topic_id for topic_id in topic_ids if topic_id not in self._names}
         if missing:
             for topic in self._cluster.topics.values():
                 if topic.topic_id in missing and not topic.error:
                     self._names[topic.topic_id] = topic.name
                     missing.discard(topic.topic_id)
-        self._cluster.topics_wanted(self._names[one] for one in topic_ids if one in self._names)
+        self._cluster.add_topics(self._names[one] for one in topic_ids if one in self._names)
         return missing
 
     def _request(self, missing: Iterable[UUID]) -> Flow[None]:
@@ -80,8 +80,8 @@ class TopicNames:
 
 
 class Release(Enum):
-    """Why all is given up. LOST: the group dropped us. STALE: the same, by our own leave, as the application did not
-    poll; it goes on with the next poll. REVOKED: we are about to leave in good order."""
+    """Why all partitions are released. LOST: the group removed this member. STALE: the member left, as the application
+    did not poll; it continues with the next poll. REVOKED: the member is about to leave."""
 
     LOST = "lost"
     STALE = "stale"
@@ -91,10 +91,10 @@ class Release(Enum):
 class Reconciliation:
     """See the module.
 
-    on_ack:      called when the group should hear what is owned now.
-    on_released: called when nothing is owned any more, after `release`.
-    on_error:    called with what the consumer raised; the step counts as done.
-    owned:       what was reconciled; `version`: another one with each new target.
+    on_ack:      called when the group should be sent the owned partitions now.
+    on_released: called when no partition is owned any more, after `release`.
+    on_error:    called with an error of the consumer; the step counts as done.
+    owned:       the reconciled partitions; `version`: changes with each new target.
     """
 
     def __init__(
@@ -122,16 +122,16 @@ class Reconciliation:
 
     @property
     def is_done(self) -> bool:
-        """Whether the target is reached; also while there is none."""
+        """Whether the target is reached; also true without a target."""
         return self._release is None and self._done_version == self.version
 
     @property
     def is_taking_away(self) -> bool:
-        """Whether something that is owned is to be given up."""
+        """Whether an owned partition is to be revoked."""
         return self._release is not None or (self._target is not None and not self.owned <= self._target)
 
     def aim(self, partitions: TopicIdPartitions) -> None:
-        """What the group wants us to read from now on."""
+        """Set the target assignment."""
         if self._release is None and partitions != self._target:
             self._target = partitions
             self.version += 1
@@ -139,13 +139,13 @@ class Reconciliation:
             self._work.set()
 
     def release(self, release: Release) -> None:
-        """Give all up, after the step that is under way."""
+        """Release all partitions after the current step."""
         self._target = None
         self._release = release
         self._work.set()
 
     def run(self) -> Flow[None]:
-        """The flow that does it, for ever."""
+        """Reconcile until the flow is cancelled."""
         while True:
             if self._release is not None:
                 yield from self._give_all_up(self._release)
@@ -181,7 +181,7 @@ class Reconciliation:
             self._attempt += 1
 
     def _is_over(self) -> bool:
-        """Whether the step under way must not go on: all is to be given up."""
+        """Whether the current step must stop, as all partitions are to be released."""
         return self._release is not None
 
     def _give_all_up(self, release: Release) -> Flow[None]:
@@ -204,7 +204,7 @@ class Reconciliation:
         return sorted(TopicPartition(name, partition) for name, partition in names if name is not None)
 
     def _run_step(self, flow: Flow[None]) -> Flow[None]:
-        """A step of the consumer. What it raises must not stop the member: the group would wait for it."""
+        """Run a step of the consumer. Its error must not stop the member, as the group would wait for it."""
         try:
             yield from flow
         except Exception as error:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rebalance does in a plain consumer: it takes partitions away while the application polls, never while it
-processes what it polled.
+"""The rebalance handler of a plain consumer: partitions are revoked while the application polls, never while it
+processes records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("kcodec.consumer")
 
 
 class Polls:
-    """The polls of the application as the loop sees them. is_awaited: a rebalance waits for the next one."""
+    """The polls of the application from the view of the loop. is_awaited: a rebalance waits for the next one."""
 
     def __init__(self, clock: Clock, interrupt: Callable[[], None]) -> None:
         self.is_awaited = False
@@ -30,7 +30,7 @@ class Polls:
         self._polled_at = clock()
 
     def note(self) -> None:
-        """Any thread: the application polls."""
+        """Any thread: note that the application polls."""
         self._polled_at = self._clock()
 
     def polled_within(self, seconds: float) -> bool:
@@ -38,16 +38,16 @@ class Polls:
         return self._count > 0 or self._clock() - self._polled_at < seconds
 
     def begin(self) -> None:
-        """On the loop: a poll, or a call that makes callbacks, waits. `end` must follow."""
+        """On the loop: note that a poll, or a call that makes callbacks, waits. `end` must follow."""
         self._count += 1
         self._began.set()
 
     def end(self) -> None:
-        """It does not wait any longer."""
+        """Note that it no longer waits."""
         self._count -= 1
 
     def until_polled(self) -> Flow[None]:
-        """Wait for a poll, in which the application does not process records; return at once if it is in one."""
+        """Wait for a poll, during which the application processes no records; return at once if it is in one."""
         if self._count:
             return
         self.is_awaited = True
@@ -59,10 +59,10 @@ class Polls:
             self.is_awaited = False
 
 
-class PollingHandler:
-    """The RebalanceHandler of a plain consumer: what it owns changes only while the application polls.
+class ConsumerRebalanceHandler:
+    """The RebalanceHandler of a plain consumer: its partitions change only while the application polls.
 
-    add, remove: begin and end to read partitions.
+    add, remove: start and stop to read partitions.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PollingHandler:
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """What is assigned now."""
+        """The partitions that are assigned now."""
         return frozenset(self._assignment.partitions)
 
     def until_polled(self) -> Flow[None]:
@@ -95,9 +95,9 @@ class PollingHandler:
         return self._polls.until_polled()
 
     def revoke(self, partitions: Partitions, deadline: float | None = None) -> Flow[None]:
-        """At the next poll: commit where that is automatic, call on_revoked, and read these no more.
+        """At the next poll: commit if that is automatic, call on_revoked, and stop reading these partitions.
 
-        deadline: of the call that gives them away; None for a rebalance.
+        deadline: of the call that revokes them; None for a rebalance.
         """
         yield from self._polls.until_polled()
         requested = frozenset(partitions)
@@ -118,10 +118,10 @@ class PollingHandler:
             self._gone.set()
 
     def lose(self, partitions: Partitions) -> Flow[None]:
-        """Deliver nothing more of these; at the next poll read them no more, and call on_lost.
+        """Deliver nothing more of these partitions; at the next poll stop reading them, and call on_lost.
 
-        Not before: the application may be processing what it polled. Its positions, and its generation, as the rejoin
-        waits for this, stay what they were then, so that the coordinator refuses what it commits.
+        This waits for the poll, as the application may be processing records. Its positions and its generation stay
+        unchanged until then (the rejoin waits for this), so that the coordinator rejects what it commits.
         """
         gone = frozenset(partitions) & self.owned
         if not gone:
@@ -133,7 +133,7 @@ class PollingHandler:
         yield from self._callbacks.call(self.listener.on_lost or self.listener.on_revoked, gone)
 
     def assign(self, added: Partitions, owned: Partitions) -> Flow[None]:
-        """Call on_assigned at the next poll, and read these."""
+        """Call on_assigned at the next poll, and start to read these partitions."""
         new = frozenset(added)
         log.info("assigned: %s", ", ".join(map(str, sorted(owned))) or "nothing")
         # Added first, so that on_assigned can seek, and kept back from poll until it has returned.
