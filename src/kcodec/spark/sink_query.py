@@ -137,8 +137,8 @@ class BatchSink:
             tasks = tasks_for(df, partitions, self._partitions_per_task)
             by_key = isinstance(self._partitioner, str) and self._partitioner == "key"
             packer = RowPacker(self._topic, partitions, by_key)
-            rows_of_tasks = sink_frame(df, columns, self._partitioner, partitions)
-            cells = rows_of_tasks.mapInArrow(for_workers(packer), RowPacker.SCHEMA)
+            given = sink_frame(df, columns, self._partitioner, partitions)
+            cells = given.mapInArrow(for_workers(packer), RowPacker.SCHEMA)
             writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
             rows = routed(cells, tasks).mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True).collect()
             reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
