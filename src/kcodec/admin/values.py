@@ -250,7 +250,8 @@ class ElectedLeader:
     """The result of an election in a partition.
 
     partition: The partition.
-    was_needed: Whether a leader was elected; False if the partition already had the leader to elect.
+    was_needed: Whether a leader was elected; False if the preferred replica was the leader already, or if an "unclean"
+        election found a leader.
     """
 
     partition: TopicPartition
