@@ -68,12 +68,18 @@ def test_signatures_of_the_core_have_types_and_defaults() -> None:
     assert methods["column"] == "(name: str) -> Column"
 
 
+def test_signatures_of_named_tuples_have_plain_types() -> None:
+    entries = {entry.name: entry for entry in api_reference.entries("kcodec.protocol.schema")}
+    assert entries["Versions"].signature == "(first: int, last: int)"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("Return `x*y` of a_ and *b*.", ["Return ``x*y`` of a\\_ and \\*b\\*.", ""]),
         ("- one\n  more\n- two", ["- one", "  more", "- two", ""]),
         (">>> f()\n1", [".. code-block:: pycon", "", "   >>> f()", "   1", ""]),
+        ("    with f():\n        g()", [".. code-block:: python", "", "   with f():", "       g()", ""]),
         ("    f(x)", [".. code-block:: python", "", "   f(x)", ""]),
         ("name: a text\n  that goes on\nother: more", None),
         ("See `kcodec.decode` and docs/producer.md.", None),
