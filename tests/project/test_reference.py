@@ -26,6 +26,10 @@ def test_each_public_name_has_an_entry() -> None:
         assert missing == [], module
 
 
+def test_no_module_has_an_empty_page() -> None:
+    assert [module for module in api_reference.MODULES if not api_reference.entries(module)] == []
+
+
 def test_each_module_is_on_a_page() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
     assert [module for module in api_reference.MODULES if f"{{public-names}} {module}\n" not in text] == []

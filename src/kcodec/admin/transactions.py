@@ -19,6 +19,15 @@ from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 
+# The public values. The flows are public as methods of Admin.
+__all__ = [
+    "TRANSACTION_STATES",
+    "ProducerIdAndEpoch",
+    "ProducerState",
+    "TransactionDescription",
+    "TransactionListing",
+]
+
 # InitProducerId requires a timeout, for transactions that this producer will never begin.
 FENCING_TRANSACTION_TIMEOUT_MS = 10_000
 

@@ -11,6 +11,24 @@ from uuid import UUID
 from kcodec.cluster.list_offsets import ListedOffset as ListedOffset
 from kcodec.offsets import TopicPartition
 
+__all__ = [
+    "CONFIG_SOURCES",
+    "AlterOperation",
+    "BrokerNode",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigResource",
+    "ConfigResourceType",
+    "CreatedTopic",
+    "ElectedLeader",
+    "FeatureDescription",
+    "ListedOffset",
+    "NewTopic",
+    "PartitionDescription",
+    "TopicDescription",
+    "TopicListing",
+]
+
 
 @dataclass(frozen=True)
 class NewTopic:
