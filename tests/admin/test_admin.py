@@ -270,7 +270,7 @@ def test_offsets_of_partitions(admin: Admin, apache_kafka: ApacheKafka, topic: s
         admin.delete_records({partition: 99})
     assert caught.value.name == "OFFSET_OUT_OF_RANGE"
     assert not admin.elect_leaders([partition])[partition].was_needed
-    with pytest.raises(ValueError, match="offset must be one of latest, .*, not 'last'"):
+    with pytest.raises(ValueError, match=r"offset must be one of latest, .*, not 'last'"):
         admin.list_offsets({partition: "last"})
 
 
