@@ -195,7 +195,7 @@ def test_strays_and_their_end(cluster: Cluster, tmp_path: Path) -> None:
     assert cluster.raw.end(busy, busy_producer, commit=True) == 0
     handles.write_text("no handle\n")
     ran = cluster.run("txn", "strays", "--handles", handles)
-    assert (ran.status, ran.err.startswith(f"kcodec: {handles}, line 1: no transaction handle")) == (2, True)
+    assert (ran.status, ran.err.startswith(f"kcodec: {handles}, line 1: not a transaction handle")) == (2, True)
 
 
 def test_list_and_describe(cluster: Cluster) -> None:
