@@ -23,9 +23,9 @@ from pyarrow import fs, parquet
 import kcodec
 from kcodec import TopicPartition
 from kcodec.client import Admin, Producer
-from kcodec.spark import LandingError, land, landings
-from kcodec.spark.landing_folder import LandingFolder
-from kcodec.spark.planner import DataLossError
+from kcodec.spark import LandedFile, LandingError, land, landing_folder, landings
+from kcodec.spark.landing_folder import LandingFolder, Manifest, StagedFile
+from kcodec.spark.planner import DataLossError, StreamOffsets
 from kcodec.testing.kafka import ApacheKafka
 
 if TYPE_CHECKING:
@@ -281,16 +281,46 @@ def test_deleted_records_are_an_error_or_logged(
     assert landings(tmp_path)[-1] == landing
 
 
+@pytest.mark.parametrize("resume", [True, False])
 def test_a_topic_that_was_created_again_is_an_error(
-    spark: SparkSession, apache_kafka: ApacheKafka, servers: str, topic: str, tmp_path: Path
+    spark: SparkSession, apache_kafka: ApacheKafka, servers: str, topic: str, tmp_path: Path, resume: bool
 ) -> None:
-    land(spark, topic, tmp_path, bootstrap_servers=servers)
+    land(spark, topic, tmp_path, bootstrap_servers=servers, resume=resume)
     manifest = tmp_path / "_landings" / "000000000001.json"
     value = json.loads(manifest.read_text())
+    assert value["offsets"][topic].keys() == {"id", "0", "1", "2"}
     value["offsets"][topic]["id"] = "MkU3OEVBNTcwNTJENDM2Qg"
     manifest.write_text(json.dumps(value))
     with pytest.raises(DataLossError, match="was deleted and created again"):
         land(spark, topic, tmp_path, bootstrap_servers=servers)
+
+
+def test_a_gap_before_a_batch_is_left_to_the_next_call(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path
+) -> None:
+    """resume=False reads offsets behind the position, which the next call reads again rather than lose the gap."""
+    land(spark, topic, tmp_path, bootstrap_servers=servers, maxOffsetsPerTrigger=300)
+    start = {topic: {"0": 50, "1": 100, "2": 150}}
+    behind = land(spark, topic, tmp_path, bootstrap_servers=servers, resume=False, startingOffsets=start)
+    assert behind.offsets == {TopicPartition(topic, number): end for number, end in enumerate((200, 200, 100))}
+    land(spark, topic, tmp_path, bootstrap_servers=servers)
+    assert sorted(set(visible(tmp_path))) == consumed(servers, topic)
+
+
+def test_every_new_folder_is_on_the_disk_before_the_staging_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = LandingFolder(tmp_path / "orders")
+    run = folder.begin(None)
+    Path(folder.staging(run), "one").write_bytes(b"four")
+    file = LandedFile("topic=a/partition=0/1.parquet", 1, 4, "a", 0, 0, 1)
+    manifest = Manifest(1, run, "", (StagedFile("one", file),), StreamOffsets({}), "", 0, 0)
+    folder.commit(manifest)
+    synced = []
+    monkeypatch.setattr(landing_folder, "sync", lambda path: synced.append((path, Path(folder.staging(run)).exists())))
+    folder.publish(manifest)
+    names = ("orders/topic=a/partition=0", "orders/topic=a", "orders")
+    assert synced == [(str(tmp_path / name), True) for name in names]
 
 
 def test_the_second_of_two_calls_at_once_is_discarded(

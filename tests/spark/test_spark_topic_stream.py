@@ -239,6 +239,22 @@ def test_available_now_keeps_the_position_of_a_missing_topic(streams: Streams) -
     assert offsets(stream.latest_offset(start)) == {f"{kept}-0": 3, f"{gone}-0": 2}
 
 
+@pytest.mark.parametrize("records", [0, 2])
+def test_a_first_batch_that_is_replayed_starts_where_it_did(streams: Streams, records: int) -> None:
+    """Spark stores the end of the first batch only: it fails, and "latest" is another offset at the next start."""
+    topic = streams.topic(records=5)
+    stream = streams.stream(topic, startingOffsets="latest")
+    start = stream.initial_offset()
+    streams.send(topic, 1, records)
+    end = json.loads(json.dumps(stream.latest_offset(start)))
+    streams.send(topic, 1, 3)
+    again = streams.stream(topic, startingOffsets="latest")
+    assert spans(again.ranges(again.initial_offset(), end)) == ([(0, 5, 7)] if records else [])
+    following = again.latest_offset(end)
+    assert spans(again.ranges(end, following)) == [(0, 5 + records, 8 + records)]
+    assert again.latest_offset(following) == following
+
+
 def test_a_log_that_ends_below_the_checkpoint(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
     topic = streams.topic(records=5)
     start = streams.stream(topic, startingOffsets="latest").initial_offset()
@@ -365,7 +381,7 @@ def test_offsets_that_a_task_misses_are_counted(streams: Streams, caplog: pytest
     start = stream.initial_offset()
     (task,) = stream.tasks(start, stream.latest_offset(start))
     streams.admin.delete_records({TopicPartition(topic, 0): 4})
-    with pytest.raises(OffsetOutOfRangeError, match=r"the log holds \[4, 10\)"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"the log contains \[4, 10\)"):
         list(strict.read(task))
     with caplog.at_level(logging.WARNING, "kcodec.spark"):
         assert sum(batch.num_rows for batch in lenient.read(task)) == 6

@@ -268,11 +268,19 @@ def _commit(topics: TopicSource, position: StreamOffsets) -> None:
 
 def _again(topics: TopicSource, before: StreamOffsets | None) -> tuple[list[OffsetRange], StreamOffsets]:
     """Return the ranges of a batch query, and the position behind them and what was landed before."""
+    from kcodec.spark.topic_stream import id_text
+
     ranges = topics.plan()
-    offsets = {} if before is None else dict(before.offsets)
+    offsets, ids = ({}, {}) if before is None else (dict(before.offsets), dict(before.topic_ids))
+    known = {each.topic for each in offsets}
     for each in ranges:
-        offsets[each.topic_partition] = max(each.end, offsets.get(each.topic_partition, 0))
-    return ranges, StreamOffsets(offsets, {} if before is None else before.topic_ids)
+        position = offsets.get(each.topic_partition)
+        # What is between the position and a later start is left to the next call.
+        if position is None or each.start <= position:
+            offsets[each.topic_partition] = max(each.end, position or 0)
+        if each.topic_id is not None and each.topic not in known:
+            ids[each.topic] = id_text(each.topic_id)
+    return ranges, StreamOffsets(offsets, ids)
 
 
 def _common_schema(results: Sequence[Mapping[str, Any]]) -> str:

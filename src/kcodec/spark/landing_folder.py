@@ -279,7 +279,9 @@ class LandingFolder:
                         "another program"
                     ) from None
         if self._is_local:
-            for folder in created:
+            # A new folder is an entry of the one above it.
+            above = {str(each) for folder in created for each in Path(folder).parents if each.is_relative_to(self.path)}
+            for folder in sorted(created | above, reverse=True):
                 sync(folder)
         self.discard(manifest.run)
 

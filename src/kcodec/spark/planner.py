@@ -509,6 +509,8 @@ class StreamOffsets:
     topic_ids: dict[str, str] = field(default_factory=dict)
 
     VERSION = 1
+    #: Of the end of a first batch: where it starts, which no other offset in a checkpoint tells.
+    FIRST = "/start"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the offsets as an object for JSON, in order of topics and partitions."""
@@ -530,7 +532,7 @@ class StreamOffsets:
         offsets: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str] = {}
         for key, numbers in value.items():
-            if key == "v":
+            if key in ("v", cls.FIRST):
                 continue
             topic = "v" if key == "/v" else key
             for name, number in _object(numbers).items():

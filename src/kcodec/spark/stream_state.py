@@ -53,6 +53,7 @@ class StreamState(ABC):
         self._latest: StreamOffsets | None = None
         self._initial: StreamOffsets | None = None
         self._position: StreamOffsets | None = None
+        self._returned: dict[str, Any] | None = None
         self._reported: set[DataLoss] = set()
 
     # ------------------------------------------------------------------------------------------------- what there is
@@ -116,8 +117,14 @@ class StreamState(ABC):
         latest = self._latest = StreamOffsets(ends, ids)
         if position is not None and is_limited:
             latest = self._limited(position, latest, logs)
-        self._position = latest
-        return latest.to_dict()
+        if latest == position and (start is not None or self._returned is not None):
+            return dict(start if start is not None else self._returned or {})
+        found = latest.to_dict()
+        if position is not None and position == self._initial:
+            # If the first batch is replayed, Spark asks again where to start: "latest" is then another offset.
+            found[StreamOffsets.FIRST] = position.to_dict()
+        self._position, self._returned = latest, found
+        return found
 
     def _up_to_frozen(
         self, position: StreamOffsets | None, logs: KnownLogs, ends: dict[TopicPartition, int]
@@ -164,8 +171,11 @@ class StreamState(ABC):
 
         A partition that is only in `end`, or whose topic was created again, begins at its earliest offset.
         """
-        first, last = StreamOffsets.from_dict(start), StreamOffsets.from_dict(end)
+        began = start if StreamOffsets.FIRST in start else end.get(StreamOffsets.FIRST, start)
+        first, last = StreamOffsets.from_dict(began), StreamOffsets.from_dict(end)
         kept = self._kept(first, last.topic_ids)
+        if first == self._initial:  # an end below it is that of a first batch without records, which is replayed
+            kept = {partition: min(offset, last.offsets.get(partition, offset)) for partition, offset in kept.items()}
         losses = [
             DataLoss(partition, offset, None, self._why_gone(partition.topic, first, last))
             for partition, offset in first.offsets.items()
@@ -180,7 +190,7 @@ class StreamState(ABC):
         losses += more
         self._raise_if_lost(losses)
         self._log(losses)
-        self._position = last
+        self._position, self._returned = last, dict(end)
         found = [
             OffsetRange(*partition, starts[partition], offset)
             for partition, offset in sorted(last.offsets.items())

@@ -142,7 +142,7 @@ class TopicStream(StreamState):
         ]
         read = {partition.topic for partition in partitions}
         missing = {topic for topic in known - set(counts) if self._is_wanted(TopicPartition(topic, 0))}
-        texts = {topic: _id_text(topic_id) for topic, topic_id in ids.items() if topic in read and topic_id is not None}
+        texts = {topic: id_text(topic_id) for topic, topic_id in ids.items() if topic in read and topic_id is not None}
         return KnownLogs(partitions, texts, self._list(partitions, "earliest"), missing, now)
 
     def _is_wanted(self, partition: TopicPartition) -> bool:
@@ -225,7 +225,7 @@ def _missing(error: BrokerError | AdminError, named: set[str]) -> set[str] | Non
     return gone if gone and len(gone) == len(errors) else None
 
 
-def _id_text(topic_id: UUID) -> str:
+def id_text(topic_id: UUID) -> str:
     """An id as Kafka's tools print it."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
 
