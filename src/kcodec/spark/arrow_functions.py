@@ -47,7 +47,7 @@ def decode_in_arrow(
             result's columns in Spark's spelling or kcodec's, in their order; without columns those of Spark's own
             Kafka source, to which include_headers=True and include_batch_meta=True add theirs.
 
-    A damaged batch fails the task with the error's text; ``on_error="skip"`` goes on behind it and logs how many were
+    A corrupt batch fails the task with the error's text; ``on_error="skip"`` goes on behind it and logs how many were
     skipped (logger ``kcodec.spark``). ValueError for an option or a column that there is not.
     """
     if column is not None and paths is not None:
