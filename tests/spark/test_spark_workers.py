@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers whose Python lacks kcodec or has another version: each error names the remedy, or docs/spark-operations.md has it."""
+"""Workers whose Python lacks kcodec or has another version: errors or docs/spark-operations.md name the remedy."""
 
 from __future__ import annotations
 
