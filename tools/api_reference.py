@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, is_typeddict
+from typing import Any, ForwardRef, is_typeddict
 
 from docstring_markup import as_rst
 
@@ -217,6 +217,8 @@ def shown(signature: inspect.Signature) -> str:
 
 def annotation(value: Any) -> str:
     """Return an annotation as its source has it."""
+    if isinstance(value, ForwardRef):  # of a NamedTuple
+        value = value.__forward_arg__
     if isinstance(value, str):
         return value.strip("'\"")
     return value.__qualname__ if isinstance(value, type) and value.__module__ != "types" else str(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -66,11 +67,11 @@ def block_as_rst(block: list[str], names: tuple[str, ...], targets: Collection[s
         return [
             ".. code-block:: pycon",
             "",
-            *(f"   {line}" for line in inspect.cleandoc("\n".join(block)).splitlines()),
+            *(f"   {line}" for line in textwrap.dedent("\n".join(block)).splitlines()),
             "",
         ]
     if all(line.startswith("    ") or not line.strip() for line in block):
-        code = inspect.cleandoc("\n".join(block))
+        code = textwrap.dedent("\n".join(block))
         return [f".. code-block:: {language(code)}", "", *(f"   {line}" for line in code.splitlines()), ""]
     if first.rstrip().endswith(":") and first.strip(": ").lower() in HEADINGS and len(block) > 1:
         inner = inspect.cleandoc("\n".join(block[1:])).splitlines()
@@ -100,7 +101,7 @@ def block_as_rst(block: list[str], names: tuple[str, ...], targets: Collection[s
         elif open_field:
             lines.append(f"    {inline(line.strip(), targets)}")
         elif line.startswith("    "):
-            code = inspect.cleandoc("\n".join(block[position:]))
+            code = textwrap.dedent("\n".join(block[position:]))
             body = (f"   {one}" for one in code.splitlines())
             return [*lines, *paragraph, "", f".. code-block:: {language(code)}", "", *body, ""]
         else:

@@ -102,6 +102,12 @@ def shown(node: ast.expr) -> str:
             return shown(inner)
         case ast.ListComp(generators=[ast.comprehension(iter=inner), *_]):
             return shown(inner)
+        case ast.BinOp(
+            left=ast.Name() | ast.Attribute() | ast.Call() as left,
+            op=ast.Add() | ast.Sub() as op,
+            right=ast.Constant(value=int(right)),
+        ):
+            return f"{shown(left)} {'+' if isinstance(op, ast.Add) else '-'} {right}"
         case ast.BinOp(left=left):
             return shown(left)
         case ast.IfExp(body=body):

@@ -17,7 +17,7 @@ class DecodeLimits:
 
     max_batch_bytes:        Largest ``batch_length`` in bytes that is accepted.
     max_decompressed_bytes: Maximum size in bytes of the decompressed records of one batch, enforced during
-    decompression.
+                            decompression.
 
     Raise ``ValueError`` for a limit below 61 (a batch header) or above ``LARGEST_LIMIT``.
     """

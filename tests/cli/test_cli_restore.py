@@ -119,7 +119,8 @@ def test_what_is_refused(apache_kafka: ApacheKafka, backup: Path, name: str) -> 
         stamps = f"stamps-{name}"
         admin.create_topics([NewTopic(stamps, 2, configs={"message.timestamp.type": "LogAppendTime"})])
         ran = restore(apache_kafka, backup, "--map", f"{name}={stamps}")
-        assert "message.timestamp.type=LogAppendTime): theirs would be lost" in ran.err
+        assert "replaces timestamps, as its message.timestamp.type is LogAppendTime" in ran.err
+        assert f"topics config {stamps} --set message.timestamp.type=CreateTime" in ran.err
         full = f"full-{name}"
         admin.create_topics([NewTopic(full, 2)])
     with Producer(bootstrap_servers=servers) as producer:

@@ -397,7 +397,7 @@ def test_pause_keeps_records_and_seek_drops_them(make: Make) -> None:
         ("subscribe", ([""],), TypeError, "must not be empty|expected str"),
         ("assign", (["orders"],), TypeError, "expected TopicPartition"),
         ("seek", (ONE, 5), ValueError, "not assigned"),
-        ("seek", (ONE, -1), ValueError, "no offset"),
+        ("seek", (ONE, -1), ValueError, "expected an offset of 0 or more, got -1"),
         ("pause", (ONE,), ValueError, "not assigned"),
         ("position", (ONE,), ValueError, "not assigned"),
         ("offsets_for_times", ({ONE: -5},), ValueError, "must be a time in ms"),

@@ -157,3 +157,15 @@ def test_the_command_writes_the_picture(tmp_path: Path) -> None:
     assert "takes one partition, got 2" in run("txn", "timeline", log.path, tmp_path / "other-0", "--svg", target).err
     assert "is for the action timeline" in run("txn", "list", log.path, "--svg", target).err
     assert "width must be between" in run("txn", "timeline", log.path, "--svg", target, "--width", "5").err
+
+
+def test_a_corrupt_log_is_not_an_argument_error(tmp_path: Path) -> None:
+    """DecodeError is a ValueError, as is the error for a wrong width."""
+    log = opened(tmp_path, three_outcomes())
+    path = Path(log.path) / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    done = run("txn", "timeline", log.path, "--svg", tmp_path / "orders.svg")
+    assert done.status == 2
+    assert "does not match the CRC" in done.err and "argument" not in done.err

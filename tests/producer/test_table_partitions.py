@@ -6,7 +6,7 @@ from __future__ import annotations
 import pyarrow
 import pytest
 
-from kcodec import partition_for
+from kcodec import decode, partition_for
 from kcodec.producer.options import ProducerSettings
 from kcodec.producer.tables import ANY_PARTITION, table_batches
 
@@ -27,3 +27,22 @@ def test_ignored_keys_do_not_decide_the_partition(has_column: bool) -> None:
     by_key = list(partition_for(pyarrow.array(KEYS), 3))
     decided = [2 if has_column and row % 2 == 0 else partition for row, partition in enumerate(by_key)]
     assert counts(False) == {partition: decided.count(partition) for partition in set(decided)}
+
+
+@pytest.mark.parametrize("data_type", ["binary_view", "string_view", "dictionary", "null"])
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_keys_and_values_of_any_arrow_type_are_sent(name: str, data_type: str) -> None:
+    """pyarrow computes no lengths of them, and gathers no rows of views."""
+    texts = pyarrow.array(["a", "long enough to be outside of a view", None] * 4)
+    arrays = {
+        "binary_view": texts.cast("binary").cast(pyarrow.binary_view()),
+        "string_view": texts.cast(pyarrow.string_view()),
+        "dictionary": texts.dictionary_encode(),
+        "null": pyarrow.nulls(12),
+    }
+    others = {"key", "value"} - {name}
+    columns = {name: arrays[data_type], **dict.fromkeys(others, texts), "partition": [0, 1, 2] * 4}
+    batches = list(table_batches(pyarrow.table(columns), 3, ProducerSettings(), 0, None))
+    assert {batch.partition: batch.records_count for batch in batches} == {0: 4, 1: 4, 2: 4}
+    found = pyarrow.record_batch(decode(bytes(batches[0].data)))[name].to_pylist()
+    assert found == ([None] if data_type == "null" else [b"a"]) * 4

@@ -26,6 +26,10 @@ def test_each_public_name_has_an_entry() -> None:
         assert missing == [], module
 
 
+def test_no_module_has_an_empty_page() -> None:
+    assert [module for module in api_reference.MODULES if not api_reference.entries(module)] == []
+
+
 def test_each_module_is_on_a_page() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
     assert [module for module in api_reference.MODULES if f"{{public-names}} {module}\n" not in text] == []
@@ -68,12 +72,18 @@ def test_signatures_of_the_core_have_types_and_defaults() -> None:
     assert methods["column"] == "(name: str) -> Column"
 
 
+def test_signatures_of_named_tuples_have_plain_types() -> None:
+    entries = {entry.name: entry for entry in api_reference.entries("kcodec.protocol.schema")}
+    assert entries["Versions"].signature == "(first: int, last: int)"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("Return `x*y` of a_ and *b*.", ["Return ``x*y`` of a\\_ and \\*b\\*.", ""]),
         ("- one\n  more\n- two", ["- one", "  more", "- two", ""]),
         (">>> f()\n1", [".. code-block:: pycon", "", "   >>> f()", "   1", ""]),
+        ("    with f():\n        g()", [".. code-block:: python", "", "   with f():", "       g()", ""]),
         ("    f(x)", [".. code-block:: python", "", "   f(x)", ""]),
         ("name: a text\n  that goes on\nother: more", None),
         ("See `kcodec.decode` and docs/producer.md.", None),

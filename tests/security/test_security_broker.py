@@ -142,9 +142,8 @@ def test_a_wrong_client_secret_is_told_by_the_token_endpoint(
 ) -> None:
     options = {**guarded_kafka.client_options("alice", "OAUTHBEARER"), "sasl_oauthbearer_client_secret": WRONG}
     text = refusal(options)
-    assert text.startswith(
-        f"token endpoint {token_server.token_endpoint} answered 401 to client 'alice': invalid_client"
-    )
+    endpoint = f"token endpoint {token_server.token_endpoint}"
+    assert text.startswith(f"{endpoint} responded with status 401 to client 'alice': invalid_client")
 
 
 def test_a_token_endpoint_with_a_moments_trouble_is_asked_again(

@@ -151,3 +151,9 @@ def test_a_provider_that_cannot_be_used(provider: Path, provider_name: str, mech
 def test_the_name_of_a_provider_has_a_module_and_a_function(name: str) -> None:
     with pytest.raises(ValueError, match="expected module:function"):
         client_option("KCODEC.token.provider", name)
+
+
+def test_a_token_in_the_place_of_its_provider_is_not_shown() -> None:
+    with pytest.raises(ValueError, match="expected module:function") as caught:
+        client_option("kcodec.token.provider", "eyJhbGciOiJub25lIn0")
+    assert "eyJhbGci" not in str(caught.value)

@@ -228,6 +228,17 @@ def test_a_deleted_topic(streams: Streams, caplog: pytest.LogCaptureFixture) -> 
     assert list(caught.value.errors) == [gone]
 
 
+def test_available_now_keeps_the_position_of_a_missing_topic(streams: Streams) -> None:
+    """Otherwise a topic that is missing for a moment is read again from its start."""
+    kept, gone = streams.topic(records=2), streams.topic(records=2)
+    start = streams.stream(f"{kept},{gone}", startingOffsets="latest").initial_offset()
+    streams.admin.delete_topics([gone])
+    streams.send(kept, 1, 1)
+    stream = streams.stream(f"{kept},{gone}", failOnDataLoss="false")
+    stream.prepare_for_available_now()
+    assert offsets(stream.latest_offset(start)) == {f"{kept}-0": 3, f"{gone}-0": 2}
+
+
 def test_a_log_that_ends_below_the_checkpoint(streams: Streams, caplog: pytest.LogCaptureFixture) -> None:
     topic = streams.topic(records=5)
     start = streams.stream(topic, startingOffsets="latest").initial_offset()

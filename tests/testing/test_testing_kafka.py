@@ -133,7 +133,7 @@ def test_arguments_that_cannot_work_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             ApacheKafka(**arguments)
-    with pytest.raises(ValueError, match="no TLS"):
+    with pytest.raises(ValueError, match="does not use TLS: start it with tls=True"):
         _ = ApacheKafka().certificates
 
 

@@ -93,7 +93,10 @@ def update_features(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[str, None]]:
-    """Finalize features at these levels; 0 disables one. upgrade_type: "upgrade", "safe_downgrade", "unsafe_downgrade".
+    """Finalize features at these levels; 0 disables one.
+
+    upgrade_type: "upgrade", "safe_downgrade", "unsafe_downgrade".
+    validate_only: check the request without changing anything.
 
     Raises BrokerError: FEATURE_UPDATE_FAILED, INVALID_UPDATE_VERSION, AuthorizationError. Either all features change or
     none (KIP-584).

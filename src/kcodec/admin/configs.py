@@ -31,8 +31,10 @@ def describe_configs(
     include_documentation: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[ConfigResource, dict[str, ConfigEntry]]]:
-    """Return the settings of topics, brokers and groups by name; names: only these. A secret setting has the value
-    None.
+    """Return the settings of topics, brokers and groups by name. A secret setting has the value None.
+
+    names: return only these settings; None for all.
+    include_documentation: return Kafka's description of each setting as well (from Kafka 2.6 on).
 
     Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError ...); AdminError for several resources.
     """
@@ -110,6 +112,8 @@ def alter_configs(
     """Change individual settings and keep the others (IncrementalAlterConfigs, KIP-339).
 
     changes: resource -> {name: value}; None restores the default, (AlterOperation.APPEND, "x") adds to a list.
+    validate_only: check the request without changing anything.
+
     Raises BrokerError: INVALID_CONFIG, POLICY_VIOLATION, AuthorizationError ...; AdminError for several resources.
     """
     handler: ApiHandler[ConfigResource, None] = ApiHandler(

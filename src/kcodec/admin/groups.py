@@ -33,7 +33,13 @@ from kcodec.protocol.error_codes import ErrorCode
 
 @dataclass(frozen=True)
 class GroupListing:
-    """A group by id. state, type: None from brokers that do not report them (before 2.6, 3.7)."""
+    """A group of a list.
+
+    group_id: Name of the group.
+    protocol_type: Type of its protocol: "consumer" for consumers; other clients, such as Kafka Connect, have their own.
+    state: State of the group, such as "Stable" or "Empty"; None from brokers before 2.6.
+    type: "classic", "consumer", "share" or "streams"; None from brokers before 3.7.
+    """
 
     group_id: str
     protocol_type: str
@@ -43,8 +49,16 @@ class GroupListing:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member. partitions: its assignment; several members of a share group have the same. For a member of a streams
-    group, those of the source topics of its active tasks. metadata, assignment: bytes of the classic protocol."""
+    """A member of a group.
+
+    member_id: Id of the member.
+    group_instance_id: Its group_instance_id if it is a static member (KIP-345), otherwise None.
+    client_id: The client_id of its client.
+    client_host: Address of its client, as the broker sees it.
+    partitions: Its assignment; several members of a share group have the same. For a member of a streams group, the
+        partitions of the source topics of its active tasks.
+    metadata, assignment: Bytes of the classic protocol; empty in other groups.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -57,8 +71,13 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class GroupDescription:
-    """A group. state "Dead": it does not exist. protocol: its assignor, "" for a streams group.
+    """A group.
 
+    group_id: Name of the group.
+    state: State of the group, such as "Stable"; "Dead" if the group does not exist.
+    protocol_type: Type of the protocol of a classic group, "consumer" for consumers; otherwise the same as `type`.
+    protocol: Name of its assignor; "" for a streams group.
+    members: The members of the group.
     type: "classic", "consumer" (KIP-848), "share" (KIP-932) or "streams" (KIP-1071).
     """
 
@@ -103,6 +122,8 @@ def describe_groups(
     context: CallContext, group_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, GroupDescription]]:
     """Describe groups of every type: classic, consumer (KIP-848), share (KIP-932) and streams (KIP-1071).
+
+    group_ids: names of the groups.
 
     Before Kafka 4.0 a group that does not exist has the state "Dead". Raise BrokerError (from Kafka 4.0 on
     GROUP_ID_NOT_FOUND), AuthorizationError; AdminError for several.
@@ -209,6 +230,8 @@ def delete_groups(
 ) -> Flow[dict[str, None]]:
     """Delete groups without members, with their offsets.
 
+    group_ids: names of the groups.
+
     Raises BrokerError: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, AuthorizationError; AdminError for several.
     """
     handler: ApiHandler[str, None] = ApiHandler(
@@ -228,9 +251,12 @@ def list_group_offsets(
     require_stable: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-    """Return the committed offsets of a group; None if none exists. partitions: None for all that have one.
+    """Return the committed offsets of a group; None if none exists.
 
+    group_id: name of the group.
+    partitions: None for all that have an offset.
     require_stable: wait for offsets that an open transaction commits (KIP-447).
+
     Raise UnsupportedError for a share group, which commits no offsets.
     """
     deadline = context.deadline(timeout)
@@ -265,8 +291,10 @@ def describe_group_lag(
 ) -> Flow[dict[TopicPartition, PartitionLag]]:
     """Return the lag of a group's committed offsets, and the transactions that block last stable offsets.
 
-    partitions: None for all that the group has an offset in. Raise BrokerError, AuthorizationError; UnsupportedError
-    for a share group; AdminError for several partitions.
+    group_id: name of the group.
+    partitions: None for all that the group has an offset in.
+
+    Raise BrokerError, AuthorizationError; UnsupportedError for a share group; AdminError for several partitions.
     """
     deadline = context.deadline(timeout)
     committed = yield from list_group_offsets(context, group_id, partitions, timeout=deadline.remaining)
@@ -283,6 +311,8 @@ def alter_group_offsets(
 ) -> Flow[dict[TopicPartition, None]]:
     """Commit offsets for a group without members; a number is an offset without metadata.
 
+    group_id: name of the group, which is created if it does not exist.
+
     Raises BrokerError: UNKNOWN_MEMBER_ID while the group has members, AuthorizationError ...; AdminError for several.
     """
     given = {
@@ -296,6 +326,8 @@ def delete_group_offsets(
     context: CallContext, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
 ) -> Flow[dict[TopicPartition, None]]:
     """Delete committed offsets of topics that the group does not subscribe to (KIP-496).
+
+    group_id: name of the group.
 
     Raises BrokerError: GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND, AuthorizationError ...
     """

@@ -48,7 +48,14 @@ DEFAULT_IDLE_MS = 60_000
 class HangingTransaction:
     """An open transaction in a partition that no coordinator will end.
 
-    why: the coordinator's state of the producer id. transactional_id: None if no id has it.
+    partition: The partition in which it is open.
+    producer_id, producer_epoch: Identity of the producer that wrote it.
+    coordinator_epoch: Coordinator epoch of the producer's last marker in the partition; -1 before the first.
+    start_offset: Offset of its first record.
+    last_timestamp: Timestamp of the producer's last record in the partition, in ms since 1970.
+    age_ms: Time since that timestamp; negative if the timestamp is in the future.
+    transactional_id: Transactional id of the producer; None if no transactional id has the producer id.
+    why: Why no coordinator will end it: the coordinator's state of the producer id.
     """
 
     partition: TopicPartition
@@ -64,8 +71,13 @@ class HangingTransaction:
 
 @dataclass(frozen=True)
 class HangingTransactions:
-    """The result of `find_hanging_transactions`. errors: partitions, ids or brokers that could not be checked, and
-    why."""
+    """The result of `find_hanging_transactions`.
+
+    transactions: The hanging transactions.
+    partitions_searched: Number of partitions that were searched.
+    max_transaction_timeout_ms: Age up to which transactions were ignored.
+    errors: What could not be checked (a partition, transactional id, topic or broker) -> why.
+    """
 
     transactions: tuple[HangingTransaction, ...]
     partitions_searched: int
@@ -75,9 +87,16 @@ class HangingTransactions:
 
 @dataclass(frozen=True)
 class StrayTransaction:
-    """An open transaction without recent writes. age_ms: since its begin; idle_ms: since its last record or its begin.
+    """An open transaction without recent writes.
 
-    partitions: those that the coordinator knows. It times out by itself `transaction_timeout_ms` after its begin.
+    transactional_id: Its transactional id.
+    producer_id, producer_epoch: Identity of its producer.
+    state: State of the transaction at its coordinator: "Ongoing".
+    start_timestamp: Time of its begin, in ms since 1970.
+    age_ms: Time since its begin.
+    idle_ms: Time since its last record; since its begin if it has no record.
+    transaction_timeout_ms: Time after its begin at which the coordinator aborts it.
+    partitions: Its partitions that the coordinator knows.
     """
 
     transactional_id: str
@@ -93,7 +112,11 @@ class StrayTransaction:
 
 @dataclass(frozen=True)
 class StrayTransactions:
-    """The result of `find_stray_transactions`. errors: what could not be checked, and why."""
+    """The result of `find_stray_transactions`.
+
+    transactions: The open transactions without recent writes.
+    errors: What could not be checked (a partition, transactional id or broker) -> why.
+    """
 
     transactions: tuple[StrayTransaction, ...]
     errors: dict[Any, KcodecError] = field(default_factory=dict)
@@ -111,9 +134,13 @@ def find_hanging_transactions(
 ) -> Flow[HangingTransactions]:
     """Find hanging transactions in these partitions or topics, on this broker, or anywhere, including internal topics.
 
+    broker_id: search the replicas of this broker; None for the leaders of all partitions.
     max_transaction_timeout_ms: younger ones are ignored; None for the longest timeout that a broker of the cluster
-    allows. now: the time from which ages are computed, None for this machine's time. Raises BrokerError or
-    TransportError if not even the topics can be listed; all other failures are in `errors` of the result.
+        allows.
+    now: the time from which ages are computed, in ms since 1970; None for this machine's time.
+
+    Raises BrokerError or TransportError if not even the topics can be listed; all other failures are in `errors` of the
+    result.
     """
     errors: dict[Any, KcodecError] = {}
     deadline = context.deadline(timeout)

@@ -42,7 +42,9 @@ def list_offsets(
 def delete_records(
     context: CallContext, before: Mapping[TopicPartition, int], *, timeout: float | None = None
 ) -> Flow[dict[TopicPartition, int]]:
-    """Delete the records below an offset; -1 for all below the high watermark. Return the new low watermarks.
+    """Delete the records below an offset. Return the new low watermarks.
+
+    before: partition -> the first offset to keep; -1 deletes all records below the high watermark.
 
     Raises BrokerError: OFFSET_OUT_OF_RANGE above the high watermark, POLICY_VIOLATION on compacted topics,
     AuthorizationError; AdminError for several partitions. (KIP-107)

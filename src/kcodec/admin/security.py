@@ -85,7 +85,16 @@ class AclPermission(_OrUnknown):
 
 @dataclass(frozen=True)
 class AclBinding:
-    """A permission: whether `principal` ("User:alice") may do `operation` on a resource from `host` ("*": all)."""
+    """A permission: whether a principal may do an operation on a resource.
+
+    resource_type: Type of the resource.
+    resource_name: Name of the resource, or a prefix of names; "*" with PatternType.LITERAL is every resource.
+    principal: The principal, as in "User:alice"; "User:*" is every principal.
+    operation: The operation.
+    permission: Whether the operation is allowed or denied.
+    host: Address of the client; "*" is every address.
+    pattern_type: LITERAL for one name, PREFIXED for all names with that prefix.
+    """
 
     resource_type: ResourceType
     resource_name: str
@@ -104,7 +113,16 @@ class AclBinding:
 
 @dataclass(frozen=True)
 class AclFilter:
-    """Selects permissions that are equal in all given fields; None and ANY match everything."""
+    """Selects permissions that are equal in all given fields; None and ANY match everything.
+
+    resource_type: Type of the resource.
+    resource_name: Name of the resource.
+    principal: The principal, as in "User:alice".
+    operation: The operation.
+    permission: Whether the operation is allowed or denied.
+    host: Address of the client, as in the permission; "*" selects permissions for every address.
+    pattern_type: Type of the pattern of the permission; MATCH selects all permissions that apply to `resource_name`.
+    """
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str | None = None
@@ -133,7 +151,11 @@ class ScramMechanism(_OrUnknown):
 
 @dataclass(frozen=True)
 class ScramCredentialInfo:
-    """The public properties of a credential, without password and salt."""
+    """The public properties of a credential, without password and salt.
+
+    mechanism: The SCRAM mechanism.
+    iterations: Number of iterations of the hash.
+    """
 
     mechanism: ScramMechanism
     iterations: int
@@ -141,7 +163,13 @@ class ScramCredentialInfo:
 
 @dataclass(frozen=True)
 class ScramCredentialUpsertion:
-    """A password to set for a user. It does not leave this process: only its salted hash is sent."""
+    """A password to set for a user.
+
+    user: Name of the user.
+    password: The password. It does not leave this process: only its salted hash is sent.
+    mechanism: The SCRAM mechanism for which the password is set.
+    iterations: Number of iterations of the hash: brokers accept 4096 to 16384.
+    """
 
     user: str
     password: str = field(repr=False)
@@ -151,7 +179,11 @@ class ScramCredentialUpsertion:
 
 @dataclass(frozen=True)
 class ScramCredentialDeletion:
-    """A credential to delete."""
+    """A credential to delete.
+
+    user: Name of the user.
+    mechanism: The SCRAM mechanism whose credential is deleted.
+    """
 
     user: str
     mechanism: ScramMechanism
@@ -161,6 +193,8 @@ def create_acls(
     context: CallContext, bindings: Iterable[AclBinding], *, timeout: float | None = None
 ) -> Flow[dict[AclBinding, None]]:
     """Add permissions.
+
+    bindings: the permissions to add.
 
     Raises AuthorizationError (ALTER on the cluster), BrokerError SECURITY_DISABLED without an authorizer; AdminError
     for several.
@@ -302,6 +336,8 @@ def alter_user_scram_credentials(
     timeout: float | None = None,
 ) -> Flow[dict[str, None]]:
     """Set passwords and delete credentials, by user.
+
+    alterations: what to set and what to delete.
 
     Raises AuthorizationError (ALTER on the cluster), BrokerError: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL;
     AdminError for several. Use TLS: a salted password is as confidential as the password. (KIP-554)

@@ -137,7 +137,10 @@ def delete_topics(
 def create_partitions(
     context: CallContext, counts: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None
 ) -> Flow[dict[str, None]]:
-    """Add partitions to topics. counts: topic -> the new total number of partitions. Keys then map to other partitions.
+    """Add partitions to topics. Keys then map to other partitions.
+
+    counts: topic -> the new total number of partitions.
+    validate_only: check the request without changing anything.
 
     Raises BrokerError: INVALID_PARTITIONS if the number is not larger than the current one, AuthorizationError ...
     """
@@ -157,7 +160,10 @@ def create_partitions(
 def list_topics(
     context: CallContext, *, include_internal: bool = False, timeout: float | None = None
 ) -> Flow[dict[str, TopicListing]]:
-    """Return all topics that the client may describe, by name."""
+    """Return all topics that the client may describe, by name.
+
+    include_internal: return the brokers' internal topics as well, such as `__consumer_offsets`.
+    """
     handler: ApiHandler[str, list[TopicListing]] = ApiHandler(
         "list topics of",
         AnyBroker(),

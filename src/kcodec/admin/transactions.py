@@ -19,6 +19,15 @@ from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 
+# The public values. The flows are public as methods of Admin.
+__all__ = [
+    "TRANSACTION_STATES",
+    "ProducerIdAndEpoch",
+    "ProducerState",
+    "TransactionDescription",
+    "TransactionListing",
+]
+
 # InitProducerId requires a timeout, for transactions that this producer will never begin.
 FENCING_TRANSACTION_TIMEOUT_MS = 10_000
 
@@ -30,7 +39,9 @@ def describe_producers(
     broker_id: int | None = None,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, tuple[ProducerState, ...]]]:
-    """Return the producers with state in partitions, by their leaders, or by one broker with a replica.
+    """Return the producers with state in partitions.
+
+    broker_id: request it from this broker, which must have a replica; None for the leader of each partition.
 
     Raises BrokerError (UNKNOWN_TOPIC_OR_PARTITION, AuthorizationError: READ on the topic); AdminError for several;
     UnsupportedError below Kafka 2.8.
@@ -41,7 +52,7 @@ def describe_producers(
 def describe_transactions(
     context: CallContext, transactional_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, TransactionDescription]]:
-    """Return state, producer and partitions of transactional ids.
+    """Return state, producer and partitions of the transactions with these `transactional_ids`.
 
     Raises BrokerError: TRANSACTIONAL_ID_NOT_FOUND, AuthorizationError (DESCRIBE on the id); AdminError for several;
     UnsupportedError below Kafka 3.0. The broker leaves out partitions of topics that the client may not describe.
@@ -60,10 +71,13 @@ def list_transactions(
 ) -> Flow[dict[str, TransactionListing]]:
     """Return the transactional ids of all coordinators, by id, that meet all given conditions.
 
-    states: of TRANSACTION_STATES. min_duration_ms: open for at least this time (KIP-994, Kafka 3.8).
-    transactional_id_pattern: a regular expression of RE2J for the whole id (KIP-1152, Kafka 4.1). Raises ValueError for
-    an unknown state, AdminError if not all brokers responded; its `results` contain the lists of the others by broker
-    id.
+    states: only transactions in these states, of TRANSACTION_STATES; empty for all.
+    producer_ids: only transactions of these producers; empty for all.
+    min_duration_ms: open for at least this time (KIP-994, Kafka 3.8).
+    transactional_id_pattern: a regular expression of RE2J for the whole id (KIP-1152, Kafka 4.1).
+
+    Raises ValueError for an unknown state, AdminError if not all brokers responded; its `results` contain the lists of
+    the others by broker id.
     """
     outcome = yield from coordinators_lists(
         context, states, producer_ids, min_duration_ms, transactional_id_pattern, timeout
@@ -82,7 +96,9 @@ def abort_transaction(
 ) -> Flow[None]:
     """Write an ABORT marker to one partition without the coordinator: only for a transaction that hangs there.
 
-    The numbers are those of `describe_producers`; a coordinator_epoch of -1 there is 0 here, as in Kafka's own tool.
+    producer_id, producer_epoch, coordinator_epoch: as `describe_producers` returns them; a coordinator_epoch of -1
+        there is 0 here, as in Kafka's own tool.
+
     If the coordinator still knows the transaction, this aborts only a part of it: use `fence_producers` instead. Raises
     BrokerError: INVALID_PRODUCER_EPOCH (there is a newer one), TRANSACTION_COORDINATOR_FENCED, AuthorizationError
     (CLUSTER_ACTION, or ALTER on the cluster). Source: AbortTransactionHandler, WriteTxnMarkersRequest.
@@ -106,7 +122,7 @@ def abort_transaction(
 def fence_producers(
     context: CallContext, transactional_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, ProducerIdAndEpoch]]:
-    """Abort the open transactions of these ids, and fence the producers that use them now.
+    """Abort the open transactions of these `transactional_ids`, and fence the producers that use them now.
 
     Return the current producer id and epoch of each. An id that no producer has used yet is created by this.
     Raises BrokerError: AuthorizationError (WRITE on the id); AdminError for several ids. (KIP-664)

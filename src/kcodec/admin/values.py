@@ -11,11 +11,32 @@ from uuid import UUID
 from kcodec.cluster.list_offsets import ListedOffset as ListedOffset
 from kcodec.offsets import TopicPartition
 
+__all__ = [
+    "CONFIG_SOURCES",
+    "AlterOperation",
+    "BrokerNode",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigResource",
+    "ConfigResourceType",
+    "CreatedTopic",
+    "ElectedLeader",
+    "FeatureDescription",
+    "ListedOffset",
+    "NewTopic",
+    "PartitionDescription",
+    "TopicDescription",
+    "TopicListing",
+]
+
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to create. num_partitions, replication_factor: None for the broker's default.
+    """A topic to create.
 
+    name: Name of the topic.
+    num_partitions, replication_factor: None selects the broker's default.
+    configs: Settings of the topic: name -> value. Settings that are not named keep the broker's defaults.
     assignments: partition -> broker ids, the preferred leader first; the two numbers must then be None.
     """
 
@@ -28,7 +49,13 @@ class NewTopic:
 
 @dataclass(frozen=True)
 class CreatedTopic:
-    """A created topic. configs: as the broker responded, empty if it does not report them."""
+    """A created topic, as the broker reported it.
+
+    name: Name of the topic.
+    topic_id: Id of the topic; None if the broker does not report it.
+    num_partitions, replication_factor: The numbers that the topic was created with; None if not reported.
+    configs: Settings of the topic: name -> value; empty if the broker does not report them.
+    """
 
     name: str
     topic_id: UUID | None
@@ -39,7 +66,13 @@ class CreatedTopic:
 
 @dataclass(frozen=True)
 class TopicListing:
-    """A topic by name. topic_id: None from brokers before 3.1."""
+    """A topic of a list.
+
+    name: Name of the topic.
+    topic_id: Id of the topic; None from brokers before 3.1.
+    is_internal: Whether the brokers use the topic themselves, as they do `__consumer_offsets`.
+    num_partitions: Number of partitions.
+    """
 
     name: str
     topic_id: UUID | None
@@ -49,7 +82,15 @@ class TopicListing:
 
 @dataclass(frozen=True)
 class PartitionDescription:
-    """A partition: leader None while none exists, leader_epoch None from old brokers; ids of brokers."""
+    """A partition and the ids of its brokers.
+
+    partition: Number of the partition, from 0.
+    leader: Id of the leader; None while no leader exists.
+    leader_epoch: Epoch of the leader; None from brokers that do not report it.
+    replicas: Ids of all brokers with a replica, the preferred leader first.
+    isr: Ids of the brokers whose replica is in sync.
+    offline_replicas: Ids of the brokers whose replica is not available.
+    """
 
     partition: int
     leader: int | None
@@ -66,7 +107,13 @@ class PartitionDescription:
 
 @dataclass(frozen=True)
 class TopicDescription:
-    """A topic and its partitions, in order."""
+    """A topic and its partitions.
+
+    name: Name of the topic.
+    topic_id: Id of the topic; None from brokers before 3.1.
+    is_internal: Whether the brokers use the topic themselves, as they do `__consumer_offsets`.
+    partitions: The partitions in the order of their numbers.
+    """
 
     name: str
     topic_id: UUID | None
@@ -94,7 +141,11 @@ class ConfigResourceType(IntEnum):
 
 @dataclass(frozen=True)
 class ConfigResource:
-    """A topic, a broker (its id as text; "" for the default of all) or a group with a configuration."""
+    """A resource with a configuration, such as a topic, a broker or a group.
+
+    type: Type of the resource.
+    name: Name of the topic or group, or the id of the broker as text; "" is the default of all brokers.
+    """
 
     type: ConfigResourceType
     name: str
@@ -104,17 +155,17 @@ class ConfigResource:
 
     @classmethod
     def topic(cls, name: str) -> ConfigResource:
-        """Return the resource of a topic."""
+        """Return the resource of the topic `name`."""
         return cls(ConfigResourceType.TOPIC, name)
 
     @classmethod
     def broker(cls, broker_id: int | None) -> ConfigResource:
-        """Return the resource of a broker; None: the default of all brokers."""
+        """Return the resource of the broker `broker_id`; None selects the default of all brokers."""
         return cls(ConfigResourceType.BROKER, "" if broker_id is None else str(broker_id))
 
     @classmethod
     def group(cls, group_id: str) -> ConfigResource:
-        """Return the resource of a group (KIP-848)."""
+        """Return the resource of the group `group_id` (KIP-848)."""
         return cls(ConfigResourceType.GROUP, group_id)
 
 
@@ -134,7 +185,15 @@ CONFIG_SOURCES = {
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """One setting. value: None if the broker keeps it secret. source: one of CONFIG_SOURCES."""
+    """One setting.
+
+    name: Name of the setting.
+    value: Value as text; None if the broker keeps it secret.
+    source: Where the value comes from: one of CONFIG_SOURCES.
+    is_read_only: Whether the setting cannot be changed while the broker runs.
+    is_sensitive: Whether the value is secret, such as a password.
+    documentation: Kafka's description of the setting; None unless it was requested.
+    """
 
     name: str
     value: str | None
@@ -160,7 +219,13 @@ class AlterOperation(IntEnum):
 
 @dataclass(frozen=True)
 class BrokerNode:
-    """A broker. is_fenced: known to the controller, but not serving (only with include_fenced_brokers)."""
+    """A broker.
+
+    id: Id of the broker.
+    host, port: Address that the broker advertises on the listener of this client.
+    rack: Rack of the broker; None if it has none.
+    is_fenced: Whether the controller knows the broker, but it does not serve (only with include_fenced_brokers).
+    """
 
     id: int
     host: str
@@ -171,7 +236,12 @@ class BrokerNode:
 
 @dataclass(frozen=True)
 class ClusterDescription:
-    """A cluster: its brokers by id. controller_id: None while none exists."""
+    """A cluster.
+
+    cluster_id: Id of the cluster; None if the broker does not report it.
+    controller_id: Id of the controller; None while none exists.
+    brokers: The brokers, ordered by id.
+    """
 
     cluster_id: str | None
     controller_id: int | None
@@ -180,7 +250,12 @@ class ClusterDescription:
 
 @dataclass(frozen=True)
 class FeatureDescription:
-    """A feature (KIP-584): its finalized level (None: never finalized), and the levels that brokers support."""
+    """A feature of the cluster (KIP-584).
+
+    name: Name of the feature, such as "transaction.version".
+    finalized_level: Level that the cluster uses; None if the feature was never finalized.
+    supported_min, supported_max: Levels that the responding broker supports; None if it does not have the feature.
+    """
 
     name: str
     finalized_level: int | None
@@ -190,7 +265,12 @@ class FeatureDescription:
 
 @dataclass(frozen=True)
 class ElectedLeader:
-    """The result of an election in a partition: whether it was needed."""
+    """The result of an election in a partition.
+
+    partition: The partition.
+    was_needed: Whether a leader was elected; False if the preferred replica was the leader already, or if an "unclean"
+        election found a leader.
+    """
 
     partition: TopicPartition
     was_needed: bool

@@ -15,7 +15,7 @@ from kcodec.cli.brokers import add_broker_options
 from kcodec.cli.formats import timestamp_of
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import Example, Parser, UsageError, nearest
-from kcodec.cli.render import Cell, attributes, duration_text, now_ms, write_items
+from kcodec.cli.render import Cell, attributes, counted, duration_text, now_ms, write_items
 from kcodec.cli.timeline import draw
 from kcodec.cli.txn_sinks import SinkBatch, say_sinks, sink_fields, sinks_of_directory
 from kcodec.errors import DecodeError
@@ -107,13 +107,14 @@ def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
     if len(logs) != 1:
         raise UsageError(f"argument --svg takes one partition, got {len(logs)}")
     width = SVG_WIDTH if options.width is None else options.width
+    timeline = logs[0].timeline()  # a DecodeError, which is a ValueError, is not about --width
     try:
-        picture = logs[0].timeline().to_svg(width=width)
+        picture = timeline.to_svg(width=width)
     except ValueError as error:
         raise UsageError(f"argument --width: {error}") from error
     path = Path(options.svg)
     path.write_text(picture, encoding="utf-8")
-    output.say(f"{path}: {len(logs[0].transactions):,} transactions, {path.stat().st_size:,} bytes")
+    output.say(f"{path}: {counted(len(timeline.transactions), 'transaction')}, {path.stat().st_size:,} bytes")
     return ExitStatus.OK
 
 

@@ -241,13 +241,18 @@ class Producer(ProducerBase):
         """Take over the transactional id: fence its previous producer, and abort the transaction that it left open.
         begin_transaction does it, too.
 
+        timeout: seconds; max_block_ms by default.
+
         Raises AuthorizationError, FatalTransactionError (for example, transaction_timeout_ms above the broker's
         maximum), DeliveryTimeoutError, after which it can be called again.
         """
         self._run(self._manager().initialize(timeout))
 
     def begin_transaction(self, timeout: float | None = None) -> None:
-        """Begin a transaction; later calls of `send` belong to it."""
+        """Begin a transaction; later calls of `send` belong to it.
+
+        timeout: seconds; max_block_ms by default.
+        """
         manager = self._manager()
         if self._begin_at_once(manager) is None:
             self._run(manager.begin(timeout))
@@ -258,17 +263,26 @@ class Producer(ProducerBase):
         group_metadata: ConsumerGroupMetadata | str,
         timeout: float | None = None,
     ) -> None:
-        """As `Transaction.send_offsets`."""
+        """As `Transaction.send_offsets`.
+
+        timeout: seconds; max_block_ms by default.
+        """
         manager = self._manager()
         self._run(manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout))
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Flush and commit. Any error except UnknownOutcomeError and DeliveryTimeoutError means that it was not
-        committed: call abort_transaction. After UnknownOutcomeError this may be called again."""
+        committed: call abort_transaction. After UnknownOutcomeError this may be called again.
+
+        timeout: seconds for both; max_block_ms by default.
+        """
         self._run(self._manager().commit(timeout))
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """Drop records that are not sent, and abort. After a fatal error that error is raised again."""
+        """Drop records that are not sent, and abort. After a fatal error that error is raised again.
+
+        timeout: seconds; max_block_ms by default.
+        """
         self._run(self._manager().abort(timeout))
 
     def release(self, timeout: float | None = None) -> TransactionHandle:
@@ -444,6 +458,8 @@ class Transaction:
         """Commit offsets of a consumer group with this transaction: the next offsets to read, not those of the last
         records. group_metadata: of the consumer; its generation fences members that left the group. A group id alone is
         accepted with a warning, for partitions assigned by assign().
+
+        timeout: seconds; max_block_ms by default.
 
         Raises AbortableTransactionError for an old generation, AuthorizationError with the group or topic.
         """

@@ -108,7 +108,10 @@ def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: flo
 
 
 class Delivery(deliveries.Delivery):
-    """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes."""
+    """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes.
+
+    batch, index: the batch that contains the record, and its position there. Only a producer creates a Delivery.
+    """
 
     __slots__ = ()
 
@@ -131,7 +134,11 @@ class Delivery(deliveries.Delivery):
 
 
 class TableDelivery(deliveries.TableDelivery):
-    """A table on its way; see `kcodec.producer.delivery.TableDelivery` for its attributes."""
+    """A table on its way; see `kcodec.producer.delivery.TableDelivery` for its attributes.
+
+    topic: name of the topic.
+    lock: lock of the producer's buffer. Only a producer creates a TableDelivery.
+    """
 
     __slots__ = ()
 
@@ -141,7 +148,10 @@ class TableDelivery(deliveries.TableDelivery):
         return self.outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait as `Delivery.exception` does, and return the error of the first batch that failed."""
+        """Wait as `Delivery.exception` does, and return the error of the first batch that failed.
+
+        timeout: seconds, after which DeliveryTimeoutError is raised and the table is still under way.
+        """
         _wait(self, timeout)
         return self.error
 

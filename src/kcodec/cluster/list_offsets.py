@@ -32,7 +32,12 @@ _ISOLATION_VERSION = 2
 
 @dataclass(frozen=True)
 class ListedOffset:
-    """A result of list_offsets. offset: -1 if no record is that late. timestamp: that of the record, otherwise -1."""
+    """A result of list_offsets.
+
+    offset: The offset; -1 if no record is that late.
+    timestamp: Timestamp of the record in ms since 1970; -1 if no record was searched for, or none found.
+    leader_epoch: Leader epoch of the record; None if the broker does not report it.
+    """
 
     offset: int
     timestamp: int = NO_TIMESTAMP

@@ -210,7 +210,7 @@ class Cluster:
 
     def _unknown(self, topic: str) -> BrokerError:
         return BrokerError(
-            f"topic {topic!r} does not exist: brokers have called it unknown for unknown_topic_timeout_ms"
+            f"topic {topic!r} does not exist: brokers have reported it as unknown for unknown_topic_timeout_ms"
             f" ({self.times.unknown_topic:g} s); create it, or correct its name",
             code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             name=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name,

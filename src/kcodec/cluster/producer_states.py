@@ -41,10 +41,13 @@ TRANSACTION_STATES = (
 
 @dataclass(frozen=True)
 class ProducerState:
-    """The state of a producer in a partition. current_transaction_start_offset: None without an open transaction.
+    """The state of a producer in a partition.
 
-    coordinator_epoch: that of its last marker in the partition, -1 before the first. last_timestamp: that of its last
-    record.
+    producer_id, producer_epoch: Identity of the producer.
+    last_sequence: Sequence number of its last record.
+    last_timestamp: Timestamp of its last record, in ms since 1970.
+    coordinator_epoch: Coordinator epoch of its last marker in the partition; -1 before the first.
+    current_transaction_start_offset: First offset of its open transaction; None without an open transaction.
     """
 
     producer_id: int
@@ -57,7 +60,13 @@ class ProducerState:
 
 @dataclass(frozen=True)
 class TransactionListing:
-    """A transactional id that a coordinator knows. coordinator: the broker's id."""
+    """A transactional id that a coordinator knows.
+
+    transactional_id: The transactional id.
+    producer_id: Id of its producer.
+    state: State of its transaction, one of TRANSACTION_STATES.
+    coordinator: Id of the broker that coordinates it.
+    """
 
     transactional_id: str
     producer_id: int
@@ -67,9 +76,14 @@ class TransactionListing:
 
 @dataclass(frozen=True)
 class TransactionDescription:
-    """A coordinator's state of a transactional id. start_timestamp: None if no transaction is open.
+    """A coordinator's state of a transactional id.
 
-    partitions: those that will get an end marker, in order.
+    transactional_id: The transactional id.
+    state: State of its transaction, one of TRANSACTION_STATES.
+    producer_id, producer_epoch: Identity of its producer.
+    transaction_timeout_ms: Time after its begin at which the coordinator aborts a transaction.
+    start_timestamp: Begin of the transaction in ms since 1970; None if no transaction is open.
+    partitions: Partitions that will get an end marker, in order.
     """
 
     transactional_id: str

@@ -290,7 +290,12 @@ class ConsumerCore:
         self.fetcher.drop(gone)
 
     def enforce_rebalance(self, reason: str = "the application requested it") -> Flow[None]:
-        """Start a rebalance of the group. Raises ValueError without a subscription."""
+        """Start a rebalance of the group. Raises ValueError without a subscription.
+
+        reason: sent to the coordinator with JoinGroup, for its log (KIP-800).
+
+        With group_protocol="consumer" this call only logs a warning, as the broker decides when to assign partitions.
+        """
         yield from ()
         if self.membership is None:
             raise ValueError("enforce_rebalance needs a subscription; call subscribe() first")
@@ -484,9 +489,11 @@ class ConsumerCore:
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> Flow[dict[TopicPartition, ListedOffset | None]]:
-        """Return the offset of the first record at or after a time (ms since 1970); None if none exists.
+        """Return the offset of the first record at or after a time; None if none exists.
 
-        Raises BrokerError, DeliveryTimeoutError.
+        timestamps: partition -> time in ms since 1970, at least 0.
+
+        Raises ValueError for an invalid time, BrokerError, DeliveryTimeoutError.
         """
         given = by_partition(timestamps, "timestamps", "ms since 1970")
         for partition, timestamp in given.items():

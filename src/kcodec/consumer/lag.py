@@ -36,6 +36,7 @@ class BlockingTransaction:
     """The transaction that blocks a last stable offset.
 
     transactional_id: None if no coordinator reported it; `kcodec txn find-hanging` shows whether it is hanging.
+    producer_id, producer_epoch: identity of its producer.
     first_offset:     of its records in this partition; it is the last stable offset.
     since:            its start in ms since 1970, as its coordinator reports it; None if that is unknown.
     last_timestamp:   of its last record here, in ms.

@@ -92,7 +92,10 @@ class Verdict:
 
     @classmethod
     def of_aborted(cls, aborted: Iterable[AbortedTransaction], log_start_offset: int) -> Verdict:
-        """Return that of a reader that stops before the first offset of an open transaction."""
+        """Return that of a reader that stops before the first offset of an open transaction.
+
+        aborted: The aborted transactions of the partition.
+        """
         return cls(AbortedTransactions(list(aborted)), None, log_start_offset)
 
     def between(self, first_offset: int, next_offset: int) -> Verdict:

@@ -21,10 +21,10 @@ class Metrics(Protocol):
     """
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:
-        """Count `value` more events."""
+        """Count `value` more events of the counter `name`."""
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
-        """Record the duration of an operation."""
+        """Record the duration of an operation under `name`."""
 
 
 class NoMetrics:

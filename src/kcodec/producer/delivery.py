@@ -26,6 +26,7 @@ log = logging.getLogger("kcodec.producer")
 class RecordMetadata(NamedTuple):
     """Where a record is stored (Kafka: RecordMetadata).
 
+    topic, partition: name of the topic, number of the partition.
     offset:    in the partition; -1 if the broker did not report it: acks=0, or a repeat that it has no more details of.
     timestamp: ms: the record's own, or the broker's if the topic has message.timestamp.type=LogAppendTime.
     """
@@ -37,7 +38,12 @@ class RecordMetadata(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """Where a batch of a table is stored: the offset of its first record, and the number of its records."""
+    """Where a batch of a table is stored.
+
+    topic, partition: Name of the topic, number of the partition.
+    base_offset: Offset of the first record; -1 if the broker did not report it.
+    records_count: Number of records in the batch.
+    """
 
     topic: str
     partition: int
@@ -274,7 +280,7 @@ class TableDelivery:
         self._missing += 1
 
     def replace(self, batch: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
-        """For the accumulator, under its lock: replace a batch that was split."""
+        """For the accumulator, under its lock: replace a batch that was split into `pieces`."""
         at = self._batches.index(batch)
         self._batches[at : at + 1] = pieces
         self._missing += len(pieces) - 1

@@ -84,11 +84,21 @@ def _makes_records(table: pyarrow.Table, most: int) -> bool:
     size = BATCH_OVERHEAD + RECORD_OVERHEAD
     for name in table.column_names:
         if name in {"key", "value"}:
+            if table.schema.field(name).type.id not in _plain_types():
+                return False
             lengths = compute.call_function("binary_length", [table[name]])
             size += compute.call_function("max", [lengths]).as_py() or 0
         elif name != "partition":
             return False
     return size <= most
+
+
+def _plain_types() -> set[int]:
+    """The types whose lengths pyarrow computes: not those of nulls and dictionaries."""
+    import pyarrow
+
+    plain = (pyarrow.binary(), pyarrow.string(), pyarrow.large_binary(), pyarrow.large_string(), pyarrow.binary(1))
+    return {each.id for each in plain}
 
 
 def _encode_windows(
@@ -140,6 +150,10 @@ def _table(source: Any) -> pyarrow.Table:
     if foreign:
         raise ValueError(f"send_arrow: unknown column {foreign[0]!r}; expected {', '.join(sorted(known))}")
     _check(table)
+    for index, column in enumerate(table.schema):
+        # pyarrow cannot gather rows of views.
+        if pyarrow.types.is_binary_view(column.type) or pyarrow.types.is_string_view(column.type):
+            table = table.set_column(index, column.name, table.column(index).cast(pyarrow.large_binary()))
     return table
 
 

@@ -134,7 +134,8 @@ class ErrorCode(IntEnum):
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (
         64,
         "stop",
-        "a connection authenticated by a delegation token may not manage delegation tokens",
+        "delegation tokens cannot be managed over PLAINTEXT, over TLS without client authentication, or over a "
+        "connection that was authenticated by a delegation token",
     )
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, "stop", "a permission on the delegation token is missing"
     DELEGATION_TOKEN_EXPIRED = 66, "stop", "the delegation token has expired"

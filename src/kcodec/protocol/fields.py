@@ -9,14 +9,17 @@ HIGHEST_VERSION = 32767
 
 
 class Versions(NamedTuple):
-    """A range of versions, both ends included. `NO_VERSIONS` is empty."""
+    """A range of versions, both ends included. `NO_VERSIONS` is empty.
+
+    first, last: Lowest and highest version; `HIGHEST_VERSION` as the last one leaves the range open.
+    """
 
     first: int
     last: int
 
     @classmethod
     def of(cls, text: str) -> Versions:
-        """From Kafka's spelling: "0+", "1-3", "2", "none".
+        """Return the range that `text` names in Kafka's spelling: "0+", "1-3", "2", "none".
 
         >>> Versions.of("1-3"), Versions.of("2+").first
         (Versions(first=1, last=3), 2)
@@ -44,7 +47,19 @@ NO_VERSIONS = Versions(1, 0)
 
 
 class Field(NamedTuple):
-    """How a field is declared. kind: Kafka's name of the type or the class of a struct, for an array its elements'."""
+    """How a field is declared.
+
+    kind: Kafka's name of the type, or the class of a struct; for an array, that of its elements.
+    is_array: Whether the field is a list of such values.
+    versions: Versions that have the field.
+    nullable: Versions in which the value may be None.
+    default: Value if none is given.
+    tag: Tag of an optional field (KIP-482); None for an ordinary field.
+    tagged: Versions in which the field is written with its tag.
+    flexible: Versions in which lengths are varints; None for those of the message.
+    ignorable: Whether encoding leaves the field out silently where a version lacks it.
+    secret: Whether the value is hidden in reprs and errors.
+    """
 
     kind: Any
     is_array: bool
@@ -132,12 +147,22 @@ records = Kind("records")
 
 
 def struct(kind: type[Any], versions: str, **options: Any) -> Any:
-    """Declare a field with a struct of its own class. If the struct may be None, a byte before it says so (KIP-893)."""
+    """Declare a field with a struct of the class `kind`. If the struct may be None, a byte before it says so (KIP-893).
+
+    versions: those that have the field, as in "0+".
+
+    Options are those of every field, such as nullable and default.
+    """
     return _field(kind, versions, **options)
 
 
 def array(kind: Kind | type[Any], versions: str, **options: Any) -> Any:
-    """Declare a list of values of one kind (`array(int32, "0+")`) or of structs. Its element count comes first."""
+    """Declare a list of values of one kind (`array(int32, "0+")`) or of structs. Its element count comes first.
+
+    versions: those that have the field, as in "0+".
+
+    Options are those of every field, such as nullable and default.
+    """
     return (
         kind.array(versions, **options) if isinstance(kind, Kind) else _field(kind, versions, is_array=True, **options)
     )

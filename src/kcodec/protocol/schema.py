@@ -172,7 +172,7 @@ def _shown(value: Any) -> str:
 
 
 def fields(kind: type[Struct]) -> Mapping[str, Field]:
-    """Return the declarations of the fields of a class by name, in order."""
+    """Return the declarations of the fields of the class `kind` by name, in order."""
     return kind._fields
 
 
@@ -209,7 +209,10 @@ class Message(Struct):
 
     @classmethod
     def decode_prefix(cls, data: Buffer, version: int, position: int = 0) -> tuple[Self, int]:
-        """Return the message that begins at a byte of `data`, and the position after it. Ignore later bytes."""
+        """Return the message in this `version` that begins at byte `position` of `data`, and the position after it.
+
+        Later bytes are ignored. Raises the errors of `decode`.
+        """
         found: tuple[Self, int] = read_message(_plan_of(cls, version), data, position, False)
         return found
 
@@ -223,14 +226,18 @@ class Message(Struct):
         return write_message(_plan_to_write(type(self), version), self)
 
     def encode_frame(self, version: int, header: bytes = b"") -> bytes:
-        """Return a whole frame as bytes: the length in four bytes, the encoded header and the message."""
+        """Return a whole frame as bytes: the length in four bytes, the encoded `header` and the message in one
+        `version`. Raises EncodeError as `encode` does."""
         return write_message(_plan_to_write(type(self), version), self, header, True)
 
     def encode_frame_parts(
         self, version: int, header: bytes = b"", least_bytes: int = 4096
     ) -> list[bytes | memoryview]:
-        """Return the same frame as buffers for `socket.sendmsg`. Records of at least `least_bytes` are not copied: they
-        are views of the caller's memory, which must not change until they are sent."""
+        """Return the frame that `encode_frame(version, header)` returns as buffers for `socket.sendmsg`.
+
+        Records of at least `least_bytes` are not copied: they are views of the caller's memory, which must not change
+        until they are sent.
+        """
         return write_message_parts(_plan_to_write(type(self), version), self, header, True, least_bytes)
 
     def encode_parts(self, version: int, least_bytes: int = 4096) -> list[bytes | memoryview]:

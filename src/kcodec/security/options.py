@@ -29,6 +29,11 @@ REQUEST_SECONDS = 30.0
 class Security:
     """TLS and SASL of one client. Create it with `from_options`.
 
+    protocol: Kafka's name of the security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+    context: TLS context of all connections; None without TLS.
+    mechanism: SASL mechanism; None without SASL.
+    name: Kafka's name of the SASL mechanism; "" without SASL.
+
     >>> Security.from_options({})
     <Security PLAINTEXT>
     """
@@ -99,8 +104,11 @@ class Security:
         """Return None without SASL, otherwise the flow that authenticates on its connection, once or again (KIP-368).
 
         The flow returns the lifetime of the session in seconds, None if it has no end. It raises AuthenticationError if
-        one side rejects the other, TransportError if the connection fails or no token is available in time. timeout:
-        seconds for each request.
+        one side rejects the other, TransportError if the connection fails or no token is available in time.
+
+        host: host name of the broker, as in its address.
+        clock: function that returns monotonic seconds.
+        timeout: seconds for each request.
         """
         mechanism = self._mechanism
         if mechanism is None:

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 class Secret:
     """A string that is read by `reveal()` and by nothing else.
 
+    value: The string. Raise TypeError if it is not a str, ValueError if UTF-8 cannot encode it.
+
     Its repr, its text and its format are ``<secret>``; pickling and copying into JSON are refused. Two secrets compare
     in constant time. It keeps secrets out of what is written down; it does not keep them out of memory.
 

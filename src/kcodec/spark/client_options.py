@@ -68,7 +68,7 @@ def with_credentials(options: Mapping[str, Any]) -> dict[str, Any]:
 def _parts(name: Any) -> tuple[str, str]:
     module, colon, function = name.partition(":") if isinstance(name, str) else ("", "", "")
     if not (module and colon and function):
-        raise ValueError(f"option {TOKEN_PROVIDER!r} is {name!r}: expected module:function")
+        raise ValueError(f"option {TOKEN_PROVIDER!r}: expected module:function, the name of a function")
     return module, function
 
 

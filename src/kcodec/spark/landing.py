@@ -206,7 +206,7 @@ class _Task:
         counts = dict.fromkeys(COUNTS, 0)
 
         def count(lost: int, skipped: int) -> None:
-            counts.update(lost_offsets=lost, skipped_batches=skipped)
+            counts.update({"lost_offsets": lost, "skipped_batches": skipped})
 
         with ParquetFiles(self.filesystem, self.folder, self.settings, without=self.by) as files:
             batches = self.topics.read([each], count)

@@ -137,12 +137,10 @@ class BatchSink:
             tasks = tasks_for(df, partitions, self._partitions_per_task)
             by_key = isinstance(self._partitioner, str) and self._partitioner == "key"
             packer = RowPacker(self._topic, partitions, by_key)
-            cells = sink_frame(df, columns, self._partitioner, partitions).mapInArrow(
-                for_workers(packer), RowPacker.SCHEMA
-            )
+            given = sink_frame(df, columns, self._partitioner, partitions)
+            cells = given.mapInArrow(for_workers(packer), RowPacker.SCHEMA)
             writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
-            write = for_workers(writer)
-            rows = routed(cells, tasks).mapInArrow(write, TaskWriter.SCHEMA, barrier=True).collect()
+            rows = routed(cells, tasks).mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True).collect()
             reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
             return receipts_of(reports, self._topic, partitions, tasks)
 

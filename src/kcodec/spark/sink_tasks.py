@@ -35,7 +35,7 @@ CHOSEN = "__kcodec_partition"
 #: Seconds to wait for executors that are starting, or that replace killed ones.
 SLOTS_SECONDS = 30.0
 #: Bytes of rows that a task sorts by partition at a time.
-PACK_BYTES = 4 * 1024 * 1024
+PACK_BYTES = 2 * 1024 * 1024
 #: Bytes of rows in a cell. Spark sends up to 10,000 cells to a Python worker at a time.
 CELL_BYTES = 16 * 1024
 #: In the place of a partition: the cell is an error.
@@ -44,7 +44,8 @@ ERROR = -1
 
 def free_slots(df: DataFrame, wanted: int) -> int:
     """Return the number of tasks that the cluster runs at once; wait while there are fewer than wanted."""
-    context: Any = df.sparkSession.sparkContext._jsc.sc()
+    java_context: Any = df.sparkSession.sparkContext._jsc
+    context = java_context.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
     deadline = time.monotonic() + SLOTS_SECONDS
     while True:

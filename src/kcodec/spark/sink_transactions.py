@@ -59,6 +59,7 @@ class WriteTasks(Protocol):
 
     def __call__(self, handle: TransactionHandle, partitions: int, /) -> Iterable[WriterReceipt]:
         """Write the batch to this number of partitions. Raise if any of it is not acknowledged."""
+        ...
 
 
 @dataclass(frozen=True)

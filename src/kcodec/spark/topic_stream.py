@@ -70,6 +70,7 @@ class TopicStream(StreamState):
         """Remember the ends of the logs: with Trigger.AvailableNow the query reads up to them."""
         logs = self._logs(None, may_miss=not self._source.fails_on_data_loss)
         self._frozen = self._list(logs.partitions, "latest")
+        self._known = None  # it was looked up without a position, of which topics may be missing
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[OffsetRange]:
         """Return the range of each task of the micro-batch between two positions; the same ones if it is replayed.

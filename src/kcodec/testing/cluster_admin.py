@@ -48,8 +48,10 @@ class ClusterAdmin:
         A node that was paused is fenced until the controller gets its next heartbeat: until then the request is
         repeated.
 
-        name:    None creates a unique name.
-        configs: of the topic, with _ for the dots: max_message_bytes=1000.
+        name:               None creates a unique name.
+        partitions:         number of partitions.
+        replication_factor: number of replicas of each partition; None for the broker's default.
+        configs:            of the topic, with _ for the dots: max_message_bytes=1000.
 
         Raises BrokerRefused (.code), TimeoutError.
         """
@@ -74,7 +76,10 @@ class ClusterAdmin:
         return name
 
     def leader(self, topic: str, partition: int) -> Node:
-        """Return the node that leads this partition; wait while no running node does."""
+        """Return the node that leads this partition of `topic`; wait while no running node does.
+
+        Raise TimeoutError if that takes longer than 20 seconds.
+        """
 
         def leading() -> Node | None:
             found = self._partition(topic, partition)
@@ -83,7 +88,13 @@ class ClusterAdmin:
         return self._wait_for(leading, f"{topic}-{partition} had a leader that runs")
 
     def coordinator(self, kind: str, key: str) -> Node:
-        """Return the coordinator of this "transaction" (its transactional id) or "group"; wait while none exists."""
+        """Return the node that coordinates a transaction or a group; wait while none exists.
+
+        kind: "transaction" or "group".
+        key: the transactional id or the name of the group.
+
+        Raise TimeoutError if that takes longer than 20 seconds.
+        """
 
         def coordinating() -> Node | None:
             return self._running_node(self._request(lambda address: bare_admin.coordinator(address, kind, key)))
@@ -91,11 +102,12 @@ class ClusterAdmin:
         return self._wait_for(coordinating, f"the {kind} {key} had a coordinator that runs")
 
     def end_offset(self, topic: str, partition: int) -> int:
-        """Return the high watermark of this partition."""
+        """Return the high watermark of this partition of `topic`."""
         return bare_admin.end_offset(self.leader(topic, partition).admin_server, topic, partition)
 
     def wait_in_sync(self, topic: str, partition: int, timeout: float = TOPIC_SECONDS) -> None:
-        """Wait until all replicas of this partition are in sync. Raise TimeoutError if that takes too long."""
+        """Wait until all replicas of this partition of `topic` are in sync. Raise TimeoutError after `timeout`
+        seconds."""
 
         def in_sync() -> bool:
             found = self._partition(topic, partition)
@@ -115,8 +127,12 @@ class ClusterAdmin:
     ) -> None:
         """Permit a user (its name, or a whole principal User:CN=name) an operation: Read, Write, Describe, All, ...
 
-        It applies to the one named resource, or to the cluster if none is named. Returns when all running nodes know
-        it. Raises BrokerRefused, ValueError.
+        topic, group, transactional_id: the resource to which it applies; at most one of them. None for all three
+            selects the cluster.
+        is_prefix: True applies it to all resources whose names begin with that name.
+
+        Returns when all running nodes know it. Raises BrokerRefused; ValueError for several resources or an unknown
+        operation.
         """
         acl = _acl(user, operation, topic, group, transactional_id, is_prefix)
         self._request(lambda address: bare_admin.create_acl(address, acl))
@@ -132,7 +148,8 @@ class ClusterAdmin:
         transactional_id: str | None = None,
         is_prefix: bool = False,
     ) -> None:
-        """Revoke what `allow` permitted with the same arguments."""
+        """Revoke what `allow` permitted with the same arguments: user, operation, topic, group, transactional_id,
+        is_prefix. Returns when no running node knows it."""
         acl = _acl(user, operation, topic, group, transactional_id, is_prefix)
         self._request(lambda address: bare_admin.delete_acl(address, acl))
         self._wait_for(lambda: not any(self._request_all(acl)), f"all nodes had forgotten {acl}")

@@ -107,7 +107,11 @@ class Node:
         return self.directory / "server.log"
 
     def format(self, cluster_id: str, options: Sequence[str]) -> None:
-        """Create its log directory with kafka-storage. Raise KafkaFailed with Kafka's reason if that fails."""
+        """Create its log directory with kafka-storage. Raise KafkaFailed with Kafka's reason if that fails.
+
+        cluster_id: id of the cluster, in the form of Kafka's Uuid.
+        options: additional arguments of `kafka-storage.sh format`.
+        """
         path = self._write_properties()
         arguments: list[str | Path] = ["format", "--cluster-id", cluster_id, "--config", path, *options]
         command = self._launch.command("kafka.tools.StorageTool", arguments, self._launch.options)
@@ -119,8 +123,10 @@ class Node:
             raise KafkaFailed(f"node {self.id} was not formatted: {reason}")
 
     def format_like(self, other: Node, directory_id: str) -> None:
-        """Copy another node's log directory, which takes less than the second of `format`; only the ids in it
-        differ."""
+        """Copy the formatted log directory of the node `other`, which takes less time than `format`.
+
+        The copy has this node's id, and `directory_id` as the id of the directory, in the form of Kafka's Uuid.
+        """
         self._write_properties()
         self.log_directory.mkdir(parents=True)
         shutil.copy(other.log_directory / "bootstrap.checkpoint", self.log_directory)
@@ -151,7 +157,7 @@ class Node:
 
     def wait_ready(self, nodes: int = 1, timeout: float = START_SECONDS) -> None:
         """Wait until it responds and knows itself and this number of nodes. Raise KafkaFailed if it ends, or after
-        `timeout`."""
+        `timeout` seconds."""
         deadline = time.monotonic() + timeout
         reason = "no response"
         while time.monotonic() < deadline:
@@ -169,7 +175,7 @@ class Node:
         raise KafkaFailed(f"node {self.id} was not ready within {timeout} s: {reason}\n{self.log_tail()}")
 
     def start(self, timeout: float = START_SECONDS) -> None:
-        """Start it with its data and ports, and wait until it responds. Raises KafkaFailed."""
+        """Start it with its data and ports, and wait until it responds. Raise KafkaFailed after `timeout` seconds."""
         self.launch()
         self.wait_ready(timeout=timeout)
 
@@ -191,7 +197,7 @@ class Node:
         self._send(signal.SIGCONT)
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """Stop it gracefully (SIGTERM); a broker that has not ended by then is killed. Its data stays."""
+        """Stop it gracefully (SIGTERM); kill it if it has not ended after `timeout` seconds. Its data stays."""
         self.terminate()
         self.wait_stopped(timeout)
 
@@ -202,14 +208,15 @@ class Node:
             self._send(signal.SIGTERM)
 
     def wait_stopped(self, timeout: float = STOP_SECONDS) -> None:
-        """Wait for the end after `terminate`; send SIGKILL after the timeout."""
+        """Wait for the end after `terminate`; send SIGKILL after `timeout` seconds."""
         if self._process is not None:
             if not self._process.wait(timeout):
                 self._process.kill()
             self._ended()
 
     def restart(self, timeout: float = START_SECONDS) -> None:
-        """Stop it gracefully if it is running, and start it again."""
+        """Stop it gracefully if it is running, and start it again. Raise KafkaFailed if it does not respond within
+        `timeout` seconds."""
         self.stop()
         self.start(timeout)
 

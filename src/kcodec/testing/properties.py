@@ -42,7 +42,12 @@ Value = str | int | bool | float
 
 @dataclass(frozen=True)
 class Listener:
-    """One listening port of one node."""
+    """One listening port of one node.
+
+    name: Name of the listener: CLIENT, BROKER, ADMIN or CONTROLLER.
+    node: Id of the node.
+    host, port: Address on which the node listens.
+    """
 
     name: str
     node: int

@@ -109,7 +109,10 @@ class TokenServer:
             self._server = None
 
     def token(self, subject: str, lifetime: float | None = None, **claims: Any) -> str:
-        """Return a signed token; `claims` are added to its claims, or replace them. lifetime: seconds."""
+        """Return a signed token for the principal `subject`; `claims` are added to its claims, or replace them.
+
+        lifetime: seconds; None for the lifetime of the server.
+        """
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import padding
 
@@ -140,7 +143,11 @@ class TokenServer:
         return {"keys": [{**key, "n": _base64url(modulus), "e": _base64url(exponent)}]}
 
     def grant(self, client_id: str, secret: str, scope: str) -> tuple[int, dict[str, Any]]:
-        """Return the HTTP status and the response to a request for a token."""
+        """Return the HTTP status and the response to a request for a token.
+
+        client_id, secret: credentials of the client.
+        scope: requested scope; "" for none.
+        """
         if self.refusals > 0:
             self.refusals -= 1
             return 503, {"error": "temporarily_unavailable"}

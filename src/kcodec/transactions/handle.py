@@ -19,6 +19,8 @@ class TransactionHandle:
     """The identity of an open transaction. It is enough to write to it, to commit it and to abort it, from any process
     and after any restart. It is not a secret, but a process that has it and can reach the brokers can do all three.
 
+    transactional_id: the transactional id of the transaction.
+    producer_id, producer_epoch: the identity of the producer with which all writers write.
     transaction_version: the finalized feature level at its begin, which selects the transaction flow.
     """
 
@@ -41,7 +43,7 @@ class TransactionHandle:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> TransactionHandle:
-        """Return the handle that `to_json` wrote. Raise ValueError for anything else."""
+        """Return the handle that `to_json` wrote as `text`. Raise ValueError for anything else."""
         try:
             found = json.loads(text)
         except ValueError as error:
@@ -57,6 +59,9 @@ class WriterReceipt(Mapping[TopicPartition, tuple[int, int]]):
 
     Every record was acknowledged: a writer with an unacknowledged record gives no receipt. Frozen, comparable,
     picklable.
+
+    partitions: the content of the receipt. Raise ValueError if the number of records of a partition does not match its
+        last sequence, as after another writer wrote there.
     """
 
     __slots__ = ("_partitions",)

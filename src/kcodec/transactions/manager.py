@@ -553,7 +553,7 @@ class TransactionManager(ProducerIdManager):
                 left = deadline - self.cluster.clock()
                 if left <= 0:
                     raise DeliveryTimeoutError(
-                        f"a request of the transaction of {self.transactional_id!r} has got no response yet"
+                        f"a request of the transaction of {self.transactional_id!r} has received no response yet"
                     )
                 yield from wait(self.changed, left)
         except DeliveryTimeoutError as error:

@@ -163,7 +163,11 @@ class TransactionWriter:
         self._producer.raise_error()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Wait for all records, and end. Raises the error of the first record that failed; otherwise idempotent."""
+        """Wait for all records, and end. Raises the error of the first record that failed; otherwise idempotent.
+
+        timeout: seconds after which records without an acknowledgment fail with DeliveryTimeoutError; None waits until
+            each record has ended.
+        """
         await self._producer.close(timeout)
         self._producer.raise_error()
         self._is_complete = True
@@ -211,6 +215,7 @@ async def begin_transaction(
 
     The last producer of the transactional id is fenced, and its open transaction is aborted.
 
+    transactional_id: id of the transaction, which must not be empty.
     partitions: all that any writer will write to; required below transaction.version 2, not used from there on.
     transaction_timeout_ms: time after which the coordinator aborts the transaction, at most the broker's
               transaction.max.timeout.ms.
@@ -270,6 +275,8 @@ async def abort_transaction(
 ) -> None:
     """Abort the transaction of a handle, from any process and after any restart; a repeat is harmless.
 
+    timeout:  seconds; default_api_timeout_ms by default. options: those of every client (bootstrap_servers ...).
+
     Raises AbortableTransactionError when it was committed, ProducerFencedError when the id has a new owner,
     AuthorizationError, DeliveryTimeoutError when the abort was not confirmed.
     """
@@ -282,7 +289,7 @@ async def abort_transaction(
 class SharedTransactions(ClientBase):
     # SYNC: "Use it in one event loop." -> "One thread uses it at a time."
     """Transactions of one transactional id that other processes write, one after the other, and the progress of their
-    job: for schedulers (Spark's driver, Ray, Dask, a main process) that must write each step exactly once.
+    job. It is for schedulers (Spark's driver, Ray, Dask, a main process) that must write each step exactly once.
 
         async with SharedTransactions("copy-0", "copy-progress", bootstrap_servers=...) as transactions:
             handle, progress = await transactions.begin(partitions=[("out", 0), ("out", 1)])
@@ -295,6 +302,9 @@ class SharedTransactions(ClientBase):
     committed progress. The group belongs to the job alone: no consumer joins it. Brokers delete the offset of a group
     that was idle for offsets.retention.minutes (default: seven days); the progress is then None, as at the beginning.
 
+    transactional_id: the id of all its transactions, which must not be empty.
+    transaction_timeout_ms: time after which the coordinator aborts an open transaction, at most the broker's
+              transaction.max.timeout.ms.
     progress_partition: the partition whose offset is the progress; None: partition 0 of the topic that `begin` names.
     Permissions: WRITE on the transactional id; READ on the group and on the topic of that partition.
     Options: those of every client. The connections stay open until `close`. Use it in one event loop.

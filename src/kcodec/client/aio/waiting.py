@@ -106,7 +106,10 @@ def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
 
 class Delivery(deliveries.Delivery):
     """A record on its way; see `kcodec.producer.delivery.Delivery` for its attributes. Await it to get where the record
-    is stored, or the error it failed with, which names the partition. It ends within `delivery_timeout_ms`."""
+    is stored, or the error it failed with, which names the partition. It ends within `delivery_timeout_ms`.
+
+    batch, index: the batch that contains the record, and its position there. Only a producer creates a Delivery.
+    """
 
     __slots__ = ()
 
@@ -129,7 +132,11 @@ class Delivery(deliveries.Delivery):
 
 
 class TableDelivery(deliveries.TableDelivery):
-    """A table on its way; see `kcodec.producer.delivery.TableDelivery` for its attributes. Await it as a Delivery."""
+    """A table on its way; see `kcodec.producer.delivery.TableDelivery` for its attributes. Await it as a Delivery.
+
+    topic: name of the topic.
+    lock: lock of the producer's buffer. Only a producer creates a TableDelivery.
+    """
 
     __slots__ = ()
 

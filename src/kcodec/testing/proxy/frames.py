@@ -150,6 +150,11 @@ class Exchange:
     time, response_time: monotonic seconds when the whole frame had arrived (None: not yet, or never).
     connection:          number of the client's connection, from 1.
     node:                id of the broker; None if the proxy only knows its address.
+    api_key, version:    number of the API, and version of the request.
+    correlation_id:      correlation id of the request.
+    client_id:           client id of the request; None if it has none.
+    body_at:             position in the request at which the client id ends; the tagged fields of a flexible header and
+                         the body follow.
     request_size, response_size: bytes without the length.
     actions:             what rules did to it ("hold", "cut", ...), and "lost" for a frame without a connection.
     request, response:   the frames, kept after the exchange only with ``KafkaProxy(keep_bytes=True)``.

@@ -41,7 +41,12 @@ HostPort = tuple[str, int]
 
 
 class Port:
-    """A loopback port of the proxy and the broker behind it; `upstream` (``"host:port"``) may be set later."""
+    """A loopback port of the proxy and the broker behind it.
+
+    upstream: Address of the broker, ``"host:port"``; None if it is set later.
+    node: Id of the broker; None if it is unknown.
+    accept: Function that is called with the port and the socket of each new connection.
+    """
 
     def __init__(self, upstream: str | None, node: int | None, accept: Callable[[Port, socket.socket], None]) -> None:
         self.upstream = upstream
@@ -364,8 +369,15 @@ class KafkaProxy:
         connection: int | None = None,
         where: Callable[[Exchange], bool] | None = None,
     ) -> Selection:
-        """Select requests of an API before the broker gets them: the nth match and `count` (None: all) from there on. A
-        method of the result sets what happens to them."""
+        """Select requests before the broker gets them. A method of the result sets what happens to them.
+
+        api: name or number of the API, None for any.
+        nth, count: the nth match, from 1, and the number of matches from there on; None for all from there on.
+        client_id: client id of the request, None for any.
+        node: id of the broker, None for any.
+        connection: number of the client's connection, None for any.
+        where: function of the exchange that returns whether it matches; None if every exchange matches.
+        """
         return Selection(self.rules, "request", api, nth, count, client_id, node, connection, where)
 
     def on_response(
@@ -379,7 +391,10 @@ class KafkaProxy:
         connection: int | None = None,
         where: Callable[[Exchange], bool] | None = None,
     ) -> Selection:
-        """Select responses to an API's requests before the client gets them; the broker has processed the requests."""
+        """Select responses before the client gets them; the broker has processed their requests.
+
+        api, nth, count, client_id, node, connection, where: as in `on_request`, for their requests.
+        """
         return Selection(self.rules, "response", api, nth, count, client_id, node, connection, where)
 
     def clear_rules(self) -> None:
@@ -387,7 +402,11 @@ class KafkaProxy:
         self.rules.clear()
 
     def cut_connections(self, *, client_id: str | None = None, node: int | None = None) -> int:
-        """Close both sides of all connections, or of this client's, to this broker; return their number."""
+        """Close both sides of connections; return their number.
+
+        client_id: only connections whose last request has this client id; None for all.
+        node: only connections to the broker with this id; None for all.
+        """
         chosen = [
             connection
             for connection in self._open_connections()
@@ -398,8 +417,11 @@ class KafkaProxy:
         return len(chosen)
 
     def refuse_connections(self, refuse: bool = True, *, node: int | None = None) -> None:
-        """Close new connections, of all ports or of one broker's, as soon as they are made; False: accept them
-        again."""
+        """Close new connections as soon as they are made.
+
+        refuse: False accepts them again.
+        node: only connections to the broker with this id; None for all ports.
+        """
         for port in self._all_ports():
             if node in (None, port.node):
                 port.refuses = refuse
@@ -407,7 +429,12 @@ class KafkaProxy:
     def exchanges(
         self, api: str | int | None = None, *, client_id: str | None = None, node: int | None = None
     ) -> list[Exchange]:
-        """Return the wire log in the order of the requests, or the entries of one API, client or broker."""
+        """Return the wire log in the order of the requests.
+
+        api: only entries of this API, by its name or number; None for all.
+        client_id: only entries with this client id; None for all.
+        node: only entries of the broker with this id; None for all.
+        """
         key = None if api is None else api_key(api)
         with self._lock:
             return [
@@ -417,7 +444,10 @@ class KafkaProxy:
             ]
 
     def versions(self, api: str | int, *, client_id: str | None = None) -> set[int]:
-        """Return the versions of the requests of an API."""
+        """Return the versions of the requests of `api`, the name or number of an API.
+
+        client_id: only requests with this client id; None for all.
+        """
         return {exchange.version for exchange in self.exchanges(api, client_id=client_id)}
 
     def clear_log(self) -> None:
@@ -431,7 +461,11 @@ class KafkaProxy:
             return list(self._ends)
 
     def listen(self, upstream: str | None = None, *, node: int | None = None) -> Port:
-        """Open a separate port, for a listener that a broker advertises to the other brokers."""
+        """Open a separate port, for a listener that a broker advertises to the other brokers.
+
+        upstream: address of the listener, ``"host:port"``; None if it is set later.
+        node: id of the broker; None if it is unknown.
+        """
         port = Port(upstream, node, self._take)
         with self._lock:
             self._other_ports.append(port)
@@ -443,7 +477,11 @@ class KafkaProxy:
         return self.listen(listener.address, node=listener.node).address
 
     def port_of(self, upstream: HostPort, node: int | None) -> Port:
-        """Return the port for a broker; create it if none exists yet."""
+        """Return the port for a broker; create it if none exists yet.
+
+        upstream: host and port of the broker.
+        node: id of the broker; None if it is unknown.
+        """
         key = ("127.0.0.1" if upstream[0] == "localhost" else upstream[0], upstream[1])
         with self._lock:
             if key not in self._ports:
@@ -456,12 +494,12 @@ class KafkaProxy:
     # ----------------------------------------------------------------------------------------------- for connections
 
     def record(self, exchange: Exchange) -> None:
-        """Add an entry to the wire log."""
+        """Add `exchange` to the wire log."""
         with self._lock:
             self._log.append(exchange)
 
     def readdressed(self, exchange: Exchange, frame: Frame) -> Frame:
-        """Return a response with the addresses of brokers replaced by the proxy's own."""
+        """Return `frame`, the response of `exchange`, with the addresses of brokers replaced by the proxy's own."""
         if exchange.api_key not in answers.ADDRESS_FIELDS:
             return frame
 
@@ -511,7 +549,7 @@ def split_address(text: str) -> HostPort:
 
 
 def join_address(address: HostPort) -> str:
-    """Return ``"host:port"``."""
+    """Return ``"host:port"`` for `address`, a host and a port; an IPv6 host is put in brackets."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

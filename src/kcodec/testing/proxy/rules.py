@@ -40,7 +40,12 @@ class Action:
 class Selection:
     """Selects frames: the nth match, counted from 1, and `count` from there on (None: all).
 
+    rules:      active rules of the proxy, to which the action of this selection is added.
+    direction:  "request" or "response".
     api:        name or number of the API, None for any.
+    client_id:  client id of the request, None for any.
+    node:       id of the broker, None for any.
+    connection: number of the client's connection, None for any.
     where:      function of the exchange that returns whether it matches; None: each does.
     """
 
@@ -100,17 +105,25 @@ class Selection:
         return self._act(Action("duplicate"))
 
     def replace(self, content: Content = None, *, error: int | None = None) -> Rule:
-        """Forward something else: a message, the bytes of a body, or the result of a function of the exchange.
+        """Forward something else.
 
-        error: of a response: this code in each of its error fields.
+        content: a message, the bytes of a body, or a function of the exchange that returns one of them.
+        error:   for a response: this code in each of its error fields.
+
+        Raise ValueError unless exactly one of them is given.
         """
         if error is not None and self.direction == "request":
             raise ValueError("replace(error=): a request has no error code; use answer(error=) to respond with one")
         return self._act(Action("replace", content=_content(content, error, self.direction)))
 
     def answer(self, content: Content = None, *, error: int | None = None) -> Rule:
-        """Respond to the request without the broker, with a message, the bytes of a body, the result of a function of
-        the exchange, or a response with `error` for each topic, partition, key that the request names."""
+        """Respond to the request without the broker.
+
+        content: a message, the bytes of a body, or a function of the exchange that returns one of them.
+        error:   this code for each topic, partition or key that the request names.
+
+        Raise ValueError unless exactly one of them is given, and for the selection of a response.
+        """
         if self.direction != "request":
             raise ValueError("answer(): the broker has responded already; use replace() to send another response")
         return self._act(Action("answer", content=_content(content, error, self.direction)))
