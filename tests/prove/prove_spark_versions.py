@@ -53,7 +53,7 @@ SOURCE_CALLS = (
     *("read_files", "read_files_filtered", "create_table", "read_topic", "stream_topic"),
     *("write_topic", "stream_to_topic"),
 )
-#: Version -> the calls that it lacks, with a part of the error; docs/spark.md has them in a table.
+#: Version -> the calls that it lacks, with a part of the error; docs/spark-operations.md has them in a table.
 DIFFERENCES: dict[str, dict[str, str]] = {
     "3.5": dict.fromkeys(SOURCE_CALLS, NO_SOURCE) | {"stream_map_batches": "needs Spark 4.0 or newer"},
     "4.0": {"read_files_filtered": NO_PUSHDOWN, "stream_to_topic": NO_STREAM_WRITE},

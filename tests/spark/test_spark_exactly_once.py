@@ -104,7 +104,7 @@ def test_each_batch_is_written_once(cluster: TransactionCluster, job: SinkQuery)
 
 
 def test_the_example_of_the_documentation_runs(cluster: TransactionCluster, job: SinkQuery) -> None:
-    page = (Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parent.parent.parent / "docs" / "spark-writing.md").read_text(encoding="utf-8")
     (example,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "exactly_once(df" in text)
     topic = cluster.kafka.create_topic(partitions=2)
     for name, ours in (

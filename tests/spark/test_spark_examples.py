@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/ and the examples of docs/spark.md on topics, run on a real Apache Kafka and a local Spark."""
+"""examples/ and the examples of docs/spark-reading.md on topics, run on a real Apache Kafka and a local Spark."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def test_the_examples_of_the_page(
     spark: SparkSession, apache_kafka: ApacheKafka, payments: str, tmp_path: Path
 ) -> None:
     """Of the sections on topics, in their order; folders are temporary ones."""
-    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "spark-reading.md").read_text(encoding="utf-8")
     begin, end = (
         page.index("from kcodec.spark import map_batches\n"),
-        page.index("If workers raise `ModuleNotFoundError`"),
+        page.index("## Continue a query"),
     )
     blocks = re.findall(r"^```python\n(.*?)^```", "```python\n" + page[begin:end], re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3
@@ -84,7 +84,7 @@ def test_the_examples_of_the_page(
             '"orders"', repr(payments)
         )
         text = text.replace('"/', f'"{tmp_path}/')
-        exec(compile(text, "docs/spark.md", "exec"), names)
+        exec(compile(text, "docs/spark-reading.md", "exec"), names)
     assert names["found"].count() == names["landing"].rows == 100
     assert spark.read.parquet(f"{tmp_path}/data/lengths").count() == 100
     assert names["landings"](tmp_path / "data" / "orders") == [names["landing"]]

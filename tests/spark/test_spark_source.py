@@ -201,7 +201,7 @@ def test_offsets_and_timestamps_bound_the_read(spark: SparkSession) -> None:
             "offset 10 is greater than the end offset 5 for txn-mixed-0",
         ),
         ({"subscribe": "txn-mixed"}, "option 'subscribe' of Spark's Kafka source has no meaning here"),
-        ({"kafka.bootstrap.servers": "x:9092"}, "no broker is asked"),
+        ({"kafka.bootstrap.servers": "x:9092"}, "no broker is contacted"),
         ({"includeHeader": "true"}, "did you mean 'includeHeaders'"),
     ],
 )

@@ -96,7 +96,7 @@ def finished(query: StreamingQuery) -> list[Any]:
 
 
 def lag(progress: Any) -> int:
-    """As docs/spark.md has it."""
+    """As docs/spark-operations.md has it."""
     source = progress["sources"][0]
     ends, latest = (json.loads(source[name]) for name in ("endOffset", "latestOffset"))
     return sum(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers whose Python lacks kcodec or has another version: each error names the remedy, or docs/spark.md has it."""
+"""Workers whose Python lacks kcodec or has another version: errors or docs/spark-operations.md name the remedy."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_a_worker_without_kcodec_names_its_python(
 def test_the_docs_have_the_error_of_a_missing_source(errors: dict[str, str]) -> None:
     """It is Spark's own, and Spark does not call anything of kcodec's before it."""
     (text,) = re.findall(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: kcodec\.", errors["load"])
+    assert text in (ROOT / "docs" / "spark-operations.md").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
-    assert text in page
     assert "PYSPARK_PYTHON" in page.partition("```python")[2].partition("```")[0]
 
 

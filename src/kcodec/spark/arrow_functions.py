@@ -34,21 +34,21 @@ def decode_in_arrow(
     partition: int | None = None,
     **decode_options: Any,
 ) -> DataFrame:
-    """The records in the bytes or files of a DataFrame, as a DataFrame; lazy.
+    """Return the records in the bytes or files of a DataFrame as a DataFrame; lazy.
 
-    column: a binary column; each cell is one record set (a Fetch answer's records, a small segment), settled by itself.
-            Cells that are NULL give no rows. Neither column nor paths means ``column="value"``.
+    column: a binary column; each cell is one record set (the records of a Fetch response, a small segment) with its own
+            transactions. Cells that are NULL give no rows. Neither column nor paths means ``column="value"``.
     paths:  a string column of ``.log`` files and partition directories that every executor sees. Under read_committed
-            they are collected and settled per partition directory on the driver now, by headers only; the task that
-            has a path decodes it. Under read_uncommitted nothing is settled and the driver looks at nothing.
+            the driver collects them now and finds the outcomes of their transactions by directory, from headers only;
+            the task that has a path decodes it. Under read_uncommitted the driver reads no file.
     topic, partition: the columns of these names; for files, where the directory's name does not tell.
     decode_options: those of ``kcodec.decode``: isolation_level, start_offset, end_offset, on_error, check_crcs, limits
             (for cells also aborted_transactions, last_stable_offset, control_records, threads); columns: names of the
             result's columns in Spark's spelling or kcodec's, in their order; without columns those of Spark's own
             Kafka source, to which include_headers=True and include_batch_meta=True add theirs.
 
-    A damaged batch fails the task with the error's text; ``on_error="skip"`` goes on behind it and logs how many were
-    skipped (logger ``kcodec.spark``). ValueError for an option or a column that there is not.
+    A corrupt batch fails the task with its error; ``on_error="skip"`` continues after it and logs the number of
+    skipped batches (logger ``kcodec.spark``). Raise ValueError for an unknown option or column.
     """
     if column is not None and paths is not None:
         raise ValueError("column and paths exclude each other: bytes come from cells or from files")
@@ -78,8 +78,8 @@ def decode_partition(
 ) -> Iterator[tuple[Any, ...]]:
     """For ``rdd.mapPartitions``: record sets or paths in, one tuple a record out, in Spark's column order.
 
-    Each item, bytes or the path of a ``.log`` file, is settled by itself: a transaction whose end marker lies in
-    another file is undecided. Options are those of ``decode_in_arrow``; a timestamp is an aware datetime, headers a
+    Each item, bytes or the path of a ``.log`` file, is read by itself: a transaction whose end marker is in
+    another file counts as open. Options are those of ``decode_in_arrow``; a timestamp is an aware datetime, headers a
     list of (name, value) or None.
 
     Its cost: a Python object for every field. Rows made into a DataFrame this way take 5 to 10 times as long as by
@@ -137,16 +137,16 @@ def _reader_of_files(
     df: DataFrame, paths: str, reading: ranges.RangeOptions, topic: str | None, partition: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What mapInArrow runs over the column of paths."""
-    settled: dict[str, tuple[ranges.FileRange, ...]] = {}
+    planned: dict[str, tuple[ranges.FileRange, ...]] = {}
     if reading.isolation_level == "read_committed":
         named = [row[0] for row in df.select(paths).distinct().collect() if row[0] is not None]
-        settled = ranges.plan_paths(named, reading, topic, partition)
+        planned = ranges.plan_paths(named, reading, topic, partition)
 
     def read_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path in batch.column(0).to_pylist():
-                if path in settled:
-                    yield from ranges.read_ranges(settled[path], reading)
+                if path in planned:
+                    yield from ranges.read_ranges(planned[path], reading)
                 elif path is not None:
                     yield from ranges.read_alone(path, reading, topic, partition)
 

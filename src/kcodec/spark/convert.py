@@ -157,7 +157,7 @@ def log_counts(
 
 
 def log_task(place: str, counts: Counts, size: int, lost: int = 0) -> None:
-    """Log what a task has read in one line of ``name=value``; docs/spark.md lists the names."""
+    """Log what a task has read in one line of ``name=value``; docs/spark-operations.md lists the names."""
     fields = {
         "ranges": place,
         "records": counts.records,

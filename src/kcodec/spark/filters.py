@@ -21,7 +21,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Pruning:
-    """Bounds on what can pass the filters; None where there is none.
+    """Bounds on what can pass the filters; None if there is no bound.
 
     start_offset, end_offset: records in [start_offset, end_offset).
     min_timestamp:            records of this timestamp or a later one, in milliseconds.

@@ -2,8 +2,8 @@
 """The options of ``spark.read.format("kcodec")``, parsed and checked before anything is read.
 
 Names and meanings are those of Spark's own Kafka source (``KafkaSourceProvider``) where it has them; names are
-case-insensitive, as everywhere in Spark. What that source owns and files cannot honour is an error that says why, and
-so is a name nobody knows: an option that is silently ignored is a wrong answer later.
+case-insensitive, as everywhere in Spark. What that source owns and files cannot honor is an error that says why, and
+so is an unknown name: an option that is silently ignored would give a wrong result later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OUR_OPTIONS = (
 RENAMED = {"verifyCrc": "checkCrcs"}
 BY_FOLDED_NAME = {name.lower(): name for name in (*OUR_OPTIONS, *RENAMED)}
 NAMED_BY_PATH = "topics and partitions are named by the path"
-NO_BROKER = "files are read, no broker is asked"
+NO_BROKER = "files are read, no broker is contacted"
 # Every option of Spark's own source that this one does not honour, with the reason.
 FOREIGN_OPTIONS = {
     "subscribe": NAMED_BY_PATH,
@@ -47,7 +47,7 @@ FOREIGN_OPTIONS = {
     "kafkaConsumer.pollTimeoutMs": NO_BROKER,
     "fetchOffset.numRetries": NO_BROKER,
     "fetchOffset.retryIntervalMs": NO_BROKER,
-    "maxRecordsPerPartition": "splits lie at batch boundaries: use minPartitions or splitBytes",
+    "maxRecordsPerPartition": "files are split at batch boundaries: use minPartitions or splitBytes",
 }
 # Options of a streaming read: a batch read of Spark's own source accepts them with a warning.
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what a user names (a segment, a partition directory, a folder of them, a glob) to partitions to be read.
 
-Segments of one directory belong to one partition and are settled together, whichever of them were named: whether a
-transaction was committed may stand in a segment that was not.
+Segments of one directory belong to one partition and are planned together, whichever of them were named: the marker
+of a transaction may be in a segment that was not named.
 """
 
 from __future__ import annotations

@@ -90,15 +90,15 @@ def plan_paths(
     paths: Iterable[str], reading: RangeOptions, topic: str | None, partition: int | None
 ) -> dict[str, tuple[FileRange, ...]]:
     """The ranges of each path, a segment or a partition directory; the transactions of each partition are read once."""
-    settled: dict[str, list[FileRange]] = {}
+    opened: dict[str, list[FileRange]] = {}
     planned: dict[str, tuple[FileRange, ...]] = {}
     for path in paths:
         wanted: list[FileRange] = []
         for found in find_partitions([path]):
-            if found.path not in settled:
+            if found.path not in opened:
                 log, bounds = _open(found.path, reading, topic, partition), (reading.start_offset, reading.end_offset)
-                settled[found.path] = list(_cut(log, reading, *bounds, DEFAULT_SPLIT_BYTES))
-            wanted += _in_segments(settled[found.path], found)
+                opened[found.path] = list(_cut(log, reading, *bounds, DEFAULT_SPLIT_BYTES))
+            wanted += _in_segments(opened[found.path], found)
         planned[path] = tuple(wanted)
     return planned
 
@@ -296,9 +296,9 @@ def _cut_by_index(
 
 
 def _needs_no_walk(log: logs.Log, reading: RangeOptions, split_bytes: int) -> bool:
-    """Whether there is one segment, small enough, nothing is to be settled, and a torn tail shows by its CRC."""
-    is_settled = reading.isolation_level == "read_uncommitted" and reading.check_crcs
-    return is_settled and len(log.segments) == 1 and log.size_in_bytes <= split_bytes
+    """Whether one small segment is read without regard to transactions, with CRCs that reveal a torn tail."""
+    is_plain = reading.isolation_level == "read_uncommitted" and reading.check_crcs
+    return is_plain and len(log.segments) == 1 and log.size_in_bytes <= split_bytes
 
 
 def _in_segments(ranges: Iterable[FileRange], found: FoundPartition) -> Iterator[FileRange]:

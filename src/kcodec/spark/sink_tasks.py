@@ -321,7 +321,7 @@ def _closed(writer: TransactionWriter, error: Exception | None) -> Exception | N
 
 @dataclass(frozen=True)
 class TaskReport:
-    """Rows that a task was given, and the receipt of those that brokers acknowledged; or why there is none."""
+    """The rows of a task, and the receipt of those that brokers acknowledged; or the error that prevented it."""
 
     rows: int
     receipt: WriterReceipt | None

@@ -206,7 +206,7 @@ class StreamState(ABC):
         return "the query does not read the partition any more"
 
     def _log_batch(self, tasks: int, found: Iterable[OffsetRange], last: StreamOffsets) -> None:
-        """One line for each micro-batch; docs/spark.md has its fields."""
+        """One line for each micro-batch; docs/spark-operations.md has its fields."""
         latest = last if self._latest is None else self._latest
         lag = sum(max(offset - last.offsets.get(each, offset), 0) for each, offset in latest.offsets.items())
         fields = {"tasks": tasks, "offsets": sum(each.size for each in found), "lag": lag}

@@ -206,7 +206,7 @@ class TopicSource:
 
 
 def _read_options(name: str, value: Any) -> dict[str, Any]:
-    """An option of the client or of `kcodec.read_ranges`, by its name there; ValueError if there is none."""
+    """An option of the client or of `kcodec.read_ranges`, by its name there; ValueError if the name is unknown."""
     folded = name.lower()
     if folded in INSTEAD:
         raise ValueError(f"option {name!r} has no meaning here: {INSTEAD[folded]}")

@@ -35,7 +35,7 @@ BytesPerOffset = Callable[[planner.PartitionOffsets, planner.PartitionOffsets], 
 
 @dataclass(frozen=True)
 class TriggerLimits:
-    """The limits of a micro-batch; None where there is none. max_delay_ms: maximum wait for min_offsets."""
+    """The limits of a micro-batch; None is unlimited. max_delay_ms: maximum wait for min_offsets."""
 
     max_offsets: int | None = None
     min_offsets: int | None = None
