@@ -6,7 +6,7 @@ used: it has no signatures for the classes of the compiled core, whose stub `_fa
 docstrings, which are plain text, as reStructuredText.
 
 An entry is a public function, class, exception or constant. `Entry.lacks()` names what a reader would miss in it.
-tests/project/test_reference.py fails for every gap that is not in tests/lint/reference_gaps.txt, which this program
+tests/project/test_api_reference.py fails for every gap that is not in tests/lint/reference_gaps.txt, which this program
 writes: python tools/api_reference.py > tests/lint/reference_gaps.txt
 """
 

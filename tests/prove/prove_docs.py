@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import build_docs
-from fastapi.testclient import TestClient  # type: ignore[import-not-found,unused-ignore]
 
 from kcodec.testing.kafka import ApacheKafka
 
@@ -38,6 +37,8 @@ def site_problems(output: Path) -> list[str]:
 
 def fastapi_problems() -> list[str]:
     """Run the program of the page on FastAPI, and return what is wrong with its responses."""
+    from fastapi.testclient import TestClient  # type: ignore[import-not-found,unused-ignore]
+
     text = (DOCS / "how-to" / "fastapi.md").read_text(encoding="utf-8")
     first, _second = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     with ApacheKafka() as kafka:
