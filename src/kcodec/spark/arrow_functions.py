@@ -36,6 +36,7 @@ def decode_in_arrow(
 ) -> DataFrame:
     """Return the records in the bytes or files of a DataFrame as a DataFrame; lazy.
 
+    df:     a DataFrame with the bytes, or with the paths of files.
     column: a binary column; each cell is one record set (the records of a Fetch response, a small segment) with its own
             transactions. Cells that are NULL give no rows. Neither column nor paths means ``column="value"``.
     paths:  a string column of ``.log`` files and partition directories that every executor sees. Under read_committed
@@ -78,7 +79,7 @@ def decode_partition(
 ) -> Iterator[tuple[Any, ...]]:
     """For ``rdd.mapPartitions``: record sets or paths in, one tuple a record out, in Spark's column order.
 
-    Each item, bytes or the path of a ``.log`` file, is read by itself: a transaction whose end marker is in
+    iterator: bytes or paths of ``.log`` files. Each item is read by itself: a transaction whose end marker is in
     another file counts as open. Options are those of ``decode_in_arrow``; a timestamp is an aware datetime, headers a
     list of (name, value) or None.
 

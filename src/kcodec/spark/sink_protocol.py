@@ -127,7 +127,11 @@ class SinkProgress:
 
 @dataclass(frozen=True)
 class SinkResult:
-    """What became of a batch. is_skipped: it was committed before, and nothing was written; rows: those of it."""
+    """The outcome of a batch.
+
+    application: name of the sink. batch: number of the batch, or the version of a batch job. rows: number of its rows.
+    is_skipped: True if it was committed before, so that nothing was written now.
+    """
 
     application: str
     batch: int
