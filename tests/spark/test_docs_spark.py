@@ -67,10 +67,8 @@ def test_the_examples_of_the_spark_pages_run(
         for number in range(4):
             producer.send(orders, b"%d" % number, partition=number % 2)
     copy = apache_kafka.create_topic(partitions=2)
-    files = kcodec.open(log_folder / "orders-0")
     names: dict[str, Any] = {"spark": spark, "record_set": (log_folder / "orders-0" / f"{0:020}.log").read_bytes()}
     names["df"] = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
-    assert files.topic == "orders"
     replaced = {
         '"localhost:9092"': repr(servers),
         "'localhost:9092'": f"'{servers}'",
@@ -94,14 +92,14 @@ def test_the_examples_of_the_spark_pages_run(
                 example = example.replace(text, ours)
             exec(compile(example, f"{page}, example {number}", "exec"), names)
     finally:
-        for query in spark.streams.active:
-            query.stop()
+        for active in spark.streams.active:
+            active.stop()
         spark.sql("DROP TABLE IF EXISTS orders_of_kafka")
     if page == "spark.md":
         assert names["landing"].rows == names["orders"].count() == 4
         assert spark.read.parquet(f"{tmp_path}/data/order-values").count() == 4
-        copied = spark.read.format("kcodec").option("kafka.bootstrap.servers", servers)
-        copied = copied.option("kafka.isolation.level", "read_committed").option("subscribe", copy).load()
+        reader = spark.read.format("kcodec").option("kafka.bootstrap.servers", servers)
+        copied = reader.option("kafka.isolation.level", "read_committed").option("subscribe", copy).load()
         assert sorted(bytes(row.value) for row in copied.collect()) == [b"0", b"1", b"2", b"3"]
     elif page == "spark-reading.md":
         assert names["found"].count() == names["landing"].rows == 4

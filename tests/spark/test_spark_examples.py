@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/ and the examples of docs/spark-reading.md on topics, run on a real Apache Kafka and a local Spark."""
+"""examples/, run on a real Apache Kafka and a local Spark."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -64,27 +63,3 @@ def test_a_model_scores_every_record(spark: SparkSession, apache_kafka: ApacheKa
     assert sorted(numbers) == list(range(100))
     features = np.array([[number * 2.5, number % 24] for number in numbers])
     assert np.allclose([row.score for row in rows], 1 / (1 + np.exp(-(features @ [0.02, -0.3] - 1.0))))
-
-
-def test_the_examples_of_the_page(
-    spark: SparkSession, apache_kafka: ApacheKafka, payments: str, tmp_path: Path
-) -> None:
-    """Of the sections on topics, in their order; folders are temporary ones."""
-    page = (ROOT / "docs" / "spark-reading.md").read_text(encoding="utf-8")
-    begin, end = (
-        page.index("from kcodec.spark import map_batches\n"),
-        page.index("## Continue a query"),
-    )
-    blocks = re.findall(r"^```python\n(.*?)^```", "```python\n" + page[begin:end], re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
-    names: dict[str, Any] = {"spark": spark}
-    imports = "import pyarrow as pa\nimport pyarrow.compute as pc\n"
-    for block in (imports, *blocks):
-        text = block.replace('"localhost:9092"', repr(apache_kafka.bootstrap_servers)).replace(
-            '"orders"', repr(payments)
-        )
-        text = text.replace('"/', f'"{tmp_path}/')
-        exec(compile(text, "docs/spark-reading.md", "exec"), names)
-    assert names["found"].count() == names["landing"].rows == 100
-    assert spark.read.parquet(f"{tmp_path}/data/lengths").count() == 100
-    assert names["landings"](tmp_path / "data" / "orders") == [names["landing"]]
