@@ -478,7 +478,7 @@ def test_an_interrupt_in_the_callback_ends_the_query(job: SinkQuery, kind: type[
 
     def interrupted(partitions: int) -> Any:
         asked.append(partitions)
-        if len(asked) > 2:
+        if len(asked) > 1:
             raise kind
         return functions.lit(0)
 

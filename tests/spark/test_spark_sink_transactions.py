@@ -16,7 +16,7 @@ from transaction_cluster import TransactionCluster
 from kcodec import OffsetAndMetadata, TopicPartition, partition_for
 from kcodec.client import Admin, TransactionHandle, TransactionWriter, WriterReceipt
 from kcodec.errors import BufferFullError, KcodecError, ProducerFencedError, TransactionTimedOutError
-from kcodec.spark import CheckpointMismatchError, ExactlyOnceError
+from kcodec.spark import CheckpointMismatchError, ExactlyOnceError, sink_tasks
 from kcodec.spark.sink_protocol import VERSIONS, Batch, SinkProgress, is_committed, progress_of
 from kcodec.spark.sink_tasks import CELL_BYTES, RowPacker, TaskReport, TaskWriter, receipts_of, salts_for, spark_hash
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
@@ -86,7 +86,7 @@ def test_rows_are_packed_by_partition() -> None:
     arrays = [pa.array(keys, pa.string()), pa.array(values), pa.array(given, pa.int32())]
     batch = pa.record_batch(arrays, names=["key", "value", "partition"])
     packed = RowPacker("t", 4, by_key=True).pack([batch.slice(0, 300), batch.slice(300)], turn=0)
-    assert max(len(cell) for cell in packed["cell"].to_pylist()) < 2 * CELL_BYTES
+    assert max(packed["size"].to_pylist()) < 2 * CELL_BYTES
     writer = TaskWriter(TransactionHandle("a", 1, 0, 2), "t", 4, 1, {})
     found = {each.partition: table for each, table in writer.tables(packed)}
     for partition, table in found.items():
@@ -98,6 +98,19 @@ def test_rows_are_packed_by_partition() -> None:
     assert sum(map(len, found.values())) == 1000
     in_turn = sum(keys[int(value)] is None for value in found[0]["value"].to_pylist())
     assert 30 < in_turn < 60
+
+
+def test_cells_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed cells may be many times larger in memory, so a task does not decompress all that Spark gives it."""
+    values = [b"%04d" % number * 250 for number in range(1000)]
+    batch = pa.record_batch([pa.array(values), pa.array([1] * 1000, pa.int32())], names=["value", "partition"])
+    packed = RowPacker("t", 4, by_key=False).pack([batch], turn=0)
+    assert packed["cell"].nbytes < sum(packed["size"].to_pylist()) / 2
+    monkeypatch.setattr(sink_tasks, "WRITE_BYTES", 100_000)
+    tables = [table for _, table in TaskWriter(TransactionHandle("a", 1, 0, 2), "t", 4, 1, {}).tables(packed)]
+    assert len(tables) > 5
+    assert max(table.nbytes for table in tables) < 100_000 + 2 * CELL_BYTES
+    assert [value for table in tables for value in table["value"].to_pylist()] == values
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def write_version(df: Any, sink: BatchSink, version: int) -> SinkResult:
         raise ValueError("version= is for a DataFrame that is not streaming: a query counts its batches itself")
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < (1 << 63) - 1:
         raise ValueError(f"version must be an int from 0 to {(1 << 63) - 2}, got {version!r}")
+    sink.check(frame)
     try:
         return sink.write(frame, Batch(VERSIONS, version))
     finally:
@@ -115,8 +116,9 @@ class BatchSink:
         self._partitions_per_task = partitions_per_task
         self._options = options
 
-    def check(self, df: DataFrame) -> SinkColumns:
-        """Return where the columns are in a DataFrame. Raise ValueError or TypeError if it cannot be written."""
+    def check(self, df: DataFrame) -> None:
+        """Raise ValueError or TypeError if a DataFrame cannot be written. Spark analyzes a plan for it, so a query does
+        it once."""
         columns = SinkColumns.of(df.schema, self._topic)
         by_column = isinstance(self._partitioner, str) and self._partitioner == "column"
         if by_column and "partition" not in dict(columns.positions):
@@ -127,11 +129,10 @@ class BatchSink:
                 "spark.dynamicAllocation.enabled is true: the tasks of a batch run in a barrier stage, which Spark "
                 "does not support with dynamic allocation (SPARK-24942); turn it off for this application"
             )
-        return columns
 
     def write(self, df: DataFrame, batch: Batch) -> SinkResult:
-        """Write a batch, unless it was committed before."""
-        columns = self.check(df)
+        """Write a batch, unless it was committed before. `check` has accepted its columns."""
+        columns = SinkColumns.of(df.schema, self._topic)
 
         def run(handle: TransactionHandle, partitions: int) -> list[WriterReceipt]:
             tasks = tasks_for(df, partitions, self._partitions_per_task)
