@@ -44,9 +44,9 @@ class Reader:
         return [(kind, names.sub(lambda one: self.own(one[1]), text)) for kind, text in found]
 
     def do(self, page: str) -> None:
-        """Run the Python blocks, and of the shell blocks what `kcodec` does."""
+        """Run the Python blocks without Spark, and of the shell blocks what `kcodec topics` does."""
         for kind, text in self.blocks(page):
-            if kind == "python" and "pyspark" not in text:
+            if kind == "python" and "spark." not in text:
                 exec(compile(text, page, "exec"), {"__name__": "__main__"})
             for line in text.splitlines() if kind == "sh" else ():
                 if line.startswith("kcodec topics"):
@@ -68,7 +68,7 @@ class Reader:
 def test_get_started(
     apache_kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first message, transaction, session and DataFrame; the Spark example is in tests/spark/test_docs_spark.py."""
+    """The first message, transaction, session and DataFrame; the Spark examples are run in tests/spark."""
     reader = Reader(apache_kafka, monkeypatch)
     reader.do("get-started/first-message.md")
     assert "read: b'first' b'hello'" in capsys.readouterr().out
