@@ -165,7 +165,8 @@ class Contestants:
     """Both sides of each part: functions that do the work once, and return the number of rows that they have read."""
 
     def __init__(self, spark: SparkSession, topic: Topic, tasks: int, folder: Path) -> None:
-        self.spark, self.topic, self.folder, self.number = spark, topic, folder, 0
+        self.spark, self.topic, self.folder = spark, topic, folder
+        self.used: Path | None = None
         self.files_bytes: dict[str, int] = {}
         self.common = {
             "kafka.bootstrap.servers": topic.servers,
@@ -246,11 +247,11 @@ class Contestants:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """A folder of one run; removing it is not measured on either side, as it is removed with the next one."""
-        self.number += 1
-        shutil.rmtree(self.folder / str(self.number - 1), ignore_errors=True)
-        path = self.folder / str(self.number)
-        path.mkdir(parents=True)
-        yield path
+        if self.used is not None:
+            shutil.rmtree(self.used, ignore_errors=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.used = Path(tempfile.mkdtemp(dir=self.folder))
+        yield self.used
 
 
 class ProcessorTime:

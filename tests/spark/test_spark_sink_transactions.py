@@ -257,11 +257,11 @@ def test_a_late_writer_of_a_failed_attempt_is_fenced(sink: Sink) -> None:
 
 
 def test_two_timeouts_in_a_row_stop_a_batch(sink: Sink) -> None:
-    transactions = sink.transactions(transaction_timeout_ms=300, attempts=9)
-    transactions.write(Batch("q", 0), sink.tasks(b"0", lambda run: time.sleep(0.8 * (run == 1))))
+    transactions = sink.transactions(transaction_timeout_ms=1000, attempts=9)
+    transactions.write(Batch("q", 0), sink.tasks(b"0", lambda run: time.sleep(1.6 * (run == 1))))
     assert sink.runs == 2
-    with pytest.raises(TransactionTimedOutError, match="transaction_timeout_ms=300 2 times in a row") as caught:
-        transactions.write(Batch("q", 1), sink.tasks(b"1", lambda run: time.sleep(0.8)))
+    with pytest.raises(TransactionTimedOutError, match="transaction_timeout_ms=1000 2 times in a row") as caught:
+        transactions.write(Batch("q", 1), sink.tasks(b"1", lambda run: time.sleep(1.6)))
     assert caught.value.remedy == "stop"
     assert sink.runs == 4
     assert sink.committed() == [[b"0"]] * PARTITIONS

@@ -274,7 +274,7 @@ def test_a_broker_that_goes_away_ends_the_query_in_time(
         wait_until(lambda query=query: any(one["numInputRows"] for one in query.recentProgress))  # type: ignore[misc]
     kafka.kill()
     begun = time.monotonic()
-    with pytest.raises(PySparkException, match="not done within 4 s"):
+    with pytest.raises(PySparkException, match="not finished within 4 s"):
         queries[0].awaitTermination(60)
     queries[1].stop()
     with pytest.raises(PySparkException, match=kafka.bootstrap_servers):

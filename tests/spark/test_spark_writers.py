@@ -250,7 +250,10 @@ def test_one_producer_serves_the_tasks_of_a_process(
 @pytest.mark.parametrize(
     ("batch", "text"),
     [
-        ({"value": [b"a", b"b"], "partition": pa.array([0, 7], "int32")}, r"row 301, topic '.*': partition 7 is not"),
+        (
+            {"value": [b"a", b"b"], "partition": pa.array([0, 7], "int32")},
+            r"row 301, topic '.*': partition 7 does not exist",
+        ),
         (
             {"value": [b"a", b"x" * 2_000_000]},
             r"row 301, topic '.*': the record takes 2000\d+ bytes, above max",
