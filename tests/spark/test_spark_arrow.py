@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from golden_data import fetched, same_bytes
+from log_messages import messages
 from pyspark.errors import PySparkException
 from spark_truth import batch_positions, by_partition, consumed, differences, golden, write_log
 
@@ -171,7 +172,7 @@ def test_what_was_not_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level("WARNING", logger="kcodec.spark"):
             rows = list(decode_partition([bytes(data)], on_error=on_error))
         assert rows
-        assert text in caplog.text
+        assert text in messages(caplog)
 
 
 def test_decode_partition_checks_its_options() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from log_messages import messages
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions
 from sink_queries import SinkQuery, failing, once, wait_until
@@ -260,7 +261,7 @@ def test_a_query_ends_after_its_attempts(
         pytest.raises(Exception, match=r"KeyError: 'of the user'[\s\S]*attempt 2 of 2; nothing of it is visible"),
     ):
         job.run(failing(flag, fail), attempts=2)
-    assert caplog.text.count("attempt 1 of batch 0 failed and is repeated") == 1
+    assert messages(caplog).count("attempt 1 of batch 0 failed and is repeated") == 1
     assert committed(cluster, job) == []
     job.run()
     assert committed(cluster, job) == sorted(rows)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from golden_data import Partition
+from log_messages import messages
 from pyspark.errors import PySparkException
 from spark_truth import consumed, golden
 
@@ -195,7 +196,7 @@ def test_deleted_segments_are_lost_data(copied: Path, caplog: pytest.LogCaptureF
     assert rows == {
         place: value for place, value in truth(golden("txn-mixed-0"), LEVELS[0]).items() if place[1] >= begin
     }
-    assert "cannot be read" in caplog.text
+    assert "cannot be read" in messages(caplog)
 
 
 def test_a_truncated_log_is_lost_data(copied: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -207,7 +208,7 @@ def test_a_truncated_log_is_lost_data(copied: Path, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING, "kcodec.spark"):
         lenient.run()
     assert lenient.position["txn-mixed"]["0"] == int(segments(copied)[-1].stem)
-    assert "the log ends at" in caplog.text
+    assert "the log ends at" in messages(caplog)
 
 
 def test_a_directory_of_another_topic_with_the_name(copied: Path) -> None:

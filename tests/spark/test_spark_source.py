@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from golden_data import Partition, partitions
 from golden_data import copies as copies_of
+from log_messages import messages
 from opened_logs import open_log
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions
@@ -338,7 +339,7 @@ def test_permissive_skips_corruption_and_logs_it(
     reader: Any = KcodecDataSource({"path": str(path), "mode": "permissive"}).reader(kcodec.spark.schema())
     with caplog.at_level(logging.WARNING, logger="kcodec.spark"):
         assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == len(expected)
-    assert "1 corrupt batches were skipped" in caplog.text
+    assert "1 corrupt batches were skipped" in messages(caplog)
 
 
 @pytest.mark.parametrize("split_bytes", ["134217728", "3000"])
@@ -380,7 +381,7 @@ def test_undecided_records_are_left_out_and_logged(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING, logger="kcodec.spark"):
         rows = sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
     assert rows == len(consumed(partition, "read_committed"))
-    assert "records of open transactions were left out" in caplog.text
+    assert "records of open transactions were left out" in messages(caplog)
 
 
 def test_the_module_spark_looks_for_imports_nothing_and_never_raises() -> None:
@@ -480,4 +481,4 @@ def test_options_of_a_stream_are_ignored_with_a_warning(caplog: pytest.LogCaptur
     options = {"path": path, "maxoffsetspertrigger": "10", "minOffsetsPerTrigger": "x", "maxTriggerDelay": "1s"}
     with caplog.at_level(logging.WARNING, logger="kcodec.spark"):
         assert offsets_read(options) == offsets_read({"path": path})
-    assert "option maxOffsetsPerTrigger is ignored in batch queries" in caplog.text
+    assert "option maxOffsetsPerTrigger is ignored in batch queries" in messages(caplog)

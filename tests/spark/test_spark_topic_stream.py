@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from log_messages import messages
 
 import kcodec
 from kcodec import OffsetRange, TopicPartition
@@ -206,7 +207,7 @@ def test_a_topic_that_was_created_again(streams: Streams, caplog: pytest.LogCapt
     end = lenient.latest_offset(start)
     with caplog.at_level(logging.WARNING, "kcodec.spark"):
         assert spans(lenient.ranges(start, end)) == [(0, 0, 3)]
-    assert f"{topic}-0: offsets from 5 on cannot be read: the topic was deleted and created again" in caplog.text
+    assert f"{topic}-0: offsets from 5 on cannot be read: the topic was deleted and created again" in messages(caplog)
     with pytest.raises(DataLossError, match="was deleted and created again"):
         streams.stream(topic).ranges(start, end)
 
@@ -221,7 +222,7 @@ def test_a_deleted_topic(streams: Streams, caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.WARNING, "kcodec.spark"):
         end = lenient.latest_offset(start)
     assert offsets(end) == {f"{kept}-0": 2, f"{gone}-0": 0}
-    assert f"{gone}-0: offset" in caplog.text
+    assert f"{gone}-0: offset" in messages(caplog)
     assert spans(lenient.ranges(start, end)) == [(0, 0, 2)]
     with pytest.raises(AdminError) as caught:
         streams.stream(f"{kept},{gone}").initial_offset()
@@ -266,7 +267,7 @@ def test_a_log_that_ends_below_the_checkpoint(streams: Streams, caplog: pytest.L
     assert offsets(end) == {f"{topic}-0": 5}
     with caplog.at_level(logging.WARNING, "kcodec.spark"):
         assert lenient.ranges(start, end) == []
-    assert f"{topic}-0: offsets 5 to 8 cannot be read" in caplog.text
+    assert f"{topic}-0: offsets 5 to 8 cannot be read" in messages(caplog)
 
 
 def test_deleted_records_fail_on_the_driver(streams: Streams) -> None:
@@ -311,7 +312,7 @@ def test_offsets_are_committed_for_lag_tools_only(streams: Streams, caplog: pyte
         consumer.poll(timeout=5)
         with caplog.at_level(logging.WARNING, "kcodec.spark"):
             stream.commit(end)
-    assert f"offsets were not committed for the group lag-{topic}" in caplog.text
+    assert f"offsets were not committed for the group lag-{topic}" in messages(caplog)
 
 
 def test_spark_before_4_2_passes_no_position(streams: Streams) -> None:
@@ -385,5 +386,5 @@ def test_offsets_that_a_task_misses_are_counted(streams: Streams, caplog: pytest
         list(strict.read(task))
     with caplog.at_level(logging.WARNING, "kcodec.spark"):
         assert sum(batch.num_rows for batch in lenient.read(task)) == 6
-    assert f'task ranges="{topic}-0 [0, 10)" records=6' in caplog.text
-    assert "lost_offsets=4" in caplog.text
+    assert f'task ranges="{topic}-0 [0, 10)" records=6' in messages(caplog)
+    assert "lost_offsets=4" in messages(caplog)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from log_messages import messages
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 from spark_source import JARS
@@ -327,9 +328,10 @@ def test_options_of_streams_are_ignored_in_batch_queries(
         source = TopicSource.of(options_of(servers, topic, maxOffsetsPerTrigger="5", **{"kafka.group.id": "g"}))
         rows = sum(batch.num_rows for batch in source.read(source.plan()))
     assert rows == 600
-    assert "option maxOffsetsPerTrigger is ignored in batch queries" in caplog.text
-    assert "option kafka.group.id is ignored in batch queries" in caplog.text
+    assert "option maxOffsetsPerTrigger is ignored in batch queries" in messages(caplog)
+    assert "option kafka.group.id is ignored in batch queries" in messages(caplog)
     line = next(record for record in caplog.records if record.getMessage().startswith("task "))
     fields = line.kcodec  # type: ignore[attr-defined]
     assert (fields["records"], fields["control"], fields["lost_offsets"]) == (600, 60, 0)
-    assert f"records=600 bytes={fields['bytes']} aborted=0 control=60 skipped_batches=0 lost_offsets=0" in caplog.text
+    counts = f"records=600 bytes={fields['bytes']} aborted=0 control=60 skipped_batches=0 lost_offsets=0"
+    assert counts in messages(caplog)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from log_messages import messages
 
 import kcodec
 from kcodec.errors import KcodecError
@@ -197,8 +198,8 @@ def test_commit_and_abort_log_and_touch_nothing(caplog: pytest.LogCaptureFixture
         writer.commit([writers.WrittenRows(3), writers.WrittenRows(4)])
         writer.abort([writers.WrittenRows(3), None])
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
-    assert "7 rows of 2 tasks are written" in caplog.text
-    assert "3 rows of 1 tasks that succeeded" in caplog.text
+    assert "7 rows of 2 tasks are written" in messages(caplog)
+    assert "3 rows of 1 tasks that succeeded" in messages(caplog)
 
 
 def test_modes_that_replace_rows_are_refused(spark: SparkSession) -> None:
