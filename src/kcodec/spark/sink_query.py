@@ -14,9 +14,10 @@ from kcodec.client import ClientOptions, TransactionHandle, WriterOptions, Write
 from kcodec.producer.options import take_options
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option
 from kcodec.spark.columns import suggestion
+from kcodec.spark.sink_cells import ENCODING, RowPacker
 from kcodec.spark.sink_columns import SinkColumns
 from kcodec.spark.sink_protocol import VERSIONS, Batch, ExactlyOnceError, SinkResult
-from kcodec.spark.sink_tasks import RowPacker, TaskReport, TaskWriter, receipts_of, routed, sink_frame, tasks_for
+from kcodec.spark.sink_tasks import TaskReport, TaskWriter, receipts_of, routed, sink_frame, tasks_for
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
 from kcodec.spark.workers import for_workers
 
@@ -71,9 +72,11 @@ def sink_of(
     checked_settings = SinkSettings(client=client, **settings)
     checked = {name: value for name, value in writing.items() if not name.startswith(SECURITY)}
     timeout = checked_settings.transaction_timeout_ms
-    take_options({**checked, "transactional_id": checked_settings.application, "transaction_timeout_ms": timeout})
+    identity = {"transactional_id": checked_settings.application, "transaction_timeout_ms": timeout}
+    producer, _ = take_options({**checked, **identity})
     transactions = SinkTransactions(checked_settings, is_cancelled)
-    return BatchSink(transactions, partitioner, partitions_per_task, writing)
+    encoding = {name: getattr(producer, name) for name in ENCODING}
+    return BatchSink(transactions, partitioner, partitions_per_task, writing, encoding)
 
 
 def query_writer(df: Any, sink: BatchSink) -> DataStreamWriter:
@@ -101,7 +104,7 @@ def write_version(df: Any, sink: BatchSink, version: int) -> SinkResult:
 
 
 class BatchSink:
-    """Writes batches of rows to one topic. options: of each TransactionWriter."""
+    """Writes batches of rows to one topic. options: of each TransactionWriter; encoding: of RowPacker."""
 
     def __init__(
         self,
@@ -109,17 +112,20 @@ class BatchSink:
         partitioner: Partitioner,
         partitions_per_task: int | None,
         options: dict[str, Any],
+        encoding: dict[str, Any],
     ) -> None:
         self.transactions = transactions
         self._topic = transactions.settings.topic
         self._partitioner = partitioner
         self._partitions_per_task = partitions_per_task
         self._options = options
+        self._encoding = encoding
+        self._columns: SinkColumns | None = None
 
     def check(self, df: DataFrame) -> None:
         """Raise ValueError or TypeError if a DataFrame cannot be written. Spark analyzes a plan for it, so a query does
-        it once."""
-        columns = SinkColumns.of(df.schema, self._topic)
+        it once; all batches of the query have these columns."""
+        columns = self._columns = SinkColumns.of(df.schema, self._topic)
         by_column = isinstance(self._partitioner, str) and self._partitioner == "column"
         if by_column and "partition" not in dict(columns.positions):
             raise ValueError('partitioner="column" needs a column partition (int); the data has none')
@@ -132,12 +138,12 @@ class BatchSink:
 
     def write(self, df: DataFrame, batch: Batch) -> SinkResult:
         """Write a batch, unless it was committed before. `check` has accepted its columns."""
-        columns = SinkColumns.of(df.schema, self._topic)
+        columns = self._columns or SinkColumns.of(df.schema, self._topic)
 
         def run(handle: TransactionHandle, partitions: int) -> list[WriterReceipt]:
             tasks = tasks_for(df, partitions, self._partitions_per_task)
             by_key = isinstance(self._partitioner, str) and self._partitioner == "key"
-            packer = RowPacker(self._topic, partitions, by_key)
+            packer = RowPacker(self._topic, partitions, by_key, self._encoding)
             given = sink_frame(df, columns, self._partitioner, partitions)
             cells = given.mapInArrow(for_workers(packer), RowPacker.SCHEMA)
             writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
