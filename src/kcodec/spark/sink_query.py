@@ -7,7 +7,8 @@ import hashlib
 import logging
 import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kcodec.client import ClientOptions, TransactionHandle, WriterOptions, WriterReceipt
@@ -47,6 +48,7 @@ CANCELLED = (
 #: regular expression that overflows the stack of its thread on the text of a Py4JJavaError, which has a Java trace.
 STOPPED = "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: java.lang.InterruptedException"
 QUERY_ID = "sql.streaming.queryId"
+ADAPTIVE = "spark.sql.adaptive.enabled"
 #: Seconds without a batch after which it is checked whether the query has ended.
 LOOK_SECONDS = 60.0
 
@@ -147,11 +149,30 @@ class BatchSink:
             given = sink_frame(df, columns, self._partitioner, partitions)
             cells = given.mapInArrow(for_workers(packer), RowPacker.SCHEMA)
             writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
-            rows = routed(cells, tasks).mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True).collect()
+            reporting = routed(cells, tasks).mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True)
+            with plain_plans(df, batch):
+                rows = reporting.collect()
             reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
             return receipts_of(reports, self._topic, partitions, tasks)
 
         return self.transactions.write(batch, run)
+
+
+@contextmanager
+def plain_plans(df: DataFrame, batch: Batch) -> Iterator[None]:
+    """Turn adaptive execution off for the job of a micro-batch. There is nothing in it to adapt, and planning it again
+    between its two stages takes 30 ms. Spark has planned the query itself before, and its session is a clone that
+    nothing else uses; that of a batch job is the user's, and is left alone."""
+    if batch.is_version:
+        yield
+        return
+    conf = df.sparkSession.conf
+    before = conf.get(ADAPTIVE)
+    conf.set(ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        conf.set(ADAPTIVE, str(before))
 
 
 class QueryCallback:
