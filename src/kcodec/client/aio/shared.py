@@ -40,8 +40,6 @@ from kcodec.transactions.offsets import check_group_metadata
 from kcodec.transactions.shared import HandleProducerId, abort_shared, begin_shared, commit_shared
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from kcodec.client.options import ClientOptions, WriterOptions
 
 T = TypeVar("T")
@@ -99,7 +97,7 @@ class _HandleProducer(Producer):
             for batch in table_batches(table, count, self._core.settings, now, framing, default)
         ]
 
-    async def send_encoded(self, topic: str, batch: Buffer, partition: int) -> TableDelivery:
+    async def send_encoded(self, topic: str, batch: bytes | bytearray | memoryview, partition: int) -> TableDelivery:
         """Send an encoded batch to a partition of the writer, as `TransactionWriter.send_encoded`."""
         if True:  # ASYNC
             self._start()
@@ -178,7 +176,9 @@ class TransactionWriter:
         whatever their keys. A row for a partition of another writer raises ValueError, and nothing is sent."""
         return await self._producer.send_arrow(topic, table, framing=framing)
 
-    async def send_encoded(self, topic: str, batch: Buffer, partition: int | None = None) -> TableDelivery:
+    async def send_encoded(
+        self, topic: str, batch: bytes | bytearray | memoryview, partition: int | None = None
+    ) -> TableDelivery:
         """Send one encoded record batch, for example one that `kcodec.encode` returned in another process, without
         decoding it. partition may be omitted if the writer has one partition of the topic.
 
