@@ -130,8 +130,8 @@ class ClientOptions(SecurityOptions, total=False):
     """Which addresses of a host name the client tries. The only value tries all addresses, one after the other. Java's
     other value, for Kerberos, is not supported. (default: 'use_all_dns_ips')"""
     max_response_bytes: int
-    """Maximum size of a response. The client refuses a larger response. (The limit of brokers for requests is
-    `socket.request.max.bytes`.) (default: 104857600; range: ≥ 1,024 bytes)"""
+    """Maximum size of a response. The client refuses a larger response. Brokers have the setting
+    `socket.request.max.bytes` for the same purpose. (default: 104857600; range: ≥ 1,024 bytes)"""
     max_pipelined_requests: int
     """Maximum number of requests without a response on a connection. Further requests wait in the client. (default: 64;
     range: ≥ 1)"""

@@ -113,8 +113,8 @@ class ClientConfig(OptionSet):
     """Which addresses of a host name the client tries. The only value tries all addresses, one after the other. Java's
     other value, for Kerberos, is not supported."""
     max_response_bytes: int = option(100 * 1024 * 1024, minimum=1024)
-    """Maximum size of a response. The client refuses a larger response. (The limit of brokers for requests is
-    `socket.request.max.bytes`.)"""
+    """Maximum size of a response. The client refuses a larger response. Brokers have the setting
+    `socket.request.max.bytes` for the same purpose."""
     max_pipelined_requests: int = option(64, minimum=1)
     """Maximum number of requests without a response on a connection. Further requests wait in the client."""
     security: Security = dataclasses.field(default_factory=lambda: Security.from_options({}))
