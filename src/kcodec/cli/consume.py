@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from kcodec.offsets import TopicPartition
 
 DESCRIPTION = (
-    "Prints records of a topic, from its beginning or from -o, until Ctrl-C, until -c records, or with -e until the "
-    "end of the topic. Format letters are kcat's. Records of aborted and open transactions are left out; -X "
-    "isolation.level=read_uncommitted shows them. With -G the command joins a consumer group, which assigns "
-    "partitions of the TOPICs and stores the offsets. Records of internal topics are decoded and printed as JSON."
+    "Prints records of a topic, from its beginning or from -o. The command ends with Ctrl-C, after -c records, or "
+    "with -e at the end of the topic. FORMAT has the same letters as in kcat. Records of aborted and open "
+    "transactions are left out; -X isolation.level=read_uncommitted shows them. With -G, the command joins a consumer "
+    "group, which assigns partitions of the TOPICs and stores the offsets. Records of internal topics are decoded and "
+    "printed as JSON."
 )
 EXAMPLES = (
     Example("the last ten, then new records", r"kcodec consume -b localhost:9092 -t orders -o -10 -K ': '"),

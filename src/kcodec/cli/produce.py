@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from kcodec.client import Producer
 
 DESCRIPTION = (
-    "Sends messages to a topic: the lines of stdin, each FILE as one message, or with -l the lines of a FILE. The "
-    "letters are kcat's. With -J the input is the output of kcodec cat -J, so that keys, values, headers, nulls and "
-    "timestamps can be copied to another topic. The command ends with status 0 after all in-sync replicas have "
-    "acknowledged every message; retries do not create duplicates. With --transactional-id read_committed consumers "
-    "see all of the input or none of it."
+    "Sends messages to a topic. Each line of stdin is a message, or each FILE, or with -l each line of a FILE. The "
+    "options have the same letters as in kcat. With -J, the input is the output of kcodec cat -J. Keys, values, "
+    "headers, nulls and timestamps can be copied to another topic in this way. The exit status is 0 if all in-sync "
+    "replicas have acknowledged every message. Retries do not create duplicates. With --transactional-id, "
+    "read_committed consumers see all of the input or none of it."
 )
 EXAMPLES = (
     Example("lines as key:value", "kcodec produce -b localhost:9092 -t orders -K : -l orders.txt"),

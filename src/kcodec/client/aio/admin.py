@@ -62,7 +62,7 @@ class Admin(ClientBase):
         self._context = CallContext(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Close the connections. Calls of other threads or tasks then fail with TransportError.
+        """Close the connections. Calls that other threads or tasks are making then fail.
 
         A second call has no effect.
         """
