@@ -41,10 +41,12 @@ def parser() -> Parser:
         "-o",
         "--offset",
         metavar="WHERE",
-        help="beginning, end, N, -N (the last N), s@TIME (from), e@TIME (to); can be given twice",
+        help="where to begin: beginning, end, N, -N (the last N), s@TIME; or where to end: e@TIME; can be given twice",
     )
     found.add_argument("-c", "--count", type=int, metavar="N", help="end after N records")
-    found.add_argument("-e", "--exit", action="store_true", help="end at the end of the log (always the case)")
+    found.add_argument(
+        "-e", "--exit", action="store_true", help="end at the end of the log, which the command always does"
+    )
     add_shape_options(found)
     found.add_argument("--follow", action="store_true", help="continue with appended records, until Ctrl-C or -c")
     add_log_options(found)

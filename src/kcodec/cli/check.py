@@ -38,7 +38,10 @@ def parser() -> Parser:
     found.add_argument("files", nargs="+", metavar="FILE", help="a file, partition directory or log directory")
     found.add_json()
     found.add_argument(
-        "--severity", choices=SEVERITIES, default="notice", help="lowest severity to print (default: %(default)s)"
+        "--severity",
+        choices=SEVERITIES,
+        default="notice",
+        help="print findings of this severity and above (default: %(default)s)",
     )
     return found
 

@@ -45,14 +45,18 @@ def parser() -> Parser:
         "-o",
         "--offset",
         metavar="WHERE",
-        help="beginning, end, stored, N, -N (the last N), s@TIME (from), e@TIME (to); can be given twice",
+        help="where to begin: beginning, end, stored, N, -N (the last N), s@TIME; or where to end: e@TIME; can be "
+        "given twice",
     )
     found.add_argument("-c", "--count", type=int, metavar="N", help="end after N records")
     found.add_argument("-e", "--exit", action="store_true", help="end at the end of the topic")
     add_shape_options(found)
     found.add_argument("-q", "--quiet", action="store_true", help="print only errors on stderr")
     found.add_argument(
-        "-u", "--unbuffered", action="store_true", help="write each batch immediately (always the case without -e)"
+        "-u",
+        "--unbuffered",
+        action="store_true",
+        help="write each batch immediately, as the command always does without -e",
     )
     found.add_argument("-G", "--group", metavar="GROUP", help="join this consumer group, which stores the offsets")
     add_on_error(found, ("raise", "skip"), "end with exit status 1 (raise), or continue after it (skip)")

@@ -42,8 +42,8 @@ def parser() -> Parser:
         "files", nargs="*", metavar="FILE", help="each file is one message (with -l: one file, each line a message)"
     )
     add_broker_options(found)
-    found.add_argument("-t", "--topic", metavar="TOPIC", help="the topic; with -J a line can name its own")
-    found.add_argument("-p", "--partition", type=int, metavar="N", help="the partition (default: selected by the key)")
+    found.add_argument("-t", "--topic", metavar="TOPIC", help="the topic; with -J, a line can name another topic")
+    found.add_argument("-p", "--partition", type=int, metavar="N", help="the partition (default: the key decides)")
     found.add_argument("-l", "--lines", action="store_true", help="each line of FILE is a message")
     shape = found.add_mutually_exclusive_group()
     shape.add_argument("-J", "--json", action="store_true", help="JSON lines, as written by kcodec cat -J")
@@ -59,7 +59,7 @@ def parser() -> Parser:
         metavar="NAME=VALUE",
         help="header of all messages, before their own; can be repeated",
     )
-    found.add_argument("-Z", "--null", action="store_true", help="send an empty value, or key, as null")
+    found.add_argument("-Z", "--null", action="store_true", help="send an empty key or value as null")
     found.add_argument(
         "-z", "--compression", choices=CODECS, default="none", help="codec of the batches (default: none)"
     )

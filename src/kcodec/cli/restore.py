@@ -63,7 +63,7 @@ def parser() -> Parser:
         "--create", action="store_true", help="create missing topics, with the number of partitions of the source"
     )
     found.add_argument(
-        "--partitions", type=int, metavar="N", help="--create: number of partitions, if it must be larger"
+        "--partitions", type=int, metavar="N", help="--create: minimum number of partitions of a new topic"
     )
     found.add_argument(
         "--replication-factor", type=int, metavar="N", help="--create: replication factor (default: the broker's)"

@@ -60,7 +60,7 @@ def parser() -> Parser:
         metavar="STATE",
         help="list: only this state: open, committed or aborted; with -b Ongoing ...",
     )
-    found.add_argument("--now", metavar="TIME", help="the time that ages are relative to (default: now)")
+    found.add_argument("--now", metavar="TIME", help="compute ages for this time (default: now)")
     found.add_argument(
         "--width",
         type=int,
