@@ -96,8 +96,7 @@ class ClientOptions(SecurityOptions, total=False):
     request_timeout_ms: float
     """Maximum time that a request waits for its response. (default: 30000; range: ≥ 1 ms)"""
     default_api_timeout_ms: float
-    """Maximum time of a call without the argument timeout. The time includes retries. (default: 60000; range: ≥ 1
-    ms)"""
+    """Maximum time of a call if you pass no `timeout`. The time includes retries. (default: 60000; range: ≥ 1 ms)"""
     retry_backoff_ms: float
     """Pause before the client sends a failed request for the second time. The pause doubles with each further retry.
     Each pause is varied randomly by up to 20 %. (default: 100; range: ≥ 0 ms)"""

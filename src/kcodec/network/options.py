@@ -84,7 +84,7 @@ class ClientConfig(OptionSet):
     request_timeout_ms: float = option(30_000, minimum=1, librdkafka="socket.timeout.ms")
     """Maximum time that a request waits for its response."""
     default_api_timeout_ms: float = option(60_000, minimum=1)
-    """Maximum time of a call without the argument timeout. The time includes retries."""
+    """Maximum time of a call if you pass no `timeout`. The time includes retries."""
     retry_backoff_ms: float = option(100, minimum=0)
     """Pause before the client sends a failed request for the second time. The pause doubles with each further retry.
     Each pause is varied randomly by up to 20 %."""
