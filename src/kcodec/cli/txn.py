@@ -22,13 +22,14 @@ from kcodec.errors import DecodeError
 from kcodec.log import Log, LogDirectory, PartitionTransaction, TransactionState, partition_transactions
 
 DESCRIPTION = (
-    "Shows transactions: which are open, which one blocks the last stable offset, so that read_committed consumers "
-    "wait, and the command that ends it. For files (partition directories, segments, a log directory): list; timeline "
-    "draws them, offsets from left to right, one line per producer (--svg FILE: for a web page). With -b for a "
-    "cluster: list the transactional ids; describe ID...; find-hanging: transactions that no coordinator will end "
-    "(KIP-664), in internal topics too; strays: open transactions without writes, for example after the owner of a "
-    "shared handle failed; abort: either an ID, which fences its producers, or a hanging transaction by --topic, "
-    "--partition and --start-offset."
+    "Shows which transactions are open, which of them blocks the last stable offset, and the command that ends this "
+    "transaction. read_committed consumers wait until it ends. For files (partition directories, segments, a log "
+    "directory), list prints the transactions, and timeline draws them: offsets from left to right, with one line for "
+    "each producer. With --svg FILE, timeline writes a picture for a web page. With -b, the command works with a "
+    "cluster. list: prints the transactional ids. describe ID...: prints the state of these ids. find-hanging: finds "
+    "transactions that no coordinator will end (KIP-664), also in internal topics. strays: finds open transactions "
+    "without writes, for example after the owner of a shared handle failed. abort: aborts the transaction of an ID "
+    "and fences its producers, or aborts a hanging transaction by --topic, --partition and --start-offset."
 )
 EXAMPLES = (
     Example("all transactions of a partition", "kcodec txn list orders-0"),
@@ -59,7 +60,7 @@ def parser() -> Parser:
         metavar="STATE",
         help="list: only this state: open, committed or aborted; with -b Ongoing ...",
     )
-    found.add_argument("--now", metavar="TIME", help="the time that ages are relative to (default: now)")
+    found.add_argument("--now", metavar="TIME", help="compute ages for this time (default: now)")
     found.add_argument(
         "--width",
         type=int,
@@ -102,16 +103,16 @@ def _of_files(options: argparse.Namespace, output: Output) -> ExitStatus:
 def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Write the picture of the partition that was named to the file of --svg."""
     if options.action != "timeline":
-        raise UsageError("argument --svg is for the action timeline")
+        raise UsageError("--svg is for the action timeline")
     logs = [log for log, _ in _logs(options.names)]
     if len(logs) != 1:
-        raise UsageError(f"argument --svg takes one partition, got {len(logs)}")
+        raise UsageError(f"--svg takes one partition, got {len(logs)}; name a partition directory")
     width = SVG_WIDTH if options.width is None else options.width
     timeline = logs[0].timeline()  # a DecodeError, which is a ValueError, is not about --width
     try:
         picture = timeline.to_svg(width=width)
     except ValueError as error:
-        raise UsageError(f"argument --width: {error}") from error
+        raise UsageError(f"--width: {error}") from error
     path = Path(options.svg)
     path.write_text(picture, encoding="utf-8")
     output.say(f"{path}: {counted(len(timeline.transactions), 'transaction')}, {path.stat().st_size:,} bytes")

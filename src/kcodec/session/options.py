@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.options import ConsumerConfig, ConsumerSettings, checked_subscription, take_consumer_client
 from kcodec.network.options import ClientConfig
-from kcodec.offsets import TopicPartition
-from kcodec.options import OptionSet, option
+from kcodec.options import Callback, OptionSet, option
 from kcodec.producer.options import ProducerConfig
 from kcodec.session.safety import SCAN_SECONDS, SessionTimes
 
 #: Below the group's session time-out of 45 s, as franz-go has it.
 DEFAULT_TRANSACTION_TIMEOUT_MS = 40_000
-Callback = Callable[[frozenset[TopicPartition]], object]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,13 +25,15 @@ class SessionOwnConfig(OptionSet):
     """The options that only a session has, next to the arguments topics and pattern."""
 
     on_revoked: Callback | None = option(None)
-    """Called within `poll` and `close` with the partitions that were revoked."""
+    """Function that the session calls with the revoked partitions, during `poll` and `close`."""
     on_assigned: Callback | None = option(None)
-    """Called within `poll` with the partitions that were assigned."""
+    """Function that the session calls with the assigned partitions, during `poll`."""
     on_lost: Callback | None = option(None)
-    """Called within `poll` and `close` with the partitions that were lost; None: on_revoked is called."""
+    """Function that the session calls with the lost partitions, during `poll` and `close`. None: the session calls
+    on_revoked instead."""
     transaction_scan_interval_ms: float = option(SCAN_SECONDS * 1000, minimum=0)
-    """The brokers' `transaction.abort.timed.out.transaction.cleanup.interval.ms`; used with brokers before 2.5 only."""
+    """Value of `transaction.abort.timed.out.transaction.cleanup.interval.ms` of the brokers. The session uses it only
+    with brokers before 2.5."""
 
 
 class SessionConfig(NamedTuple):
