@@ -15,7 +15,11 @@ def _outcome(state: State, event: Event) -> str:
     following = TRANSITIONS[state].get(event)
     if following is not None:
         return following.name
-    return "The call raises the error that led to this state." if event in RAISES_KEPT_ERROR.get(state, ()) else ""
+    return (
+        "No change. The call raises the error that led to this state."
+        if event in RAISES_KEPT_ERROR.get(state, ())
+        else ""
+    )
 
 
 def draw_table() -> str:

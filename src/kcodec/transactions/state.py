@@ -40,7 +40,7 @@ class State(Enum):
 class Event(Enum):
     """The events of a transactional producer: calls of the application first, then their results."""
 
-    INITIALIZE = "init_transactions, or the first begin_transaction"
+    INITIALIZE = "init_transactions, or a begin_transaction that first needs an epoch"
     BEGIN = "begin_transaction"
     SEND = "send"
     SEND_OFFSETS = "send_offsets_to_transaction"
@@ -50,7 +50,7 @@ class Event(Enum):
 
     INITIALIZED = "InitProducerId returned a producer id and epoch"
     NOT_INITIALIZED = (
-        "InitProducerId got no response in time, or the epoch became unusable while no transaction was open"
+        "InitProducerId got no response in time, or no transaction is open and the next transaction needs another epoch"
     )
     COMMITTED = "EndTxn confirmed the commit, or there was nothing to commit"
     ABORTED = "EndTxn confirmed the abort, or there was nothing to abort"
