@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from kcodec.client.options import ProducerOptions
 
 log = logging.getLogger("kcodec.transactions")
-_time_ns = time.time_ns  # for `send`, which looks it up for each record
 
 __all__ = [
     "BatchMetadata",
@@ -100,7 +99,7 @@ class Producer(ProducerBase):
             on_space=on_space,
             check_wait=io_loop.check_wait,
         )
-        self._append = self._core.append
+        self._append = self._core.accumulator.send
         client.on_crash.append(self._core.crash)
         self._open.add(self)
 
@@ -156,19 +155,20 @@ class Producer(ProducerBase):
             key, value = self._options.serialize(key, value)
         if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
-        if timestamp is None:
-            timestamp = _time_ns() // 1_000_000
         try:
-            with self._lock:
-                delivery = self._append(topic, key, value, headers, partition, timestamp)
+            delivery: Delivery | None = self._append(topic, key, value, headers, partition, timestamp)
             if delivery is None:
-                delivery = self._put_when_space(lambda: self._append(topic, key, value, headers, partition, timestamp))
+                if timestamp is None:
+                    timestamp = time.time_ns() // 1_000_000
+                delivery = self._put_when_space(
+                    lambda: self._core.append(topic, key, value, headers, partition, timestamp)
+                )
                 if delivery is None:
                     raise buffer_full(self._options, self._core.why_full())
         except (KcodecError, RuntimeError) as error:
             self._rejected(topic, partition, error)
             raise
-        return delivery  # type: ignore[return-value]
+        return delivery
 
     def _rejected(self, topic: str, partition: int | None, error: Exception) -> None:
         note = self._core.rejection(topic, partition, error)

@@ -73,6 +73,10 @@ class ProducerBatch:
 
     order:     its position among the batches of its partition; a tuple, as pieces of a split batch take its place.
     reserved:  bytes of `buffer_memory` it holds.
+    counted:   bytes of it that the choice of the partition for records without a key knows of already.
+    grown:     bytes that it may take beyond `batch_size`, while it waits in its queue.
+    is_full:   it has `batch_size` bytes, and takes more only because it cannot be sent yet.
+    raw_size:  its size in bytes before compression, once it is closed.
     created, deadline:   of the producer's clock; past the deadline it fails.
     attempts:  times it was sent; not_before: not again before this time.
     identity, base_sequence:  what it was numbered with; NO_PRODUCER, -1: not numbered.
@@ -92,10 +96,13 @@ class ProducerBatch:
     order: tuple[int, ...] = ()
     owner: BatchOwner | None = None
     builder: RecordBatchBuilder | None = None
-    append: Callable[..., int] | None = None
-    data: bytes | bytearray | None = None
+    data: bytes | bytearray | memoryview | None = None
     records_count: int = 0
     reserved: int = 0
+    counted: int = 0
+    grown: int = 0
+    is_full: bool = False
+    raw_size: int = 0
     created: float = 0.0
     deadline: float = 0.0
     not_before: float = 0.0
@@ -133,6 +140,13 @@ class ProducerBatch:
             return len(self.data)
         return self.builder.size_in_bytes if self.builder is not None else 0
 
+    @property
+    def open_builder(self) -> RecordBatchBuilder:
+        """Its builder; only a batch that is not closed has one."""
+        if self.builder is None:
+            raise RuntimeError(f"the batch of {self.topic}-{self.partition} is closed")
+        return self.builder
+
     def number(self, identity: ProducerIdAndEpoch, base_sequence: int, is_transactional: bool) -> None:
         """Set its identity and sequence number: in the builder, or in the bytes. If it had a number before, the bytes
         are copied, as a request may hold them."""
@@ -149,9 +163,9 @@ class ProducerBatch:
     def close(self) -> None:
         """Encode the batch: compression and CRC. No record can be appended after this."""
         if self.data is None and self.builder is not None:
-            self.records_count = self.builder.records_count
-            self.data = self.builder.close()
-            self.builder = self.append = None
+            self.records_count, self.raw_size = self.builder.records_count, self.builder.size_in_bytes
+            self.data = memoryview(self.builder.take())
+            self.builder = None
 
     def place_of(self, index: int) -> tuple[ProducerBatch, int]:
         """Return the batch and index of a record that moved."""
@@ -173,9 +187,9 @@ class ProducerBatch:
             is_transactional = whole.is_transactional
             for record in whole.records():
                 size = BATCH_OVERHEAD + RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-                if not pieces or _builder_of(pieces[-1]).size_in_bytes + size > most_bytes:
+                if not pieces or pieces[-1].open_builder.size_in_bytes + size > most_bytes:
                     pieces.append(self._piece(new_builder(), len(pieces)))
-                _builder_of(pieces[-1]).append(record.key, record.value, record.headers, record.timestamp)
+                pieces[-1].open_builder.append(record.key, record.value, record.headers, record.timestamp)
         first = 0
         for piece in pieces:
             if self.is_numbered:
@@ -213,7 +227,7 @@ class ProducerBatch:
         else:
             self._count_failed(outcome.error)
         self.outcome = outcome
-        self.builder = self.append = self.data = None
+        self.builder = self.data = None
         callbacks, self.callbacks = [callback for _, callback in self.callbacks], []
         return callbacks if self.table is None else [*callbacks, *self.table.ended()]
 
@@ -234,9 +248,3 @@ class ProducerBatch:
         else:
             retrieved = {index for index, _ in self.callbacks}
         self.failed = FailedRecords(self.owner.failures, self.topic, error, self.records_count, retrieved)
-
-
-def _builder_of(batch: ProducerBatch) -> RecordBatchBuilder:
-    if batch.builder is None:
-        raise RuntimeError(f"the batch of {batch.topic}-{batch.partition} is closed")
-    return batch.builder

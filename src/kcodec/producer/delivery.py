@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+from kcodec._fast import RecordDelivery
 from kcodec.producer.batch import BatchOutcome, Callback, ProducerBatch
 from kcodec.producer.failures import WHOLE
 
@@ -60,18 +61,14 @@ def call_all(callbacks: Sequence[Callback]) -> None:
             log.exception("a callback of a delivery to %s failed", delivery.topic)
 
 
-class Delivery:
+class Delivery(RecordDelivery):
     """One record on its way. `topic` is known at once, `partition` with the topic's metadata, `offset` at the end.
 
     offset, timestamp: as in `RecordMetadata`; `offset` is None until the record is acknowledged.
     """
 
-    __slots__ = ("_batch", "_index", "_timestamp")
-
-    def __init__(self, batch: ProducerBatch, index: int, timestamp: int) -> None:
-        self._batch = batch
-        self._index = index
-        self._timestamp = timestamp
+    __slots__ = ()
+    _batch: ProducerBatch
 
     def _where(self) -> tuple[ProducerBatch, int]:
         """Return its current batch, and its index in that batch."""

@@ -16,6 +16,12 @@ cdef object _shown(object value):
     return text if len(text) <= 80 else text[:76] + "..."
 
 
+cdef inline void _bytes_payload(bytes field, Payload *out) noexcept:
+    out.bytes = <const uint8_t *>PyBytes_AS_STRING(field)
+    out.length = PyBytes_GET_SIZE(field)
+    out.readable_end = out.bytes + out.length
+
+
 cdef class _RowReader:
     """Fills RecordFields from a row. What the fields point into stays alive until the next row, or forget(): held by
     the row where it cannot change, else kept, as reading headers and numbers may run anybody's code."""
