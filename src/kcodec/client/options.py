@@ -143,8 +143,9 @@ class WriterOptions(ClientOptions, total=False):
     linger_ms: float
     """Time that a batch which is not full waits for more records. (default: 5; range: ≥ 0 ms)"""
     batch_size: int
-    """Maximum size of a batch before compression; a larger record gets a batch of its own. (default: 16384; range: ≥ 0
-    bytes)"""
+    """Size before compression at which a batch is full and is sent at once; a larger record gets a batch of its own.
+    While an earlier batch of its partition is in flight, a full batch accepts more records, up to max_request_size.
+    (default: 16384; range: ≥ 0 bytes)"""
     buffer_memory: int
     """Maximum size of the records that are not acknowledged, in whole batches; above it `send` waits. (default:
     33554432; range: ≥ 1 bytes)"""

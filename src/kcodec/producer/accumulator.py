@@ -37,6 +37,8 @@ from kcodec.producer.partitioner import TopicBuffer, WaitingRecord
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+#: A batch does not grow when it is older than this, as its records share a deadline, which counts from the first one.
+GROWTH_SECONDS = 1.0
 #: The default of `send`, which is recognized without a look at its type.
 NO_HEADERS: tuple[()] = ()
 
@@ -113,21 +115,18 @@ class Accumulator(RecordAppender):
         buffer = self.topics.get(topic)
         if buffer is None or not buffer.queues:
             return self._append_waiting(topic, key, value, headers, partition, timestamp)
-        queue = buffer.queue_for(key, partition)
-        batch = queue.open
-        if batch is not None:
+        while True:
+            queue = buffer.queue_for(key, partition)
+            batch = queue.open
+            if batch is None:
+                batch = self._append_to_new(queue, key, value, headers, timestamp)
+                return None if batch is None else self._new_delivery(batch, 0, timestamp)
             index = batch.open_builder.append_if_room(key, value, headers, timestamp)
             if index is not None:
                 return self._new_delivery(batch, index, timestamp)
-            was_sticky = queue is buffer.sticky_queue
-            if not self._grow(buffer, queue, batch):
+            # The partition for records without a key may change now.
+            if not self._grow(buffer, queue, batch, _record_size(key, value, headers)):
                 self._close_full(buffer, queue, batch)
-            elif not was_sticky or queue is buffer.sticky_queue:
-                return self.append_slowly(topic, key, value, headers, partition, timestamp)
-            if was_sticky and queue is not buffer.sticky_queue and partition is None:
-                return self.append_slowly(topic, key, value, headers, partition, timestamp)
-        batch = self._append_to_new(queue, key, value, headers, timestamp)
-        return None if batch is None else self._new_delivery(batch, 0, timestamp)
 
     def append_batch(
         self, topic: str, partition: int, data: bytes | bytearray, records_count: int, table: TableDelivery
@@ -208,12 +207,12 @@ class Accumulator(RecordAppender):
     def _close_full(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Accept no more records into the open batch: it is full."""
         queue.open = None
-        self._count(buffer, queue, batch, self.settings.batch_size)
+        self._count(buffer, queue, batch, max(batch.open_builder.max_batch_bytes, self.settings.batch_size))
         self.wake()
 
-    def _grow(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Let a full batch accept more records while an earlier batch of its partition is in flight. Return False if
-        it may not.
+    def _grow(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch, needed: int) -> bool:
+        """Let a full batch accept more records, `needed` bytes at least, while an earlier batch of its partition is in
+        flight. Return False if it may not.
 
         The sender takes the batch as soon as it can, as any full one, so that no record waits longer for this. Until
         then, one larger batch costs the client and the broker less than several small ones.
@@ -223,8 +222,11 @@ class Accumulator(RecordAppender):
         # The partition of records without a key must not change later than without this.
         step = self.settings.batch_size if queue is buffer.sticky_queue else size
         added = min(size + step, buffer.most_bytes) - size
-        if not (queue.in_flight and self.settings.batch_size and 0 < added <= self.free_memory) or self.space_waiters:
+        if not (queue.in_flight and self.settings.batch_size and needed <= added <= self.free_memory):
             return False
+        if self.space_waiters or self._clock() > batch.created + GROWTH_SECONDS:
+            return False
+        self.check_caller()
         self.free_memory -= added
         batch.reserved += added
         batch.grown += added

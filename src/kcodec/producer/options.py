@@ -41,7 +41,8 @@ class ProducerConfig(OptionSet):
     linger_ms: float = option(5, minimum=0, librdkafka="queue.buffering.max.ms")
     """Time that a batch which is not full waits for more records."""
     batch_size: int = option(16_384, minimum=0, unit="bytes")
-    """Maximum size of a batch before compression; a larger record gets a batch of its own."""
+    """Size before compression at which a batch is full and is sent at once; a larger record gets a batch of its own.
+    While an earlier batch of its partition is in flight, a full batch accepts more records, up to max_request_size."""
     buffer_memory: int = option(33_554_432, minimum=1, unit="bytes", librdkafka="queue.buffering.max.kbytes")
     """Maximum size of the records that are not acknowledged, in whole batches; above it `send` waits."""
     max_block_ms: float = option(60_000, minimum=0)

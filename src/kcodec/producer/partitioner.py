@@ -70,7 +70,8 @@ class TopicBuffer(TopicSlot):
         self.topic = topic
         self.waiting: deque[WaitingRecord] = deque()
         self.is_requested = False
-        self.most_bytes = settings.max_request_size
+        # Records that do not compress become larger by their codec, and brokers by default take what a request holds.
+        self.most_bytes = settings.max_request_size - settings.max_request_size // 64
         self._available: list[int] = []
         self._ignore_keys = settings.ignore_keys
         self._is_adaptive = settings.adaptive_partitioning

@@ -101,6 +101,8 @@ cdef class RecordAppender:
     def send(self, topic, key, value, headers, partition, timestamp):
         """Append a record as `append` does; take the lock for it, a SendLock."""
         cdef SendLock lock = self.own_lock
+        if lock is None:
+            raise TypeError("send needs a SendLock: create the buffer with one, or call append")
         if timestamp is None:
             timestamp = _now_in_ms()
         lock.take()
