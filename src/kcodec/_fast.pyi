@@ -844,6 +844,8 @@ class RecordBatchBuilder:
     def size_in_bytes(self) -> int:
         """Number of bytes so far, header included, before compression."""
     max_batch_bytes: int
+    def most_bytes(self, key: Any, value: Any, headers: Any) -> int:
+        """Return the size in bytes that `has_room_for` assumes of a record. Internal."""
     def append_if_room(self, key: Any, value: Any, headers: Any, timestamp: int) -> int | None:
         """Append a record and return its offset delta; None if the batch is full. Raise EncodeError for an invalid
         record, and for one that an empty batch cannot hold. Internal.
@@ -1542,6 +1544,7 @@ class RecordDelivery:
     def _index(self) -> int: ...
     @property
     def _timestamp(self) -> int: ...
+    def _register(self, callback: Callable[[Any], object]) -> bool: ...
     def __reduce__(self) -> Never: ...
 
 class PartitionSlot:

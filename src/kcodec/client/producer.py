@@ -158,16 +158,22 @@ class Producer(ProducerBase):
         try:
             delivery: Delivery | None = self._append(topic, key, value, headers, partition, timestamp)
             if delivery is None:
-                if timestamp is None:
-                    timestamp = time.time_ns() // 1_000_000
-                delivery = self._put_when_space(
-                    lambda: self._core.append(topic, key, value, headers, partition, timestamp)
-                )
-                if delivery is None:
-                    raise buffer_full(self._options, self._core.why_full())
+                delivery = self._send_when_space(topic, key, value, headers, partition, timestamp)
         except (KcodecError, RuntimeError) as error:
             self._rejected(topic, partition, error)
             raise
+        return delivery
+
+    def _send_when_space(
+        self, topic: str, key: Any, value: Any, headers: Any, partition: int | None, timestamp: int | None
+    ) -> Delivery:
+        """Wait for buffer space for a record. A function of its own: `send` is quicker without a closure."""
+        now = time.time_ns() // 1_000_000 if timestamp is None else timestamp
+        delivery: Delivery | None = self._put_when_space(
+            lambda: self._core.append(topic, key, value, headers, partition, now)
+        )
+        if delivery is None:
+            raise buffer_full(self._options, self._core.why_full())
         return delivery
 
     def _rejected(self, topic: str, partition: int | None, error: Exception) -> None:

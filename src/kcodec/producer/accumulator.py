@@ -125,7 +125,7 @@ class Accumulator(RecordAppender):
             if index is not None:
                 return self._new_delivery(batch, index, timestamp)
             # The partition for records without a key may change now.
-            if not self._grow(buffer, queue, batch, _record_size(key, value, headers)):
+            if not self._grow(buffer, queue, batch, batch.open_builder.most_bytes(key, value, headers)):
                 self._close_full(buffer, queue, batch)
 
     def append_batch(
@@ -405,6 +405,8 @@ def header_pairs(headers: Any) -> Any:
     returned unchanged, as the encoder raises the error."""
     if headers is None:
         return ()
+    if type(headers) is list:
+        return tuple(headers)
     if isinstance(headers, Mapping):
         return tuple(headers.items())
     return tuple(headers) if isinstance(headers, Iterable) and not isinstance(headers, str | bytes) else headers

@@ -25,8 +25,8 @@ HEADER_OVERHEAD = 10
 BATCH_OVERHEAD = 61
 #: Behind it sequence numbers begin at 0 again.
 LAST_SEQUENCE = 0x7FFFFFFF
-#: A function, and the delivery that it is called with once that is done.
-Callback = tuple[Callable[[Any], object], Any]
+#: The index of a record in its batch (WHOLE for a table), a function, and the delivery that it is called with.
+Callback = tuple[int, Callable[[Any], object], Any]
 
 
 class BatchOutcome(NamedTuple):
@@ -83,7 +83,7 @@ class ProducerBatch:
     last_error: of the last attempt.
     uncertain: an attempt got no response, so it may be in the log.
     is_fixed:  it may be in the log in a way that cannot be found out any more: it fails rather than get other numbers.
-    callbacks: to be called at the end, each with the index of its record, under the lock; table: what it is a part of.
+    callbacks: to be called at the end; under the lock. table: what it is a part of.
     pieces:    where its records are now, if they moved: (from this index on, batch, index of the first there).
     outcome:   None until it is done.
     owner:     the producer that it belongs to, as far as a Delivery needs it; None for a record that was discarded.
@@ -111,7 +111,7 @@ class ProducerBatch:
     base_sequence: int = -1
     uncertain: bool = False
     is_fixed: bool = False
-    callbacks: list[tuple[int, Callback]] = field(default_factory=list)
+    callbacks: list[Callback] = field(default_factory=list)
     table: BatchTable | None = None
     pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
     outcome: BatchOutcome | None = None
@@ -175,7 +175,7 @@ class ProducerBatch:
     def move_to(self, batch: ProducerBatch, index: int) -> None:
         """Under the lock: note that this one record is now in another batch, at that index."""
         self.pieces = ((0, batch, index),)
-        batch.callbacks += [(index, callback) for _, callback in self.callbacks]
+        batch.callbacks += [(index, *callback[1:]) for callback in self.callbacks]
 
     def split(self, new_builder: Callable[[], RecordBatchBuilder], most_bytes: int) -> list[ProducerBatch]:
         """Return batches with the same records in the same order, none above `most_bytes` before compression unless it
@@ -214,9 +214,9 @@ class ProducerBatch:
             placed.append((first, piece, 0))
             first += piece.records_count
         self.pieces = tuple(placed)
-        for index, callback in self.callbacks:
+        for index, function, delivery in self.callbacks:
             piece, at = self.place_of(index)
-            piece.callbacks.append((at, callback))
+            piece.callbacks.append((at, function, delivery))
         if self.table is not None:
             self.table.replace(self, pieces)
 
@@ -228,7 +228,7 @@ class ProducerBatch:
             self._count_failed(outcome.error)
         self.outcome = outcome
         self.builder = self.data = None
-        callbacks, self.callbacks = [callback for _, callback in self.callbacks], []
+        callbacks, self.callbacks = self.callbacks, []
         return callbacks if self.table is None else [*callbacks, *self.table.ended()]
 
     # Failures that nothing has retrieved
@@ -246,5 +246,5 @@ class ProducerBatch:
         if self.table is not None:
             retrieved = {WHOLE} if self.table.is_awaited else set()
         else:
-            retrieved = {index for index, _ in self.callbacks}
+            retrieved = {index for index, _, _ in self.callbacks}
         self.failed = FailedRecords(self.owner.failures, self.topic, error, self.records_count, retrieved)

@@ -54,7 +54,7 @@ class BatchMetadata(NamedTuple):
 
 def call_all(callbacks: Sequence[Callback]) -> None:
     """Call them, without the lock. Log the exceptions that they raise."""
-    for function, delivery in callbacks:
+    for _, function, delivery in callbacks:
         try:
             function(delivery)
         except Exception:
@@ -106,11 +106,14 @@ class Delivery(RecordDelivery):
     @property
     def error(self) -> BaseException | None:
         """Why it failed; None if it did not fail or has not ended. Reading it counts as retrieving the error."""
-        batch, index = self._where()
+        batch, index = self._batch, self._index
+        if batch.pieces:
+            batch, index = self._where()
         if batch.failed is not None:
             with batch.lock:
                 batch.failed.retrieve(index)
-        return batch.error
+        outcome = batch.outcome
+        return None if outcome is None else outcome.error
 
     @property
     def deadline(self) -> float:
@@ -128,14 +131,8 @@ class Delivery(RecordDelivery):
         if the record has ended. It must be quick and must not block, as all other records wait meanwhile; a call that
         would wait raises RuntimeError. Its exceptions are logged. A callback counts as retrieving the error.
         """
-        with self._batch.lock:
-            batch, index = self._where()
-            if not batch.is_done:
-                batch.callbacks.append((index, (callback, self)))
-                return
-            if batch.failed is not None:
-                batch.failed.retrieve(index)
-        callback(self)
+        if not self._register(callback):
+            callback(self)
 
     def drop_done_callback(self, callback: Callable[[Any], object]) -> bool:
         """Remove a callback, for a caller that stops waiting. Return False if the record has ended and it was
@@ -146,7 +143,7 @@ class Delivery(RecordDelivery):
                 if batch.failed is not None:
                     batch.failed.not_retrieved(index)
                 return False
-            batch.callbacks.remove((index, (callback, self)))
+            batch.callbacks.remove((index, callback, self))
             return True
 
     def why_waiting(self) -> str:
@@ -231,7 +228,7 @@ class TableDelivery:
         with self._lock:
             self._retrieve()
             if self._missing:
-                self._callbacks.append((callback, self))
+                self._callbacks.append((WHOLE, callback, self))
                 return
         callback(self)
 
@@ -240,7 +237,7 @@ class TableDelivery:
         with self._lock:
             is_done = not self._missing
             if not is_done:
-                self._callbacks.remove((callback, self))
+                self._callbacks.remove((WHOLE, callback, self))
             if is_done or not self._callbacks:
                 for batch in self._batches:
                     if batch.failed is not None:

@@ -58,11 +58,19 @@ cdef class RecordBatchBuilder:
         Its size is estimated from above: its fields, 36 bytes, 10 for each header, and 10 with framing."""
         self.enter()
         try:
-            return self.size_in_bytes + self.most_bytes(key, value, headers) <= self.writer.settings.max_batch_bytes
+            return self.size_in_bytes + self.estimate(key, value, headers) <= self.writer.settings.max_batch_bytes
         finally:
             self.leave()
 
-    cdef int64_t most_bytes(self, object key, object value, object headers) except -1:
+    def most_bytes(self, key, value, headers):
+        """Return the size in bytes that `has_room_for` assumes of a record. Internal."""
+        self.enter()
+        try:
+            return self.estimate(key, value, headers)
+        finally:
+            self.leave()
+
+    cdef int64_t estimate(self, object key, object value, object headers) except -1:
         cdef _RowReader reader = self.reader
         cdef int64_t size = RECORD_ROOM + (2 * SCHEMA_ID_BYTES if self.writer.framed else 0), at
         reader.forget()

@@ -31,6 +31,30 @@ cdef class RecordDelivery:
         self._index = index
         self._timestamp = timestamp
 
+    def _register(self, callback):
+        """Add a callback to the batch, unless it has ended; return whether it was added. The error of a record with a
+        callback counts as retrieved."""
+        cdef object lock = self._batch.lock
+        if type(lock) is SendLock:
+            (<SendLock>lock).take()
+            try:
+                return self.add_to_batch(callback)
+            finally:
+                (<SendLock>lock).give()
+        with lock:
+            return self.add_to_batch(callback)
+
+    cdef bint add_to_batch(self, object callback) except -1:
+        batch, index = self._batch, self._index
+        while batch.pieces:
+            batch, index = batch.place_of(index)
+        if batch.outcome is None:
+            (<list?>batch.callbacks).append((index, callback, self))
+            return True
+        if batch.failed is not None:
+            batch.failed.retrieve(index)
+        return False
+
     def __reduce__(self):
         raise TypeError("a Delivery cannot be copied or pickled: result() returns where the record is stored")
 
