@@ -25,7 +25,7 @@ from kcodec.producer.batch import (
     HEADER_OVERHEAD,
     RECORD_OVERHEAD,
     BatchOutcome,
-    Callback,
+    Callbacks,
     ProducerBatch,
 )
 from kcodec.producer.delivery import Delivery, TableDelivery
@@ -386,9 +386,9 @@ class Accumulator(RecordAppender):
             self.unfinished[piece] = None
             self.put_back(queue, piece)
 
-    def finish(self, ended: Sequence[tuple[ProducerBatch, BatchOutcome]]) -> list[Callback]:
+    def finish(self, ended: Sequence[tuple[ProducerBatch, BatchOutcome]]) -> list[Callbacks]:
         """End batches; return the callbacks to call (`call_all`), without the lock."""
-        callbacks: list[Callback] = []
+        callbacks: list[Callbacks] = []
         for batch, outcome in ended:
             if batch.is_done:
                 continue

@@ -25,8 +25,9 @@ HEADER_OVERHEAD = 10
 BATCH_OVERHEAD = 61
 #: Behind it sequence numbers begin at 0 again.
 LAST_SEQUENCE = 0x7FFFFFFF
-#: The index of a record in its batch (WHOLE for a table), a function, and the delivery that it is called with.
-Callback = tuple[int, Callable[[Any], object], Any]
+#: Functions, and the deliveries that they are called with once these are done. Two lists, as a tuple for each callback
+#: is one more object for the garbage collector.
+Callbacks = tuple[Sequence[Callable[[Any], object]], Sequence[Any]]
 
 
 class BatchOutcome(NamedTuple):
@@ -62,7 +63,7 @@ class BatchTable(Protocol):
         """Take the pieces of a split batch in its place."""
         ...
 
-    def ended(self) -> Sequence[Callback]:
+    def ended(self) -> Callbacks:
         """Note that one batch ended; return the callbacks to call if it was the last."""
         ...
 
@@ -83,7 +84,7 @@ class ProducerBatch:
     last_error: of the last attempt.
     uncertain: an attempt got no response, so it may be in the log.
     is_fixed:  it may be in the log in a way that cannot be found out any more: it fails rather than get other numbers.
-    callbacks: to be called at the end; under the lock. table: what it is a part of.
+    functions, deliveries:  callbacks, to be called at the end; under the lock. table: what it is a part of.
     pieces:    where its records are now, if they moved: (from this index on, batch, index of the first there).
     outcome:   None until it is done.
     owner:     the producer that it belongs to, as far as a Delivery needs it; None for a record that was discarded.
@@ -111,7 +112,8 @@ class ProducerBatch:
     base_sequence: int = -1
     uncertain: bool = False
     is_fixed: bool = False
-    callbacks: list[Callback] = field(default_factory=list)
+    functions: list[Callable[[Any], object]] = field(default_factory=list)
+    deliveries: list[Any] = field(default_factory=list)
     table: BatchTable | None = None
     pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
     outcome: BatchOutcome | None = None
@@ -175,7 +177,8 @@ class ProducerBatch:
     def move_to(self, batch: ProducerBatch, index: int) -> None:
         """Under the lock: note that this one record is now in another batch, at that index."""
         self.pieces = ((0, batch, index),)
-        batch.callbacks += [(index, *callback[1:]) for callback in self.callbacks]
+        batch.functions += self.functions
+        batch.deliveries += self.deliveries
 
     def split(self, new_builder: Callable[[], RecordBatchBuilder], most_bytes: int) -> list[ProducerBatch]:
         """Return batches with the same records in the same order, none above `most_bytes` before compression unless it
@@ -214,13 +217,14 @@ class ProducerBatch:
             placed.append((first, piece, 0))
             first += piece.records_count
         self.pieces = tuple(placed)
-        for index, function, delivery in self.callbacks:
-            piece, at = self.place_of(index)
-            piece.callbacks.append((at, function, delivery))
+        for function, delivery in zip(self.functions, self.deliveries, strict=True):
+            piece, _ = delivery._where()
+            piece.functions.append(function)
+            piece.deliveries.append(delivery)
         if self.table is not None:
             self.table.replace(self, pieces)
 
-    def finish(self, outcome: BatchOutcome) -> Sequence[Callback]:
+    def finish(self, outcome: BatchOutcome) -> list[Callbacks]:
         """Under the lock: set the final outcome and return the callbacks to call. The bytes are released."""
         if outcome.error is None:
             self.owner = None  # a Delivery that is kept does not keep its producer
@@ -228,8 +232,11 @@ class ProducerBatch:
             self._count_failed(outcome.error)
         self.outcome = outcome
         self.builder = self.data = None
-        callbacks, self.callbacks = self.callbacks, []
-        return callbacks if self.table is None else [*callbacks, *self.table.ended()]
+        callbacks: list[Callbacks] = [(self.functions, self.deliveries)] if self.functions else []
+        self.functions, self.deliveries = [], []
+        if self.table is not None:
+            callbacks.append(self.table.ended())
+        return callbacks
 
     # Failures that nothing has retrieved
 
@@ -246,5 +253,5 @@ class ProducerBatch:
         if self.table is not None:
             retrieved = {WHOLE} if self.table.is_awaited else set()
         else:
-            retrieved = {index for index, _, _ in self.callbacks}
+            retrieved = {delivery._where()[1] for delivery in self.deliveries}
         self.failed = FailedRecords(self.owner.failures, self.topic, error, self.records_count, retrieved)

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from kcodec._fast import RecordDelivery
-from kcodec.producer.batch import BatchOutcome, Callback, ProducerBatch
+from kcodec.producer.batch import BatchOutcome, Callbacks, ProducerBatch
 from kcodec.producer.failures import WHOLE
 
 log = logging.getLogger("kcodec.producer")
@@ -52,13 +52,14 @@ class BatchMetadata(NamedTuple):
     records_count: int
 
 
-def call_all(callbacks: Sequence[Callback]) -> None:
+def call_all(callbacks: Sequence[Callbacks]) -> None:
     """Call them, without the lock. Log the exceptions that they raise."""
-    for _, function, delivery in callbacks:
-        try:
-            function(delivery)
-        except Exception:
-            log.exception("a callback of a delivery to %s failed", delivery.topic)
+    for functions, deliveries in callbacks:
+        for function, delivery in zip(functions, deliveries, strict=True):
+            try:
+                function(delivery)
+            except Exception:
+                log.exception("a callback of a delivery to %s failed", delivery.topic)
 
 
 class Delivery(RecordDelivery):
@@ -143,7 +144,9 @@ class Delivery(RecordDelivery):
                 if batch.failed is not None:
                     batch.failed.not_retrieved(index)
                 return False
-            batch.callbacks.remove((index, callback, self))
+            pairs = zip(batch.functions, batch.deliveries, strict=True)
+            at = next(at for at, (function, one) in enumerate(pairs) if one is self and function == callback)
+            del batch.functions[at], batch.deliveries[at]
             return True
 
     def why_waiting(self) -> str:
@@ -190,7 +193,7 @@ class TableDelivery:
         self._lock = lock
         self._batches: list[ProducerBatch] = []
         self._missing = 1  # the table itself, until `seal`
-        self._callbacks: list[Callback] = []
+        self._callbacks: list[Callable[[Any], object]] = []
 
     @property
     def error(self) -> BaseException | None:
@@ -228,7 +231,7 @@ class TableDelivery:
         with self._lock:
             self._retrieve()
             if self._missing:
-                self._callbacks.append((WHOLE, callback, self))
+                self._callbacks.append(callback)
                 return
         callback(self)
 
@@ -237,7 +240,7 @@ class TableDelivery:
         with self._lock:
             is_done = not self._missing
             if not is_done:
-                self._callbacks.remove((WHOLE, callback, self))
+                self._callbacks.remove(callback)
             if is_done or not self._callbacks:
                 for batch in self._batches:
                     if batch.failed is not None:
@@ -279,16 +282,16 @@ class TableDelivery:
         self._batches[at : at + 1] = pieces
         self._missing += len(pieces) - 1
 
-    def ended(self) -> Sequence[Callback]:
+    def ended(self) -> Callbacks:
         """For the accumulator, under its lock: one batch ended. Return the callbacks to call if it was the last."""
         self._missing -= 1
-        return () if self._missing else self._callbacks
+        return ((), ()) if self._missing else (self._callbacks, [self] * len(self._callbacks))
 
     def seal(self) -> None:
         """For the producer: note that all of the table is in the buffer, or will never be."""
         with self._lock:
             callbacks = self.ended()
-        call_all(callbacks)
+        call_all([callbacks])
 
     def __repr__(self) -> str:
         error = self._first_error()

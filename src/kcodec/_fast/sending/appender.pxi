@@ -49,7 +49,8 @@ cdef class RecordDelivery:
         while batch.pieces:
             batch, index = batch.place_of(index)
         if batch.outcome is None:
-            (<list?>batch.callbacks).append((index, callback, self))
+            (<list?>batch.functions).append(callback)
+            (<list?>batch.deliveries).append(self)
             return True
         if batch.failed is not None:
             batch.failed.retrieve(index)
