@@ -103,7 +103,8 @@ class Store:
                 records = consumer.poll(1.0)
                 self._connection.execute("BEGIN IMMEDIATE")
                 for record in records:
-                    self._set(record.partition, record.key, record.value)
+                    if record.partition is not None and record.key is not None:
+                        self._set(record.partition, record.key, record.value)
                 for one in wanted:
                     self._move(one.partition, consumer.position(one))
                 self._connection.execute("COMMIT")
@@ -133,6 +134,8 @@ class Totals:
         try:
             with self.session.transaction() as txn:
                 for record in txn.poll(timeout):
+                    if record.partition is None or record.key is None or record.value is None:
+                        continue  # nothing to add
                     total = b"%d" % (int(self.store.get(record.partition, record.key) or 0) + int(record.value))
                     self.store.put(txn, record.partition, record.key, total)
                     txn.send(self.target, total, key=record.key)

@@ -6,8 +6,8 @@ import sys
 from kcodec.client import GroupTransactSession
 
 
-def transform(value: bytes) -> bytes:
-    return value.upper()
+def transform(value: bytes | None) -> bytes | None:
+    return value and value.upper()  # None is a tombstone
 
 
 def main(servers: str, transactional_id: str) -> None:

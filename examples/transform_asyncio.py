@@ -7,9 +7,9 @@ import sys
 from kcodec.client.aio import GroupTransactSession
 
 
-async def transform(value: bytes) -> bytes:
+async def transform(value: bytes | None) -> bytes | None:
     await asyncio.sleep(0)  # ask a service
-    return value.upper()
+    return value and value.upper()  # None is a tombstone
 
 
 async def main(servers: str, transactional_id: str) -> None:

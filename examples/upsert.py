@@ -21,7 +21,11 @@ UPSERT = """
 
 
 def step(consumer: Consumer, connection: sqlite3.Connection, statement: str = UPSERT) -> None:
-    rows = [(record.key.decode(), int(record.value), record.offset) for record in consumer.poll(1.0)]
+    rows = [
+        (record.key.decode(), int(record.value), record.offset)
+        for record in consumer.poll(1.0)
+        if record.key is not None and record.value is not None  # others have no price
+    ]
     with connection:
         connection.executemany(statement, rows)
     consumer.commit()

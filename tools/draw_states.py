@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
-from kcodec.transactions.state import RAISES_KEPT_ERROR, TRANSITIONS, Event, State
+import re
+
+from kcodec.transactions.state import CALLS, RAISES_KEPT_ERROR, TRANSITIONS, Event, State
+
+#: The name of a method in the description of an event.
+CALL = re.compile(r"[a-z]+_[a-z_]+|^[a-z]+$")
 
 
 def _outcome(state: State, event: Event) -> str:
     following = TRANSITIONS[state].get(event)
     if following is not None:
         return following.name
-    return "raises the kept error" if event in RAISES_KEPT_ERROR.get(state, ()) else ""
+    return "The call raises the error that led to this state." if event in RAISES_KEPT_ERROR.get(state, ()) else ""
 
 
 def draw_table() -> str:
     """Return the table in Markdown: a row for each event that a state allows."""
-    lines = ["| state | event | then |", "| --- | --- | --- |"]
+    lines = ["| state | event | next state |", "| --- | --- | --- |"]
     for state in State:
         outcomes = [(event, _outcome(state, event)) for event in Event]
         lines += [f"| {state.name} | {event.name} | {outcome} |" for event, outcome in outcomes if outcome]
@@ -23,10 +28,16 @@ def draw_table() -> str:
 
 
 def draw_meanings() -> str:
-    """Return what the states and events of `draw_table` mean, in Markdown."""
-    lines = ["| name | what it is |", "| --- | --- |"]
-    lines += [f"| {member.name} | {member.value} |" for members in (State, Event) for member in members]
-    return "\n".join(lines) + "\n"
+    """Return what the states and events of `draw_table` mean, in Markdown: two tables."""
+    tables = []
+    for title, members in (("state", list(State)), ("event", list(Event))):
+        lines = [f"| {title} | meaning |", "| --- | --- |"]
+        for member in members:
+            call = CALL.sub(r"`\g<0>`", member.value)
+            meaning = f"The program calls {call}." if member in CALLS else member.value
+            lines.append(f"| {member.name} | {meaning} |")
+        tables.append("\n".join(lines) + "\n")
+    return "\n".join(tables)
 
 
 def draw_diagram() -> str:

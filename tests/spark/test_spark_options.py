@@ -57,7 +57,7 @@ def test_several_paths_come_as_json() -> None:
         parse_options({})
 
 
-@pytest.mark.parametrize("name", [*FOREIGN_OPTIONS, "SUBSCRIBE", "failondataloss"])
+@pytest.mark.parametrize("name", [*FOREIGN_OPTIONS, "GROUPIDPREFIX", "failondataloss"])
 def test_an_option_that_sparks_source_owns_is_named_with_the_reason(name: str) -> None:
     with pytest.raises(ValueError, match=rf"(?i)option '{name}' of Spark's Kafka source has no meaning here: \w"):
         parsed(**{name: "1"})

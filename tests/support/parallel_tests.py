@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if is_selected(item.path)]
+    if selected() == "parallel":
+        tests = Counter(group_of(item.path) for item in items)
+        items.sort(key=lambda item: (not is_long(item.path), -tests[group_of(item.path)], group_of(item.path)))
 
 
 @cache
@@ -62,6 +66,12 @@ def group_of(path: Path) -> str:
     """The tests that one worker takes in one piece: those of a file, or of all files with a fixture of SHARED."""
     text = path.read_text(encoding="utf-8")
     return next((fixture for fixture in SHARED if re.search(fixture, text)), str(path))
+
+
+@cache
+def is_long(path: Path) -> bool:
+    """Whether a group takes minutes, or starts a Spark of its own: it comes first, so that no worker waits for it."""
+    return group_of(path) != str(path) or "pytest.mark.spark" in path.read_text(encoding="utf-8")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -73,6 +83,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return group_of(config.rootpath / nodeid.partition("::")[0])
 
+    config.option.loadscopereorder = False  # pytest_collection_modifyitems has sorted them
     return Groups(config, log)
 
 

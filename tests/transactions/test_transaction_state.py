@@ -95,4 +95,4 @@ def test_the_drawings_show_every_transition() -> None:
             if event is not Event.FATAL:
                 arrow = next(line for line in diagram.splitlines() if f" {state.name} --> {following.name}:" in line)
                 assert event.name in arrow
-    assert "| ABORTABLE_ERROR | COMMIT | raises the kept error |" in table
+    assert "| ABORTABLE_ERROR | COMMIT | The call raises the error that led to this state. |" in table

@@ -32,14 +32,10 @@ OUR_OPTIONS = (
 # Deprecated name -> option.
 RENAMED = {"verifyCrc": "checkCrcs"}
 BY_FOLDED_NAME = {name.lower(): name for name in (*OUR_OPTIONS, *RENAMED)}
-NAMED_BY_PATH = "topics and partitions are named by the path"
 NO_BROKER = "files are read, no broker is contacted"
-# Every option of Spark's own source that this one does not honour, with the reason.
+# Options of Spark's own source that have no meaning for files, with the reason. Those that name a cluster or topics are
+# not among them: with one of these, a broker is read (source.py).
 FOREIGN_OPTIONS = {
-    "subscribe": NAMED_BY_PATH,
-    "subscribePattern": NAMED_BY_PATH,
-    "assign": NAMED_BY_PATH,
-    "kafka.bootstrap.servers": NO_BROKER,
     "kafka.group.id": NO_BROKER,
     "groupIdPrefix": NO_BROKER,
     "failOnDataLoss": "offsets that are not in the files always fail the read, and corruption fails the task unless "

@@ -32,7 +32,7 @@ class ClusterAdmin:
         self.nodes: list[Node] = []
 
     def node(self, number: int) -> Node:
-        """Return the node with this id, from 1."""
+        """Return the node whose id is `number`. The first node has the id 1."""
         return self.nodes[number - 1]
 
     def create_topic(

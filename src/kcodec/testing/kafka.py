@@ -63,22 +63,28 @@ PORT_ATTEMPTS = 3
 class ApacheKafka(ClusterAdmin):
     """A Kafka of one or more nodes, which `with` or `start()` starts.
 
-    version:             of Kafka: "4.3.1" and "3.9.1" are tested.
-    nodes:               their number; each is broker and controller. With three, replication is 3 and
-                         min.insync.replicas 2.
-    transaction_version: the finalized feature transaction.version: 0, 1 or 2; None is 2, and 0 before Kafka 4.
-    tls:                 True protects the listener for clients by TLS, with new certificates; Certificates() creates
-                         some with other names. Client certificates: ssl_client_auth="required".
-    sasl:                True or names of mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.
-    users:               name -> password for SASL; None is admin, alice and bob with passwords admin-secret and so on.
-    token_server:        whose tokens OAUTHBEARER accepts; None accepts unsigned ones.
-    authorizer:          True: users may do what `allow` permits, admin everything.
-    heap:                of each JVM, in the form of -Xmx.
-    directory:           for its data; None is a temporary folder, removed by `close()`.
-    advertise:           function(Listener) -> address to advertise to clients (listener CLIENT) and other brokers
-                         (BROKER) instead, as (host, port) or "host:port"; None keeps it. It is called before the start.
-    jvm_options:         additional options for the JVM of each node.
-    properties:          additional server.properties, with _ for the dots: log_retention_ms=-1.
+    version:             Version of Kafka. The versions 4.3.1 and 3.9.1 are tested.
+    nodes:               Number of nodes. Each node is a broker and a controller. With three nodes, a topic has three
+                         replicas, and min.insync.replicas is 2.
+    transaction_version: Version of the feature transaction.version: 0, 1 or 2. If None, the version is 2 from Kafka 4
+                         on, and 0 before Kafka 4.
+    tls:                 True: clients connect with TLS, and new certificates are created. To use certificates with
+                         other names, pass Certificates(). To require certificates of clients, pass
+                         ssl_client_auth="required".
+    sasl:                True, or the SASL mechanisms that clients can use: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512,
+                         OAUTHBEARER. True means all of them.
+    users:               Users for SASL, as a dict of names and passwords. If None, the users are admin, alice and bob,
+                         and their passwords are admin-secret, alice-secret and bob-secret.
+    token_server:        TokenServer that issues the tokens for OAUTHBEARER. If None, the broker accepts unsigned
+                         tokens.
+    authorizer:          True: a user has only the permissions that `allow` gives. The user admin has all permissions.
+    heap:                Maximum heap of each JVM, as in -Xmx.
+    directory:           Folder for the data. If None, the folder is a temporary one, which `close()` removes.
+    advertise:           Function that changes the addresses that the brokers advertise. The function takes a Listener
+                         (CLIENT for clients, BROKER for other brokers) and returns (host, port) or "host:port". If the
+                         function returns None, the address does not change. kcodec calls it before the start.
+    jvm_options:         Additional options for the JVM of each node.
+    properties:          Additional settings of server.properties, with _ in place of dots: log_retention_ms=-1.
 
     Raises MissingTool if there is no Java or the jars are not available, KafkaFailed if a broker does not start.
     """

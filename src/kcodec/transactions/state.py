@@ -24,25 +24,23 @@ from kcodec.errors import TransactionStateError
 class State(Enum):
     """The state of a transactional producer."""
 
-    UNINITIALIZED = "no producer id and epoch that a transaction may use: InitProducerId comes before the next begin"
-    INITIALIZING = "InitProducerId is under way"
+    UNINITIALIZED = "the next begin must first request a producer id and epoch with InitProducerId"
+    INITIALIZING = "InitProducerId was sent, and the response has not arrived"
     READY = "a transaction may begin"
-    IN_TRANSACTION = "open: records and offsets are accepted"
-    COMMITTING = "the records are flushed, then EndTxn requests the commit"
-    ABORTING = "what is not sent is dropped, then EndTxn requests the abort"
+    IN_TRANSACTION = "a transaction is open and accepts records and offsets"
+    COMMITTING = "the producer sends the buffered records, and then requests the commit with EndTxn"
+    ABORTING = "the producer discards the buffered records, and then requests the abort with EndTxn"
     ABORTABLE_ERROR = "the transaction can only be aborted"
-    RELEASING = "the records are flushed, then the transaction is left open for other processes"
+    RELEASING = "the producer sends the buffered records, and then leaves the transaction open for other processes"
     RELEASED = "the transaction is open, and this producer neither writes to it nor ends it"
-    UNKNOWN_OUTCOME = (
-        "EndTxn requested the commit and got no response: whether the transaction was committed is unknown"
-    )
+    UNKNOWN_OUTCOME = "the commit was requested with EndTxn and got no response, so its outcome is unknown"
     FATAL_ERROR = "this producer is no longer usable"
 
 
 class Event(Enum):
     """The events of a transactional producer: calls of the application first, then their results."""
 
-    INITIALIZE = "init_transactions, or the first begin"
+    INITIALIZE = "init_transactions, or the first begin_transaction"
     BEGIN = "begin_transaction"
     SEND = "send"
     SEND_OFFSETS = "send_offsets_to_transaction"
@@ -51,15 +49,17 @@ class Event(Enum):
     RELEASE = "release"
 
     INITIALIZED = "InitProducerId returned a producer id and epoch"
-    NOT_INITIALIZED = "InitProducerId got no response in time, or the epoch became unusable while nothing was open"
+    NOT_INITIALIZED = (
+        "InitProducerId got no response in time, or the epoch became unusable while no transaction was open"
+    )
     COMMITTED = "EndTxn confirmed the commit, or there was nothing to commit"
     ABORTED = "EndTxn confirmed the abort, or there was nothing to abort"
     FLUSHED = "all records of a released transaction were acknowledged"
-    ENDED_EPOCH_SPENT = "ended, but the epoch must not be used again"
+    ENDED_EPOCH_SPENT = "the transaction has ended, and the next transaction needs another epoch"
     INTERRUPTED = "the call ended before EndTxn was sent"
     UNCONFIRMED = "EndTxn was sent and got no response by the deadline"
-    ABORTABLE = "an error after which the transaction must be aborted"
-    FATAL = "an error after which the producer must be closed"
+    ABORTABLE = "an error occurred after which the transaction must be aborted"
+    FATAL = "an error occurred after which the producer must be closed"
 
 
 #: The calls of an application; the rest is what happens.
