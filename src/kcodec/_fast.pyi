@@ -1538,12 +1538,9 @@ class SendLock:
 class RecordDelivery:
     """The batch of a record, and the index of the record there: what `send` returns of it. Internal."""
     def __init__(self, batch: Any, index: int, timestamp: int) -> None: ...
-    @property
-    def _batch(self) -> Any: ...
-    @property
-    def _index(self) -> int: ...
-    @property
-    def _timestamp(self) -> int: ...
+    _batch: Any
+    _index: int
+    _timestamp: int
     def _register(self, callback: Callable[[Any], object]) -> bool: ...
     def __reduce__(self) -> Never: ...
 
@@ -1567,11 +1564,9 @@ class RecordAppender:
     look: without metadata, of an unusual type, invalid. The caller holds the lock, except of `send`.
     """
     def __init__(self, lock: Any, delivery_type: type[RecordDelivery], ignore_keys: bool) -> None: ...
-    @property
-    def topics(self) -> Any: ...
+    topics: Any
     refusal: BaseException | None
-    @property
-    def lock(self) -> Any: ...
+    lock: Any
     def append(
         self, topic: str, key: Any, value: Any, headers: Any, partition: int | None, timestamp: int | None
     ) -> Any:

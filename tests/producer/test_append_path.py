@@ -29,6 +29,7 @@ def records_of(world: ScriptedCluster) -> list[Any]:
     found = []
     for _, _, request in world.requests:
         for data in request.topic_data[0].partition_data:
+            assert data.records is not None
             (batch,) = batches(data.records)
             rows = [(one.key, one.value, one.headers, one.timestamp) for one in batch.records()]
             found.append((data.index, rows))
@@ -51,7 +52,7 @@ def test_both_ways_make_the_same_batches(seed: int) -> None:
     worlds, offsets = [], []
     for is_compiled in (True, False):
         world, rig = rig_with(3, **settings)
-        append = rig.core.accumulator.append if is_compiled else rig.core.accumulator.append_slowly
+        append: Any = rig.core.accumulator.append if is_compiled else rig.core.accumulator.append_slowly
         sent = []
         for number, (key, value, headers, partition, timestamp) in enumerate(rows):
             sent.append(append("orders", key, value, headers, partition, timestamp))

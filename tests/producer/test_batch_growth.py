@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, started, values
 
-from kcodec import batches
+from kcodec import TopicPartition, batches
 from kcodec.client import Consumer, Producer
 from kcodec.testing.kafka import ApacheKafka
 
@@ -19,6 +19,7 @@ def sent_batches(world: ScriptedCluster) -> list[Any]:
     for _, _, request in world.requests:
         for topic in request.topic_data:
             for partition in topic.partition_data:
+                assert partition.records is not None
                 (batch,) = batches(partition.records)
                 found.append(batch)
     return found
@@ -121,7 +122,7 @@ def test_a_lost_response_repeats_a_grown_batch_as_it_was() -> None:
 
 def test_a_topic_with_a_limit_of_200_kb_gets_every_record(apache_kafka: ApacheKafka) -> None:
     """Batches grow beyond the limit, are refused and split once or twice, and stay below it then."""
-    topic = apache_kafka.create_topic(partitions=2, **{"max.message.bytes": 200_000})
+    topic = apache_kafka.create_topic(partitions=2, max_message_bytes=200_000)
     count, value = 6_000, b"v" * 1000
     with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
         for partition in range(2):
@@ -137,7 +138,7 @@ def test_a_topic_with_a_limit_of_200_kb_gets_every_record(apache_kafka: ApacheKa
     for partition in range(2):
         assert [delivery.offset for delivery in sent[partition::2]] == list(range(1, count // 2 + 1))
     with Consumer(bootstrap_servers=apache_kafka.bootstrap_servers) as consumer:
-        consumer.assign([(topic, 0)])
+        consumer.assign([TopicPartition(topic, 0)])
         consumer.seek_to_beginning()
         found: list[bytes | None] = []
         while len(found) <= count // 2:

@@ -9,10 +9,8 @@ queue length if adaptive partitioning is on, and never one without a leader whil
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcodec._fast import TopicSlot, partition_for
@@ -33,9 +31,13 @@ def draw_partition(queue_sizes: Sequence[int], available: Sequence[int], random:
     `available`. The weight of a partition is the longest queue plus one, minus its own
     (BuiltInPartitioner.updatePartitionLoadStats).
     """
-    longest = max(queue_sizes)
-    weights = list(accumulate(longest + 1 - size for size in queue_sizes))
-    return available[min(bisect_right(weights, random() * weights[-1]), len(available) - 1)]
+    most = max(queue_sizes) + 1
+    left = random() * (most * len(queue_sizes) - sum(queue_sizes))
+    for number, size in zip(available, queue_sizes, strict=True):
+        left -= most - size
+        if left < 0:
+            return number
+    return available[-1]
 
 
 class WaitingRecord(NamedTuple):
