@@ -97,6 +97,20 @@ def test_an_invalid_record_changes_nothing(arguments: Any, error: type[Exception
     assert accumulator.free_memory == rig.settings.buffer_memory
 
 
+@pytest.mark.parametrize("timestamp", ["now", 2**70])
+def test_an_invalid_timestamp_before_metadata_fails_its_record(timestamp: Any) -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = Rig(world)
+    delivery = rig.core.append("orders", None, b"v", (), None, timestamp)
+    rig.send("orders", b"valid")
+    rig.flush()
+    assert isinstance(delivery.error, EncodeError)
+    (log,) = world.topics["orders"][1]
+    assert log.values == [b"valid"]
+    assert not rig.core.has_unfinished
+
+
 def test_a_closed_producer_refuses_a_record_with_an_open_batch() -> None:
     _, rig = rig_with(1, batch_size=10_000)
     rig.send("orders", b"open")

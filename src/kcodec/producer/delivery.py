@@ -123,7 +123,8 @@ class Delivery(RecordDelivery):
 
     def done(self) -> bool:
         """Return whether it has ended, with success or failure."""
-        return self._where()[0].is_done
+        batch = self._batch
+        return (self._where()[0] if batch.pieces else batch).outcome is not None
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call `callback` with this Delivery when it has ended, at once if it already has.
@@ -163,15 +164,17 @@ class Delivery(RecordDelivery):
 
     def outcome(self) -> RecordMetadata:
         """Return its outcome or raise its error, once it has ended."""
-        batch, index = self._where()
-        outcome = batch.outcome or BatchOutcome()
-        if outcome.error is not None:
+        batch, index = self._batch, self._index
+        if batch.pieces:
+            batch, index = self._where()
+        base_offset, log_append_time, error = batch.outcome or BatchOutcome()
+        if error is not None:
             if batch.failed is not None:
                 with batch.lock:
                     batch.failed.retrieve(index)
-            raise outcome.error
-        offset = outcome.base_offset + index if outcome.base_offset >= 0 else -1
-        timestamp = outcome.log_append_time if outcome.log_append_time >= 0 else self._timestamp
+            raise error
+        offset = base_offset + index if base_offset >= 0 else -1
+        timestamp = log_append_time if log_append_time >= 0 else self._timestamp
         return RecordMetadata(batch.topic, batch.partition, offset, timestamp)
 
     def __repr__(self) -> str:

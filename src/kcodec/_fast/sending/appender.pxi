@@ -23,8 +23,8 @@ cdef inline int64_t _now_in_ms() noexcept:
 cdef class RecordDelivery:
     """The batch of a record, and the index of the record there: what `send` returns of it. Internal."""
 
-    cdef readonly object _batch
-    cdef readonly int64_t _index, _timestamp
+    cdef readonly object _batch, _timestamp  # of a record without a partition the timestamp is not checked yet
+    cdef readonly int64_t _index
 
     def __init__(self, batch, index, timestamp):
         self._batch = batch
