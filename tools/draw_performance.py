@@ -99,7 +99,7 @@ def draw_conditions() -> str:
         ]
         where = ", ".join(one for one in known if one)
         rows.append((f"[{name}.json](../benchmarks/results/{name}.json)", dates[0] if dates else "", where))
-    return table(("file", "measured", "machine"), rows)
+    return table(("file of results", "date of the measurement", "machine"), rows)
 
 
 def draw_decode() -> str:
@@ -162,46 +162,74 @@ def draw_transactions() -> str:
     """Return transactions a second, one after the other."""
     rates = result("transactions")["rate"]["median"]
     cost = result("transactions")["cost"]
-    lines = [(name, f"{rate:,.0f}") for name, rate in rates.items()]
+    names = {
+        "kcodec send": "kcodec with `send`",
+        "kcodec send_arrow": "kcodec with `send_arrow`",
+        "confluent-kafka linger 0": "confluent-kafka with a linger of 0 ms",
+        "aiokafka linger 5": "aiokafka with a linger of 5 ms",
+    }
+    lines = [(names.get(name, name), f"{rate:,.0f}") for name, rate in rates.items()]
     text = table(("client", "transactions a second"), lines)
     shares = [(client, f"{cost[client]['ratio']:.2f}") for client in ("kcodec", "Java")]
-    return text + "\n" + table(("client", "throughput with a commit every 100 ms, relative to none"), shares)
+    head = ("client", "throughput with a commit every 100 ms / throughput without transactions")
+    return text + "\n" + table(head, shares)
 
 
 def draw_session() -> str:
     """Return how long the end of a transaction takes."""
     found = {name: row for name, row in result("session")["commit"].items() if isinstance(row, dict)}
-    lines = [(name, f"{row['end']['p50']:.1f}", f"{row['end']['p99']:.1f}") for name, row in found.items()]
-    return table(("end of a transaction", "p50, ms", "p99, ms"), lines)
+    names = {
+        "session, with offsets": "kcodec session, records and offsets",
+        "Java, with offsets": "Java producer, records and offsets",
+        "session, produce only": "kcodec session, only records",
+        "kcodec Producer, produce only": "kcodec producer, only records",
+        "Java, produce only": "Java producer, only records",
+    }
+    lines = [
+        (names.get(name, name), f"{row['end']['p50']:.1f}", f"{row['end']['p99']:.1f}") for name, row in found.items()
+    ]
+    return table(("client and contents of the transaction", "median, ms", "99th percentile, ms"), lines)
 
 
 def draw_files() -> str:
     """Return what is measured on segments of 1 GB: memory, seeks, and the command line."""
     lines: list[tuple[str, str]] = []
     for row in result("kcodec")["parts"]["segment"]:
-        what = f"stream {row['megabytes']:,} MB to pyarrow, {row['codec']}, shape {row['shape']}: peak memory"
+        what = f"peak memory: {row['megabytes']:,} MB streamed to pyarrow, codec {row['codec']}, shape {row['shape']}"
         lines.append((what, f"{row['peak_MB']:.0f} MB"))
     seeks = [row for row in result("seek")["parts"]["seek"] if row["index"] == "with"]
     for by in ("offset", "timestamp"):
         times = [row["median_ms"] for row in seeks if row["by"] == by]
         lines.append(
-            (f"seek by {by}, with index files: lowest and highest median", f"{min(times):.2f} to {max(times):.2f} ms")
+            (f"time to find a record by {by} with index files", f"{min(times):.2f} to {max(times):.2f} ms (medians)")
         )
     for part in result("cli")["parts"].values():
         for case in part["cases"][:2]:
             lines.append(
-                (f"`{case['case']}`, {part['records']:,} records: processor time", f"{case['processor_s']:.1f} s")
+                (f"processor time: `{case['case']}`, {part['records']:,} records", f"{case['processor_s']:.1f} s")
             )
-    return table(("what", "result"), lines)
+    return table(("measurement", "result"), lines)
 
 
 def draw_spark() -> str:
     """Return how fast Spark reads log files."""
+    names = {"data source": '`spark.read.format("kcodec")`', "mapInArrow": "`kcodec.spark.decode_in_arrow`"}
     lines = [
-        (row["door"], f"{row['rows_per_second']:,}", f"{row['cpu_ns_per_row']} ns", f"{row['ratio']:.2f}")
+        (
+            names.get(row["door"], row["door"]),
+            f"{row['rows_per_second']:,}",
+            f"{row['cpu_ns_per_row']} ns",
+            f"{row['ratio']:.2f}",
+        )
         for row in result("spark")["doors"]
     ]
-    return table(("way", "rows a second", "processor time of a row", "relative to ready-made Arrow batches"), lines)
+    head = (
+        "how Spark reads",
+        "rows a second",
+        "processor time of a row",
+        "speed / speed with ready-made Arrow batches",
+    )
+    return table(head, lines)
 
 
 def draw_messages() -> str:
@@ -219,13 +247,18 @@ def draw_messages() -> str:
                 ratio(best / row["kcodec"]),
             )
         )
-    return table(("message", "", "kcodec, µs", "fastest other Python client, µs", "times"), lines)
+    head = ("message", "direction", "kcodec, µs", "fastest other Python client, µs", "other client / kcodec")
+    return table(head, lines)
 
 
 def draw_compat() -> str:
     """Return how much faster aiokafka and kafka-python are with kcodec inside."""
     rows = result("compat")["parts"]["compat"]
-    names = {"read": "record classes", "consume": "work of the consumer on a fetch", "build": "batch builder"}
+    names = {
+        "read": "decode with the record classes",
+        "consume": "decode a fetch response in the consumer",
+        "build": "encode with the batch builder",
+    }
     lines = []
     for client in ("aiokafka", "kafka-python"):
         for part, what in names.items():
@@ -235,7 +268,8 @@ def draw_compat() -> str:
                 for codec in ("none", "lz4", "zstd")
             )
             lines.append((client, what, *cells))
-    return table(("client", "part", "none a / b / c / d", "lz4 a / b / c / d", "zstd a / b / c / d"), lines)
+    codecs = (f"{codec}: a / b / c / d" for codec in ("none", "lz4", "zstd"))
+    return table(("client", "part", *codecs), lines)
 
 
 # ------------------------------------------------------------------------------------------------------------ charts

@@ -186,15 +186,18 @@ def test_the_lock_excludes_other_threads() -> None:
 
 
 def test_ctrl_c_interrupts_the_wait_for_the_lock() -> None:
-    lock = SendLock()
-    lock.acquire()
-    main = threading.main_thread().ident
+    lock, main = SendLock(), threading.main_thread().ident
     assert main is not None
+    lock.acquire()
     timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        lock.acquire()
-    timer.join()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job of a shell
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire()
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     lock.release()
     assert lock.acquire(False)
 

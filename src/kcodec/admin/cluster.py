@@ -59,7 +59,7 @@ def _description(response: Any, nodes: list[BrokerNode]) -> ClusterDescription:
 
 
 def describe_features(context: CallContext, *, timeout: float | None = None) -> Flow[dict[str, FeatureDescription]]:
-    """Return features by name: the finalized level, and the levels that the broker supports (KIP-584)."""
+    """Return each feature by name, with its finalized level and the levels that the broker supports (KIP-584)."""
     handler: ApiHandler[str, dict[str, FeatureDescription]] = ApiHandler(
         "describe the features of",
         AnyBroker(),
@@ -93,7 +93,7 @@ def update_features(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[str, None]]:
-    """Finalize features at these levels; 0 disables one.
+    """Finalize features at these levels. Level 0 disables a feature.
 
     upgrade_type: "upgrade", "safe_downgrade", "unsafe_downgrade".
     validate_only: check the request without changing anything.

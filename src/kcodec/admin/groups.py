@@ -92,7 +92,7 @@ class GroupDescription:
 def list_groups(
     context: CallContext, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
 ) -> Flow[dict[str, GroupListing]]:
-    """Return the groups of all brokers by id. states, types: only these ("Stable", "Empty"; "classic", "consumer").
+    """Return the groups of all brokers by id. states, types: return only groups with these states and types.
 
     Raises AdminError if not all brokers responded; its `results` contain the lists of the others by broker id.
     """
@@ -228,7 +228,7 @@ def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ..
 def delete_groups(
     context: CallContext, group_ids: Iterable[str], *, timeout: float | None = None
 ) -> Flow[dict[str, None]]:
-    """Delete groups without members, with their offsets.
+    """Delete groups that have no members, and the committed offsets of these groups.
 
     group_ids: names of the groups.
 
@@ -251,7 +251,7 @@ def list_group_offsets(
     require_stable: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-    """Return the committed offsets of a group; None if none exists.
+    """Return the committed offsets of a group. The offset of a partition is None if none was committed.
 
     group_id: name of the group.
     partitions: None for all that have an offset.
@@ -289,7 +289,7 @@ def describe_group_lag(
     *,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, PartitionLag]]:
-    """Return the lag of a group's committed offsets, and the transactions that block last stable offsets.
+    """Return the lag of a group, and the open transactions that block the last stable offset.
 
     group_id: name of the group.
     partitions: None for all that the group has an offset in.
@@ -309,7 +309,7 @@ def alter_group_offsets(
     *,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, None]]:
-    """Commit offsets for a group without members; a number is an offset without metadata.
+    """Commit offsets for a group that has no members. A number is an offset without metadata.
 
     group_id: name of the group, which is created if it does not exist.
 

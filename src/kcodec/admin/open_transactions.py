@@ -132,7 +132,7 @@ def find_hanging_transactions(
     now: int | None = None,
     timeout: float | None = None,
 ) -> Flow[HangingTransactions]:
-    """Find hanging transactions in these partitions or topics, on this broker, or anywhere, including internal topics.
+    """Find hanging transactions: everywhere, or only in the given topics, partitions or on one broker.
 
     broker_id: search the replicas of this broker; None for the leaders of all partitions.
     max_transaction_timeout_ms: younger ones are ignored; None for the longest timeout that a broker of the cluster

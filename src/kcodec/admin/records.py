@@ -27,7 +27,7 @@ def list_offsets(
     isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, ListedOffset]]:
-    """Return offsets. partition -> "earliest", "latest", "max_timestamp" or milliseconds since 1970.
+    """Return an offset for each partition: "earliest", "latest", "max_timestamp", or by milliseconds since 1970.
 
     A timestamp selects the first record at or after it; the offset is -1 if none exists. isolation_level
     "read_committed": at most the last stable offset. Raises BrokerError; AdminError for several partitions.
@@ -42,7 +42,7 @@ def list_offsets(
 def delete_records(
     context: CallContext, before: Mapping[TopicPartition, int], *, timeout: float | None = None
 ) -> Flow[dict[TopicPartition, int]]:
-    """Delete the records below an offset. Return the new low watermarks.
+    """Delete the records before an offset, and return the new first offsets.
 
     before: partition -> the first offset to keep; -1 deletes all records below the high watermark.
 
@@ -79,7 +79,7 @@ def elect_leaders(
     election: str = "preferred",
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, ElectedLeader]]:
-    """Elect the first replica of partitions as leader; "unclean": any available replica, which may lose records.
+    """Make the first replica of partitions their leader. An "unclean" election takes any replica and can lose records.
 
     Raises BrokerError: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, AuthorizationError ...;
     AdminError for several partitions. A partition that needs no election is not an error. (KIP-460)

@@ -228,8 +228,10 @@ def acl_creation(binding: AclBinding) -> Any:
 def describe_acls(
     context: CallContext, which: AclFilter | None = None, *, timeout: float | None = None
 ) -> Flow[list[AclBinding]]:
-    """Return the permissions that a filter selects; all without one. Raises AuthorizationError (DESCRIBE on the
-    cluster)."""
+    """Return the permissions that a filter selects, or all permissions without a filter.
+
+    Raises AuthorizationError (DESCRIBE on the cluster).
+    """
     chosen = which or AclFilter()
     handler: ApiHandler[AclFilter, list[AclBinding]] = ApiHandler(
         "describe acls",
@@ -299,7 +301,7 @@ def _deleted(response: Any, filters: list[AclFilter]) -> Iterator[tuple[AclFilte
 def describe_user_scram_credentials(
     context: CallContext, users: Iterable[str] | None = None, *, timeout: float | None = None
 ) -> Flow[dict[str, tuple[ScramCredentialInfo, ...]]]:
-    """Return the SCRAM credentials of users; None: of all users that have any. A user without any has an empty tuple.
+    """Return the SCRAM credentials of users (None: of all users). A user without credentials has an empty tuple.
 
     Raises AuthorizationError (DESCRIBE on the cluster); AdminError for several. (KIP-554)
     """

@@ -30,7 +30,7 @@ def create_topics(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[str, CreatedTopic]]:
-    """Create topics; a name alone uses the broker's defaults. The topics accept records when this returns.
+    """Create topics, and return when they accept records. A name alone creates a topic with the broker's defaults.
 
     validate_only: check the request without creating anything. timeout: seconds, None for default_api_timeout_ms.
     Raises BrokerError: TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG,
@@ -137,7 +137,7 @@ def delete_topics(
 def create_partitions(
     context: CallContext, counts: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None
 ) -> Flow[dict[str, None]]:
-    """Add partitions to topics. Keys then map to other partitions.
+    """Add partitions to topics. A producer can then choose another partition for a key than before.
 
     counts: topic -> the new total number of partitions.
     validate_only: check the request without changing anything.
@@ -160,7 +160,7 @@ def create_partitions(
 def list_topics(
     context: CallContext, *, include_internal: bool = False, timeout: float | None = None
 ) -> Flow[dict[str, TopicListing]]:
-    """Return all topics that the client may describe, by name.
+    """Return all topics that the client has the permission to describe, by name.
 
     include_internal: return the brokers' internal topics as well, such as `__consumer_offsets`.
     """

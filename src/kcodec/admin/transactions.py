@@ -39,7 +39,7 @@ def describe_producers(
     broker_id: int | None = None,
     timeout: float | None = None,
 ) -> Flow[dict[TopicPartition, tuple[ProducerState, ...]]]:
-    """Return the producers with state in partitions.
+    """Return the producers whose state the brokers keep for these partitions.
 
     broker_id: request it from this broker, which must have a replica; None for the leader of each partition.
 
@@ -69,7 +69,7 @@ def list_transactions(
     transactional_id_pattern: str | None = None,
     timeout: float | None = None,
 ) -> Flow[dict[str, TransactionListing]]:
-    """Return the transactional ids of all coordinators, by id, that meet all given conditions.
+    """Return the transactional ids of the cluster that meet all given conditions.
 
     states: only transactions in these states, of TRANSACTION_STATES; empty for all.
     producer_ids: only transactions of these producers; empty for all.
@@ -94,7 +94,7 @@ def abort_transaction(
     *,
     timeout: float | None = None,
 ) -> Flow[None]:
-    """Write an ABORT marker to one partition without the coordinator: only for a transaction that hangs there.
+    """Write an abort marker to one partition, without the coordinator. Use it only for a transaction that hangs.
 
     producer_id, producer_epoch, coordinator_epoch: as `describe_producers` returns them; a coordinator_epoch of -1
         there is 0 here, as in Kafka's own tool.

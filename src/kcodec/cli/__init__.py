@@ -25,16 +25,16 @@ __all__ = ["COMMANDS", "ExitStatus", "main", "run"]
 # command, which is also the name of its module below kcodec.cli -> what it does
 COMMANDS = {
     "dump": "print the contents of files of a log directory: batches, records, indexes, checkpoints",
-    "check": "report what is wrong with these files, and the remedy",
-    "cat": "print records of files or a broker, with kcat's letters; internal topics are decoded",
+    "check": "report what is wrong with files of a log directory, and what to do about it",
+    "cat": "print records of files or of a broker, with the options of kcat; decode internal topics",
     "convert": "write records to a Parquet, Arrow, CSV, JSON lines or cleaned .log file",
-    "consume": "print records of a topic, with kcat's letters, alone or in a consumer group",
-    "produce": "send messages from stdin or files, with kcat's letters, on request in a transaction",
-    "restore": "write the committed records of a log directory back into topics, exactly once",
-    "txn": "show transactions of files or a cluster: open, hanging, and the command that ends them",
+    "consume": "print records of a topic, with the options of kcat, alone or in a consumer group",
+    "produce": "send messages from stdin or files, with the options of kcat, if needed in a transaction",
+    "restore": "write the committed records of a log directory into topics, each record exactly once",
+    "txn": "show the transactions of files or of a cluster, and the commands that end open ones",
     "topics": "list, describe, create, delete and configure topics",
-    "groups": "show consumer groups: members, offsets, lag, and the transaction that causes it",
-    "offsets": "show the offsets of topics; reset (after a dry run) and delete those of groups",
+    "groups": "show consumer groups: members, offsets, lag, and the transaction that causes the lag",
+    "offsets": "show the offsets of topics; reset and delete the committed offsets of groups",
 }
 
 
@@ -82,10 +82,10 @@ def _overview() -> str:
     width = max(map(len, COMMANDS))
     rows = "".join(f"  {name:<{width}}  {summary}\n" for name, summary in COMMANDS.items())
     return (
-        "usage: kcodec COMMAND [options] FILE...\n\nKafka's log files without a broker: those of a log directory, "
-        "or the directories themselves. With -b HOST:PORT some commands ask a broker.\n\n"
-        f"{rows}\nkcodec COMMAND --help ends with examples. Exit status: 0 fine, 1 something was found, 2 cannot read "
-        "or a wrong call.\n"
+        "usage: kcodec COMMAND [options] FILE...\n\nReads Kafka's log files without a broker. FILE is a file of a log "
+        "directory, or a directory. With -b HOST:PORT, some commands work with a broker.\n\n"
+        f"{rows}\nkcodec COMMAND --help ends with examples. Exit status: 0 no problem was found, 1 a problem was "
+        "found, 2 the call is wrong or a file cannot be read.\n"
     )
 
 

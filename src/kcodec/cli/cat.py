@@ -19,11 +19,12 @@ from kcodec.log.parallel import in_order
 from kcodec.text import TextBytes
 
 DESCRIPTION = (
-    "Prints records as a consumer returns them: by default each value and a newline. FILE is a partition directory, a "
-    "segment, or a log directory with -t. With -b the records are those of topic -t of a broker, always "
-    "read_committed. Format letters are kcat's: %s value, %S its size, %k key, %K its size, %T timestamp, %h headers, "
-    "%t topic, %p partition, %o offset. The command ends at the end of the log, like kcat -e. Records of "
-    "__consumer_offsets, __transaction_state and __cluster_metadata are decoded and printed as JSON."
+    "Prints records as a consumer returns them. By default, prints each value and a newline. FILE is a partition "
+    "directory, a segment, or a log directory with -t. With -b, prints the committed records of the topic -t of a "
+    "broker. FORMAT has the same letters as in kcat: %s is the value, %S its size, %k the key, %K its size, %T the "
+    "timestamp, %h the headers, %t the topic, %p the partition, and %o the offset. The command ends at the end of the "
+    "log, like kcat -e. Records of __consumer_offsets, __transaction_state and __cluster_metadata are decoded and "
+    "printed as JSON."
 )
 EXAMPLES = (
     Example("only what is committed, as JSON", "kcodec cat orders-0 --read-committed -J"),
@@ -40,10 +41,12 @@ def parser() -> Parser:
         "-o",
         "--offset",
         metavar="WHERE",
-        help="beginning, end, N, -N (the last N), s@TIME (from), e@TIME (to); can be given twice",
+        help="where to begin: beginning, end, N, -N (the last N), s@TIME; or where to end: e@TIME; can be given twice",
     )
     found.add_argument("-c", "--count", type=int, metavar="N", help="end after N records")
-    found.add_argument("-e", "--exit", action="store_true", help="end at the end of the log (always the case)")
+    found.add_argument(
+        "-e", "--exit", action="store_true", help="end at the end of the log, which the command always does"
+    )
     add_shape_options(found)
     found.add_argument("--follow", action="store_true", help="continue with appended records, until Ctrl-C or -c")
     add_log_options(found)

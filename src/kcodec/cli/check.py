@@ -17,10 +17,11 @@ from kcodec.log import Finding, LogDirectory
 from kcodec.log.check import TEXT_FILES, file_findings
 
 DESCRIPTION = (
-    "Reads all data and reports what is wrong: checksums (a bad one is confirmed by the package crc32c), lengths, "
-    "records, the order of offsets, gaps in producers' sequences, torn tails, transactions, and indexes, snapshots "
-    "and checkpoints that contradict the log. Each finding names its remedy. The exit status is 1 if there are errors "
-    "or warnings; notices alone leave it at 0. FILE is a single file, a partition directory, or a log directory."
+    "Reads all data and reports what is wrong. The command checks checksums (the package crc32c confirms a wrong "
+    "one), lengths, records, the order of offsets, the sequence numbers of producers, incomplete batches, and "
+    "transactions. It also checks whether indexes, snapshots and checkpoints agree with the log. Each finding names "
+    "its remedy. The exit status is 1 if there are errors or warnings, and 0 if there are only notices. FILE is a "
+    "single file, a partition directory, or a log directory."
 )
 EXAMPLES = (
     Example("a partition with all its files", "kcodec check orders-0"),
@@ -37,7 +38,10 @@ def parser() -> Parser:
     found.add_argument("files", nargs="+", metavar="FILE", help="a file, partition directory or log directory")
     found.add_json()
     found.add_argument(
-        "--severity", choices=SEVERITIES, default="notice", help="lowest severity to print (default: %(default)s)"
+        "--severity",
+        choices=SEVERITIES,
+        default="notice",
+        help="print findings of this severity and above (default: %(default)s)",
     )
     return found
 

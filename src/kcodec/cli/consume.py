@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from kcodec.offsets import TopicPartition
 
 DESCRIPTION = (
-    "Prints records of a topic, from its beginning or from -o, until Ctrl-C, until -c records, or with -e until the "
-    "end of the topic. Format letters are kcat's. Records of aborted and open transactions are left out; -X "
-    "isolation.level=read_uncommitted shows them. With -G the command joins a consumer group, which assigns "
-    "partitions of the TOPICs and stores the offsets. Records of internal topics are decoded and printed as JSON."
+    "Prints records of a topic, from its beginning or from -o. The command ends with Ctrl-C, after -c records, or "
+    "with -e at the end of the topic. FORMAT has the same letters as in kcat. Records of aborted and open "
+    "transactions are left out; -X isolation.level=read_uncommitted shows them. With -G, the command joins a consumer "
+    "group, which assigns partitions of the TOPICs and stores the offsets. Records of internal topics are decoded and "
+    "printed as JSON."
 )
 EXAMPLES = (
     Example("the last ten, then new records", r"kcodec consume -b localhost:9092 -t orders -o -10 -K ': '"),
@@ -44,14 +45,18 @@ def parser() -> Parser:
         "-o",
         "--offset",
         metavar="WHERE",
-        help="beginning, end, stored, N, -N (the last N), s@TIME (from), e@TIME (to); can be given twice",
+        help="where to begin: beginning, end, stored, N, -N (the last N), s@TIME; or where to end: e@TIME; can be "
+        "given twice",
     )
     found.add_argument("-c", "--count", type=int, metavar="N", help="end after N records")
     found.add_argument("-e", "--exit", action="store_true", help="end at the end of the topic")
     add_shape_options(found)
     found.add_argument("-q", "--quiet", action="store_true", help="print only errors on stderr")
     found.add_argument(
-        "-u", "--unbuffered", action="store_true", help="write each batch immediately (always the case without -e)"
+        "-u",
+        "--unbuffered",
+        action="store_true",
+        help="write each batch immediately, as the command always does without -e",
     )
     found.add_argument("-G", "--group", metavar="GROUP", help="join this consumer group, which stores the offsets")
     add_on_error(found, ("raise", "skip"), "end with exit status 1 (raise), or continue after it (skip)")

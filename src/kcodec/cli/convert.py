@@ -17,12 +17,12 @@ from kcodec.errors import DecodeError
 from kcodec.log import Log
 
 DESCRIPTION = (
-    "Writes the records of a log into a Parquet, Arrow, CSV or JSON lines file, as a consumer returns them; or into a "
-    "cleaned .log file. A cleaned file keeps offsets and the bytes of each batch, except of batches that a range of "
-    "offsets cuts; --read-committed leaves out aborted and open transactions. The output file appears complete or not "
-    "at all: it is written under a temporary name in the same directory, then renamed, replacing an existing file. "
-    "Timestamps are milliseconds in UTC. Keys and values are bytes, in CSV and JSON lines by the rules of "
-    "kcodec.text."
+    "Writes the records of a log into a Parquet, Arrow, CSV or JSON lines file, or into a cleaned .log file. A "
+    "cleaned file keeps all offsets and the bytes of each batch. Only a batch in which --offsets begins or ends is "
+    "encoded again. --read-committed leaves out aborted and open transactions. The command writes a temporary file in "
+    "the same directory and then renames it, so the output file is either complete or does not appear. An existing "
+    "file is replaced. Timestamps are milliseconds in UTC. Keys and values are bytes. CSV and JSON lines show them by "
+    "the rules of kcodec.text."
 )
 EXAMPLES = (
     Example("a partition as Parquet", "kcodec convert orders-0 -o orders.parquet"),

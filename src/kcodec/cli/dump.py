@@ -24,11 +24,11 @@ from kcodec.log import LogDirectory, checkpoints, indexes, open_log_directory, s
 from kcodec.log.segment import SEGMENT_NAME, is_last_segment
 
 DESCRIPTION = (
-    "Prints the contents of files of a Kafka log directory: the batches of segments (.log, .checkpoint), with "
-    "--records also their records; the entries of indexes (.index, .timeindex, .txnindex), of producer snapshots "
-    "(.snapshot), and of text files (leader-epoch-checkpoint, partition.metadata, *-checkpoint, meta.properties). For "
-    "a partition directory its segments are printed, for a log directory its partitions are listed. Every CRC is "
-    "checked; a corrupt batch is printed, reported on stderr, and skipped."
+    "Prints the contents of files of a Kafka log directory. For segments (.log, .checkpoint), prints the batches, and "
+    "with --records also the records. For indexes (.index, .timeindex, .txnindex), producer snapshots (.snapshot) and "
+    "text files (leader-epoch-checkpoint, partition.metadata, *-checkpoint, meta.properties), prints the entries. For "
+    "a partition directory, prints its segments. For a log directory, lists its partitions. The command checks every "
+    "CRC. A corrupt batch is printed, reported on stderr, and skipped."
 )
 EXAMPLES = (
     Example("the batches of a partition", "kcodec dump orders-0"),

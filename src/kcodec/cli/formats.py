@@ -82,7 +82,9 @@ def add_shape_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-D", "--delimiter", default="\\n", metavar="DELIMITER", help="delimiter after each value (default: \\n)"
     )
-    parser.add_argument("-Z", "--null", action="store_true", help="text for a null key or value (default: empty)")
+    parser.add_argument(
+        "-Z", "--null", action="store_true", help="print NULL for a null key or value (default: print nothing)"
+    )
     parser.add_argument("--raw", action="store_true", help="print records of internal topics as bytes, not decoded")
 
 

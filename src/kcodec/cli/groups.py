@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     _DescribedLag = tuple[str, TopicPartition, PartitionLag, GroupMember | None]
 
 DESCRIPTION = (
-    "Shows consumer groups of a cluster. list: all groups. describe: the committed offset and lag of each partition, "
-    "the member that reads it, and the transaction that blocks the last stable offset; with --members the members "
-    "instead. delete: delete groups without members, and their offsets. Offsets are set with kcodec offsets."
+    "Shows and deletes consumer groups of a cluster. list: prints all groups. describe: prints the committed offset "
+    "and the lag of each partition, the member that reads it, and the transaction that blocks the last stable offset; "
+    "with --members, prints the members instead. delete: deletes groups that have no members, and their offsets. To "
+    "set offsets, use kcodec offsets."
 )
 EXAMPLES = (
     Example("the lag of a group, and its members", "kcodec groups describe -b localhost:9092 billing"),

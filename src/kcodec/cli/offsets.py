@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from kcodec.client import Admin
 
 DESCRIPTION = (
-    "Shows and sets offsets. list TOPIC...: the first and last offsets of partitions, also the last stable offset; "
-    "with --at the first offset at or after a time. reset GROUP [TOPIC...]: set the committed offsets of a group "
-    "without members; without --execute the command only prints the changes. delete GROUP TOPIC...: delete committed "
-    "offsets. A TOPIC can select partitions: topic:0,3."
+    "Shows and sets offsets. list TOPIC...: prints the first offset, the last stable offset and the end of each "
+    "partition; with --at, prints the first offset at or after a time. reset GROUP [TOPIC...]: sets the committed "
+    "offsets of a group that has no members; without --execute, only prints the changes. delete GROUP TOPIC...: "
+    "deletes committed offsets. A TOPIC can select partitions: topic:0,3."
 )
 EXAMPLES = (
     Example("the first and last offsets of a topic", "kcodec offsets list -b localhost:9092 orders"),

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from kcodec.client import Producer
 
 DESCRIPTION = (
-    "Sends messages to a topic: the lines of stdin, each FILE as one message, or with -l the lines of a FILE. The "
-    "letters are kcat's. With -J the input is the output of kcodec cat -J, so that keys, values, headers, nulls and "
-    "timestamps can be copied to another topic. The command ends with status 0 after all in-sync replicas have "
-    "acknowledged every message; retries do not create duplicates. With --transactional-id read_committed consumers "
-    "see all of the input or none of it."
+    "Sends messages to a topic. Each line of stdin is a message, or each FILE, or with -l each line of a FILE. The "
+    "options have the same letters as in kcat. With -J, the input is the output of kcodec cat -J. Keys, values, "
+    "headers, nulls and timestamps can be copied to another topic in this way. The exit status is 0 if all in-sync "
+    "replicas have acknowledged every message. Retries do not create duplicates. With --transactional-id, "
+    "read_committed consumers see all of the input or none of it."
 )
 EXAMPLES = (
     Example("lines as key:value", "kcodec produce -b localhost:9092 -t orders -K : -l orders.txt"),
@@ -42,8 +42,8 @@ def parser() -> Parser:
         "files", nargs="*", metavar="FILE", help="each file is one message (with -l: one file, each line a message)"
     )
     add_broker_options(found)
-    found.add_argument("-t", "--topic", metavar="TOPIC", help="the topic; with -J a line can name its own")
-    found.add_argument("-p", "--partition", type=int, metavar="N", help="the partition (default: selected by the key)")
+    found.add_argument("-t", "--topic", metavar="TOPIC", help="the topic; with -J, a line can name another topic")
+    found.add_argument("-p", "--partition", type=int, metavar="N", help="the partition (default: the key decides)")
     found.add_argument("-l", "--lines", action="store_true", help="each line of FILE is a message")
     shape = found.add_mutually_exclusive_group()
     shape.add_argument("-J", "--json", action="store_true", help="JSON lines, as written by kcodec cat -J")
@@ -59,7 +59,7 @@ def parser() -> Parser:
         metavar="NAME=VALUE",
         help="header of all messages, before their own; can be repeated",
     )
-    found.add_argument("-Z", "--null", action="store_true", help="send an empty value, or key, as null")
+    found.add_argument("-Z", "--null", action="store_true", help="send an empty key or value as null")
     found.add_argument(
         "-z", "--compression", choices=CODECS, default="none", help="codec of the batches (default: none)"
     )

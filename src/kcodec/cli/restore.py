@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Writes the committed records of a log directory, or of partition directories, into topics. Keys, values, "
-    "headers, timestamps and partitions are kept; offsets are new. All data is read before anything is written, so "
-    "that corruption stops the command early. An interrupted restore continues when the same command is run again, "
-    "and writes no record twice. At the end the records in the topics are counted."
+    "headers, timestamps and partitions are kept. The offsets are new. The command reads all data before it writes "
+    "anything, so that it finds corruption early. If the command is interrupted, run it again: it continues, and "
+    "writes no record twice. At the end, the command counts the records in the topics."
 )
 EXAMPLES = (
     Example("the plan, without writing", "kcodec restore backup -b localhost:9092 --create --dry-run"),
@@ -63,7 +63,7 @@ def parser() -> Parser:
         "--create", action="store_true", help="create missing topics, with the number of partitions of the source"
     )
     found.add_argument(
-        "--partitions", type=int, metavar="N", help="--create: number of partitions, if it must be larger"
+        "--partitions", type=int, metavar="N", help="--create: minimum number of partitions of a new topic"
     )
     found.add_argument(
         "--replication-factor", type=int, metavar="N", help="--create: replication factor (default: the broker's)"

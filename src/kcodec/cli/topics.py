@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from kcodec.client import Admin
 
 DESCRIPTION = (
-    "Shows and changes topics of a cluster. list: all topics. describe: partitions, leaders and replicas. config: the "
-    "settings of a topic, with --all also the default ones; --set and --unset change them. create: create topics, and "
-    "wait until they can be written to. delete: delete topics."
+    "Shows and changes topics of a cluster. list: prints all topics. describe: prints partitions, leaders and "
+    "replicas. config: prints the settings of a topic, with --all also those at their default; --set and --unset "
+    "change settings. create: creates topics, and waits until they can be written to. delete: deletes topics."
 )
 EXAMPLES = (
     Example("a topic of six partitions", "kcodec topics create -b localhost:9092 orders --partitions 6"),

@@ -22,13 +22,14 @@ from kcodec.errors import DecodeError
 from kcodec.log import Log, LogDirectory, PartitionTransaction, TransactionState, partition_transactions
 
 DESCRIPTION = (
-    "Shows transactions: which are open, which one blocks the last stable offset, so that read_committed consumers "
-    "wait, and the command that ends it. For files (partition directories, segments, a log directory): list; timeline "
-    "draws them, offsets from left to right, one line per producer (--svg FILE: for a web page). With -b for a "
-    "cluster: list the transactional ids; describe ID...; find-hanging: transactions that no coordinator will end "
-    "(KIP-664), in internal topics too; strays: open transactions without writes, for example after the owner of a "
-    "shared handle failed; abort: either an ID, which fences its producers, or a hanging transaction by --topic, "
-    "--partition and --start-offset."
+    "Shows which transactions are open, which of them blocks the last stable offset, and the command that ends this "
+    "transaction. read_committed consumers wait until it ends. For files (partition directories, segments, a log "
+    "directory), list prints the transactions, and timeline draws them: offsets from left to right, with one line for "
+    "each producer. With --svg FILE, timeline writes a picture for a web page. With -b, the command works with a "
+    "cluster. list: prints the transactional ids. describe ID...: prints the state of these ids. find-hanging: finds "
+    "transactions that no coordinator will end (KIP-664), also in internal topics. strays: finds open transactions "
+    "without writes, for example after the owner of a shared handle failed. abort: aborts the transaction of an ID "
+    "and fences its producers, or aborts a hanging transaction by --topic, --partition and --start-offset."
 )
 EXAMPLES = (
     Example("all transactions of a partition", "kcodec txn list orders-0"),
@@ -59,7 +60,7 @@ def parser() -> Parser:
         metavar="STATE",
         help="list: only this state: open, committed or aborted; with -b Ongoing ...",
     )
-    found.add_argument("--now", metavar="TIME", help="the time that ages are relative to (default: now)")
+    found.add_argument("--now", metavar="TIME", help="compute ages for this time (default: now)")
     found.add_argument(
         "--width",
         type=int,

@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             f"--{name}",
             type=int,
             metavar="N",
-            help="abort, with brokers before 2.8: all three instead of --start-offset",
+            help="abort: with brokers before 2.8, give all three numbers instead of --start-offset",
         )
     group.add_argument(
         "--force", action="store_true", help="abort: even if its coordinator still manages the transaction"

@@ -33,104 +33,112 @@ class SecurityOptions(TypedDict, total=False):
     """Whether connections use TLS ("SSL", "SASL_SSL") and SASL ("SASL_PLAINTEXT", "SASL_SSL"). (default:
     'PLAINTEXT')"""
     ssl_cafile: str | Path | None
-    """PEM file of the only certificate authorities to trust. None: those of the operating system. (default: None)"""
+    """PEM file with certificate authorities. The client then trusts only these. None: the client trusts the authorities
+    of the operating system. (default: None)"""
     ssl_check_hostname: bool
-    """Verify that the broker's certificate is for its host name. The signature is verified in any case. (default:
-    True)"""
+    """Whether the client checks that the certificate of the broker is for the broker's host name. The client always
+    checks the signature. (default: True)"""
     ssl_certfile: str | Path | None
-    """PEM file of the client's certificate, for brokers that require one (`ssl.client.auth`). (default: None)"""
+    """PEM file with the certificate of the client. Brokers with `ssl.client.auth` require one. (default: None)"""
     ssl_keyfile: str | Path | None
-    """PEM file of the client's private key, if ssl_certfile does not contain it. (default: None)"""
+    """PEM file with the private key of the client. Not needed if ssl_certfile contains the key. (default: None)"""
     ssl_password: str | Secret | None
     """Password of the client's private key. (default: None)"""
     ssl_crlfile: str | Path | None
-    """PEM file of revoked certificates, with one list for each authority. (default: None)"""
+    """PEM file with revoked certificates. The file must contain one list for each authority. (default: None)"""
     ssl_ciphers: str | None
-    """Cipher suites of TLS 1.2, in OpenSSL's format. None: OpenSSL's default. (default: None)"""
+    """Cipher suites of TLS 1.2, in the format of OpenSSL. None: the default of OpenSSL. (default: None)"""
     ssl_context: ssl.SSLContext | None
-    """TLS context to use as it is; none of the other ssl options may be set with it. (default: None)"""
+    """An `ssl.SSLContext` that the client uses without a change. Set no other ssl option with it. (default: None)"""
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None
-    """How the client authenticates; required with security_protocol "SASL_PLAINTEXT" and "SASL_SSL". (default: None)"""
+    """How the client authenticates. Required if security_protocol is "SASL_PLAINTEXT" or "SASL_SSL". (default: None)"""
     sasl_plain_username: str | None
     """User name for PLAIN and SCRAM. (default: None)"""
     sasl_plain_password: str | Secret | None
-    """Password for PLAIN and SCRAM; SCRAM does not send it. (default: None)"""
+    """Password for PLAIN and SCRAM. With SCRAM, the client does not send the password. (default: None)"""
     sasl_oauth_token_provider: Callable[[], Any] | TokenProvider | None
-    """Callable, or object with a method `token`, that returns a token, or a token and its lifetime in seconds.
-    (default: None)"""
+    """Function that returns a token, or a token and its lifetime in seconds. An object with such a method `token` is
+    accepted, too. (default: None)"""
     sasl_oauthbearer_token_endpoint_url: str | None
-    """URL at which an OpenID provider issues tokens (KIP-768): https, or http on this machine. (default: None)"""
+    """URL at which an OpenID provider issues tokens (KIP-768). The URL must begin with https; http is allowed for this
+    machine. (default: None)"""
     sasl_oauthbearer_client_id: str | None
     """Client id for the OpenID provider. (default: None)"""
     sasl_oauthbearer_client_secret: str | Secret | None
-    """Client secret for the OpenID provider, sent in the header as RFC 6749 encodes it. (default: None)"""
-    sasl_oauthbearer_scope: str | None
-    """Scope to request from the OpenID provider. (default: None)"""
-    sasl_oauthbearer_ssl_cafile: str | Path | None
-    """PEM file of the authorities to trust in the certificate of the token endpoint. (default: None)"""
-    sasl_oauthbearer_allow_http: bool
-    """Allow a token endpoint on another machine over http, which shows the secret to the network. (default: False)"""
-    sasl_oauthbearer_extensions: Mapping[str, str] | None
-    """Names and values sent to the broker with the token (KIP-342). (default: None)"""
-    sasl_aws_region: str | None
-    """AWS region. None: the one in the broker's host name, or AWS_REGION. (default: None)"""
-    sasl_aws_credentials_provider: Callable[[], Any] | None
-    """Callable that returns access key id, secret access key and, of temporary credentials, session token. (default:
+    """Client secret for the OpenID provider. The client sends it in the header that RFC 6749 describes. (default:
     None)"""
+    sasl_oauthbearer_scope: str | None
+    """Scope that the client requests from the OpenID provider. (default: None)"""
+    sasl_oauthbearer_ssl_cafile: str | Path | None
+    """PEM file with the authorities that the client trusts for the certificate of the token endpoint. (default:
+    None)"""
+    sasl_oauthbearer_allow_http: bool
+    """Whether the token endpoint can be on another machine and use http. The secret is then visible on the network.
+    (default: False)"""
+    sasl_oauthbearer_extensions: Mapping[str, str] | None
+    """Names and values that the client sends to the broker together with the token (KIP-342). (default: None)"""
+    sasl_aws_region: str | None
+    """AWS region. None: the region in the host name of the broker, or the environment variable AWS_REGION. (default:
+    None)"""
+    sasl_aws_credentials_provider: Callable[[], Any] | None
+    """Function that returns the access key id and the secret access key. For temporary credentials, it also returns the
+    session token. (default: None)"""
 
 
 class ClientOptions(SecurityOptions, total=False):
     """Options of every client; Admin, and what begins or ends a transaction without a producer, have no others."""
 
     bootstrap_servers: str | Iterable[str]
-    """Addresses of some brokers of the cluster, "host:port,host:port" or a list; the client learns the others there.
-    (default: required)"""
+    """Addresses of one or more brokers, as "host:port,host:port" or as a list. The client gets the addresses of all
+    other brokers from these brokers. (default: required)"""
     client_id: str
-    """Name of the client in the logs, quotas and metrics of brokers. (default: 'kcodec')"""
+    """Name of the client. Brokers show it in their logs and metrics, and use it for quotas. (default: 'kcodec')"""
     request_timeout_ms: float
-    """Maximum time that one request waits for its response. (default: 30000; range: ≥ 1 ms)"""
+    """Maximum time that a request waits for its response. (default: 30000; range: ≥ 1 ms)"""
     default_api_timeout_ms: float
-    """Maximum time of a call without a timeout argument, retries included. (default: 60000; range: ≥ 1 ms)"""
+    """Maximum time of a call if you pass no `timeout`. The time includes retries. (default: 60000; range: ≥ 1 ms)"""
     retry_backoff_ms: float
-    """Pause before a request is repeated for the first time; it doubles with each repeat, with jitter. (default: 100;
-    range: ≥ 0 ms)"""
+    """Pause before the client sends a failed request for the second time. The pause doubles with each further retry.
+    Each pause is varied randomly by up to 20 %. (default: 100; range: ≥ 0 ms)"""
     retry_backoff_max_ms: float
-    """Maximum pause before a request is repeated. (default: 1000; range: ≥ 0 ms)"""
+    """Maximum pause before the client sends a failed request again. (default: 1000; range: ≥ 0 ms)"""
     reconnect_backoff_ms: float
-    """Pause before the first attempt to connect to a broker again; it doubles with each attempt, with jitter. (default:
-    50; range: ≥ 0 ms)"""
+    """Pause before the client connects to a broker again. The pause doubles with each further attempt. Each pause is
+    varied randomly by up to 20 %. (default: 50; range: ≥ 0 ms)"""
     reconnect_backoff_max_ms: float
-    """Maximum pause before a broker is connected again. (default: 1000; range: ≥ 0 ms)"""
+    """Maximum pause before the client connects to a broker again. (default: 1000; range: ≥ 0 ms)"""
     socket_connection_setup_timeout_ms: float
-    """Maximum time to set up a connection: TCP, TLS, version negotiation and SASL together. (default: 10000; range: ≥ 1
-    ms)"""
+    """Maximum time to open a connection. The time includes TCP, TLS, the request of the broker's versions, and SASL.
+    (default: 10000; range: ≥ 1 ms)"""
     connections_max_idle_ms: float
-    """Time after which a connection without requests is closed. (default: 540000; range: ≥ 1 ms)"""
+    """Time after which the client closes a connection that has no requests. (default: 540000; range: ≥ 1 ms)"""
     metadata_max_age_ms: float
-    """Age at which metadata is requested again. (default: 300000; range: ≥ 1 ms)"""
+    """Time after which the client requests metadata (topics, partitions and leaders) again. (default: 300000; range: ≥
+    1 ms)"""
     metadata_recovery_strategy: Literal["rebootstrap", "none"]
-    """What to do if no known broker can be reached (KIP-899, KIP-1102): start again from bootstrap_servers
-    ("rebootstrap"), or keep trying the known brokers ("none"). (default: 'rebootstrap')"""
+    """What the client does if it can reach none of the known brokers (KIP-899, KIP-1102). "rebootstrap": connect to
+    bootstrap_servers again. "none": try the known brokers again. (default: 'rebootstrap')"""
     metadata_recovery_rebootstrap_trigger_ms: float
-    """Time without a response to metadata requests after which the client starts again from bootstrap_servers.
-    (default: 300000; range: ≥ 0 ms)"""
+    """If metadata requests get no response for this time, the client connects to bootstrap_servers again. (default:
+    300000; range: ≥ 0 ms)"""
     unknown_topic_timeout_ms: float
-    """Maximum time that `send`, `partitions_for` and others wait for a topic that brokers call unknown, from the first
-    such response on; a broker also responds so while it creates a topic. (default: 5000; range: ≥ 0 ms)"""
+    """Maximum time that a call such as `send` or `partitions_for` waits for a topic that the brokers do not know. The
+    time begins with the first such response. A broker also sends this response while it creates a topic. (default:
+    5000; range: ≥ 0 ms)"""
     client_dns_lookup: Literal["use_all_dns_ips"]
-    """Which addresses of a host name to try. All are tried in turn; Java's other choice, for Kerberos, is not
-    supported. (default: 'use_all_dns_ips')"""
+    """Which addresses of a host name the client tries. The only value tries all addresses, one after the other. Java's
+    other value, for Kerberos, is not supported. (default: 'use_all_dns_ips')"""
     max_response_bytes: int
-    """Maximum bytes of a response; a larger one is refused (brokers: `socket.request.max.bytes`). (default: 104857600;
-    range: ≥ 1,024 bytes)"""
+    """Maximum size of a response. The client refuses a larger response. Brokers have the setting
+    `socket.request.max.bytes` for the same purpose. (default: 104857600; range: ≥ 1,024 bytes)"""
     max_pipelined_requests: int
-    """Maximum number of requests to a broker without a response; others wait in the client. (default: 64; range: ≥
-    1)"""
+    """Maximum number of requests without a response on a connection. Further requests wait in the client. (default: 64;
+    range: ≥ 1)"""
     security: Security
-    """TLS and SASL as one object, instead of the options of security.md."""
+    """A `kcodec.client.Security` object with all settings of TLS and SASL. Use it instead of the single options."""
     metrics: Metrics | None
-    """Object with the methods of `kcodec.client.Metrics`, called with counts and latencies; None: no metrics. An
-    exception that a method raises is logged once for each method."""
+    """Object with the methods of `kcodec.client.Metrics`. The client calls the methods with counts and latencies. None:
+    no metrics. If a method raises an exception, the client logs the exception, once for each method."""
 
 
 class WriterOptions(ClientOptions, total=False):
@@ -139,50 +147,56 @@ class WriterOptions(ClientOptions, total=False):
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"]
     """Codec that compresses the batches. (default: 'none')"""
     compression_level: int | None
-    """Level of the codec, with Kafka's ranges (KIP-390); None: the codec's default. (default: None)"""
+    """Compression level of the codec, in the ranges of Kafka (KIP-390). None: the default level of the codec. (default:
+    None)"""
     linger_ms: float
-    """Time that a batch which is not full waits for more records. (default: 5; range: ≥ 0 ms)"""
+    """Time that the producer waits for more records before it sends a batch that is not full. (default: 5; range: ≥ 0
+    ms)"""
     batch_size: int
-    """Size before compression at which a batch is full and is sent at once; a larger record gets a batch of its own.
-    While an earlier batch of its partition is in flight, a full batch accepts more records, up to max_request_size.
-    (default: 16384; range: ≥ 0 bytes)"""
+    """Size before compression at which a batch is full, and is sent at once. While an earlier batch of the partition is
+    in flight, a full batch accepts more records, up to max_request_size. A larger record gets a batch that contains
+    only this record. (default: 16384; range: ≥ 0 bytes)"""
     buffer_memory: int
-    """Maximum size of the records that are not acknowledged, in whole batches; above it `send` waits. (default:
-    33554432; range: ≥ 1 bytes)"""
+    """Maximum total size of the batches that brokers have not acknowledged yet. If the buffer is full, `send` waits.
+    (default: 33554432; range: ≥ 1 bytes)"""
     max_block_ms: float
-    """Maximum time that `send` waits for buffer space, and a record for its topic's metadata. (default: 60000; range: ≥
-    0 ms)"""
+    """Maximum time that `send` waits for free space in the buffer. Also the maximum time that a record waits for the
+    metadata of its topic. (default: 60000; range: ≥ 0 ms)"""
     max_request_size: int
-    """Maximum size of a record, and of all batches of one request together; a larger record is an error. (default:
+    """Maximum size of a record, and of all batches in a request together. A larger record raises an error. (default:
     1048576; range: ≥ 1 bytes)"""
     max_in_flight_requests_per_connection: int
-    """Maximum number of requests to a broker without a response. (default: 5; range: ≥ 1)"""
+    """Maximum number of requests to a broker that have no response yet. (default: 5; range: ≥ 1)"""
     retries: int
-    """Maximum number of times that a record is sent again. (default: 2147483647; range: ≥ 0)"""
+    """Maximum number of times that the producer sends a record again. (default: 2147483647; range: ≥ 0)"""
     delivery_timeout_ms: float | None
-    """Maximum time from `send` to the result of a record, repeats included; at least linger_ms + request_timeout_ms.
-    None: 120,000, or that sum if it is larger. (default: None; range: ≥ 1 ms)"""
+    """Maximum time from the call of `send` until the record is acknowledged or has failed. The time includes retries.
+    It must be at least linger_ms + request_timeout_ms. None: 120,000, or this sum if the sum is larger. (default: None;
+    range: ≥ 1 ms)"""
     partitioner_adaptive_partitioning_enable: bool
-    """For records without a key, prefer partitions with short queues (KIP-794). (default: True)"""
+    """Whether records without a key go to partitions with short queues more often (KIP-794). (default: True)"""
     partitioner_ignore_keys: bool
-    """Choose the partitions of records with a key as if they had none (KIP-794). (default: False)"""
+    """Whether the producer ignores the key when it chooses the partition of a record (KIP-794). (default: False)"""
     key_serializer: Serializer | None
-    """Function that turns the argument `key` of `send` into bytes or None. (default: None)"""
+    """Function that converts the argument `key` of `send` to bytes or None. (default: None)"""
     value_serializer: Serializer | None
-    """Function that turns the argument `value` of `send` into bytes or None. (default: None)"""
+    """Function that converts the argument `value` of `send` to bytes or None. (default: None)"""
 
 
 class ProducerOptions(WriterOptions, total=False):
     """Options of Producer."""
 
     acks: int | Literal["all", "-1", "0", "1"]
-    """When a record is acknowledged: once all in-sync replicas have it ("all" or -1), once the leader has it (1), or at
-    once (0): brokers then send no response, so errors and offsets are unknown. (default: 'all')"""
+    """When a record counts as acknowledged. "all" or -1: when all in-sync replicas have the record. 1: when the leader
+    has the record. 0: as soon as the record is sent. With 0, brokers send no response, so errors and offsets are
+    unknown. (default: 'all')"""
     enable_idempotence: bool
-    """Number the batches, so that a broker drops repeats and refuses gaps; needs acks="all", retries, and at most five
-    requests in flight. (default: True)"""
+    """Whether the producer numbers its batches. A broker then stores a repeated batch only once, and refuses a batch if
+    an earlier batch is missing. True requires acks="all", retries of at least 1, and at most five requests in flight.
+    (default: True)"""
     transactional_id: str | None
-    """Id of a transactional producer: one for each live instance, the same after a restart. (default: None)"""
+    """Name of a producer that writes transactions. Give each running instance its own name, and the same name again
+    after a restart. (default: None)"""
     transaction_timeout_ms: float
     """Time after which the coordinator aborts an open transaction. (default: 60000; range: ≥ 1 ms)"""
 
@@ -191,207 +205,226 @@ class ConsumerOptions(ClientOptions, total=False):
     """Options of Consumer."""
 
     group_id: str | None
-    """Group that assigns partitions and keeps committed offsets; None: no group. (default: None)"""
+    """Name of the consumer group, which assigns partitions and stores committed offsets. None: no group. (default:
+    None)"""
     group_instance_id: str | None
-    """Name of a static member, which may return within the session timeout without a rebalance. (default: None)"""
+    """Name of this consumer as a static member of the group. A static member can return within session_timeout_ms
+    without a rebalance. (default: None)"""
     group_protocol: Literal["classic", "consumer"]
-    """Protocol of the group: "classic", or "consumer" (KIP-848, Kafka 4.0), in which the broker assigns partitions.
-    (default: 'classic')"""
+    """Protocol of the group. "classic": a member of the group assigns the partitions. "consumer": the broker assigns
+    the partitions (KIP-848, Kafka 4.0). (default: 'classic')"""
     partition_assignment_strategy: str | Iterable[str | Assignor]
-    """Assignors of the classic protocol, in order of preference: "range", "roundrobin", "sticky", "cooperative-sticky",
-    or a custom `kcodec.consumer.assignors.Assignor`. (default: ('range', 'cooperative-sticky'))"""
+    """Assignors of the classic protocol; earlier ones are preferred. An assignor is "range", "roundrobin", "sticky",
+    "cooperative-sticky", or a `kcodec.consumer.assignors.Assignor` of your own. (default: ('range', 'cooperative-
+    sticky'))"""
     group_remote_assignor: str | None
-    """Assignor of the consumer protocol: "uniform" or "range"; None: the broker's default. (default: None)"""
+    """Assignor that the broker uses in the consumer protocol: "uniform" or "range". None: the default of the broker.
+    (default: None)"""
     isolation_level: IsolationLevel | Literal["read_committed", "read_uncommitted"]
-    """Which records are returned: without those of aborted and open transactions ("read_committed"), or all
-    ("read_uncommitted", Java's default). (default: IsolationLevel.READ_COMMITTED)"""
+    """Which records the consumer returns. "read_committed": without the records of aborted and open transactions.
+    "read_uncommitted": all records. The default of Java is "read_uncommitted". (default:
+    IsolationLevel.READ_COMMITTED)"""
     auto_offset_reset: str
-    """Where to begin without a committed offset: "earliest", "latest", "none" (an error), or "by_duration:PT1H", an
-    hour ago (KIP-1106). (default: 'latest')"""
+    """Where the consumer begins if no offset is committed. "earliest" or "latest": at the start or the end of the log.
+    "none": the consumer raises an error. "by_duration:PT1H": one hour before now (KIP-1106). (default: 'latest')"""
     enable_auto_commit: bool
-    """Commit completed records, periodically and before partitions are revoked. Records are completed once the next
-    ones are requested. (default: True)"""
+    """Whether the consumer commits offsets automatically, in intervals and before partitions are revoked. An automatic
+    commit includes a record only after the program has requested the next records. (default: True)"""
     auto_commit_interval_ms: float
     """Interval of the automatic commits. (default: 5000; range: ≥ 0 ms)"""
     fetch_min_bytes: int
-    """Minimum bytes of a fetch response; until they are available the broker delays it, fetch_max_wait_ms at most.
-    (default: 1; range: ≥ 0 bytes)"""
+    """Minimum size of a fetch response. The broker waits until it has this number of bytes, but not longer than
+    fetch_max_wait_ms. (default: 1; range: ≥ 0 bytes)"""
     fetch_max_wait_ms: float
-    """Maximum time that the broker delays a fetch response to collect fetch_min_bytes. (default: 500; range: ≥ 0 ms)"""
+    """Maximum time that the broker waits to collect fetch_min_bytes. (default: 500; range: ≥ 0 ms)"""
     fetch_max_bytes: int
-    """Maximum bytes of a fetch response. A larger first batch is returned whole. (default: 52428800; range: ≥ 1
-    bytes)"""
+    """Maximum size of a fetch response. If the first batch is larger, the response contains this whole batch. (default:
+    52428800; range: ≥ 1 bytes)"""
     max_partition_fetch_bytes: int
-    """Maximum bytes of one partition in a fetch response. A larger first batch is returned whole. (default: 1048576;
-    range: ≥ 1 bytes)"""
+    """Maximum size of the data of one partition in a fetch response. If the first batch is larger, the response
+    contains this whole batch. (default: 1048576; range: ≥ 1 bytes)"""
     fetch_ahead_max_bytes: int
-    """Maximum bytes of responses that are requested, or received and not polled yet, over all brokers together. A
-    larger response, of one large batch, is received alone. Responses of paused partitions have a limit of the same size
-    in addition. (default: 67108864; range: ≥ 1 bytes)"""
+    """Maximum size of all fetch responses that are requested or not polled yet, of all brokers together. A response
+    with a larger batch is received alone. For paused partitions, a second limit of the same size applies. (default:
+    67108864; range: ≥ 1 bytes)"""
     max_poll_records: int
-    """Maximum number of records returned by `poll()`. `poll_arrow()` returns all rows of one fetch response for one
-    partition. (default: 500; range: ≥ 1)"""
+    """Maximum number of records returned by `poll()`. The limit does not apply to `poll_arrow()`, which returns all
+    rows of a fetch response for one partition. (default: 500; range: ≥ 1)"""
     max_poll_interval_ms: float
-    """Maximum time between two requests for records; after it the consumer leaves the group. (default: 300000; range: ≥
-    1 ms)"""
+    """Maximum time between two requests of the program for records. After this time, the consumer leaves the group.
+    (default: 300000; range: ≥ 1 ms)"""
     session_timeout_ms: float
-    """Time without a heartbeat after which a member of the classic protocol is removed from the group; in the consumer
-    protocol the broker sets it. (default: 45000; range: ≥ 1 ms)"""
+    """Time without a heartbeat after which the group removes a member. For the classic protocol only; in the consumer
+    protocol, the broker sets this time. (default: 45000; range: ≥ 1 ms)"""
     heartbeat_interval_ms: float
-    """Interval of heartbeats in the classic protocol; in the consumer protocol the broker sets it. (default: 3000;
-    range: ≥ 1 ms)"""
+    """Interval of heartbeats. For the classic protocol only; in the consumer protocol, the broker sets this interval.
+    (default: 3000; range: ≥ 1 ms)"""
     client_rack: str
-    """Rack of the consumer; it reads from a replica there if brokers allow it (KIP-392). (default: '')"""
+    """Rack in which the consumer runs. If the brokers allow it, the consumer reads from a replica in this rack
+    (KIP-392). (default: '')"""
     check_crcs: bool
-    """Verify the CRC of each batch. (default: True)"""
+    """Whether the consumer checks the CRC of each batch. (default: True)"""
     on_error: Literal["raise", "skip"]
-    """What `poll` does with a batch that cannot be read: raise an error with the offset behind the batch in
-    `next_offset` ("raise"), or skip the batch and count it ("skip"). An offset that the broker rejects with
-    CORRUPT_MESSAGE is requested again first, and has no `next_offset`. (default: 'raise')"""
+    """What `poll` does with a batch that it cannot read. "raise": raise an error whose `next_offset` is the offset
+    after the batch. "skip": skip the batch and count it. If the broker rejects an offset with CORRUPT_MESSAGE, the
+    consumer first requests this offset again. `next_offset` is None for such an error. (default: 'raise')"""
     columns: Iterable[str]
-    """Columns of `poll_arrow`, as in `kcodec.decode`, with topic and partition. (default: ('topic', 'partition',
-    'offset', 'timestamp', 'key', 'value', 'headers'))"""
+    """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`. (default: ('topic', 'partition', 'offset',
+    'timestamp', 'key', 'value', 'headers'))"""
     binary_type: Literal["binary", "large_binary", "binary_view"]
-    """Arrow type of keys and values in `poll_arrow`, as in `kcodec.decode`. (default: 'binary')"""
+    """Arrow type of keys and values in `poll_arrow`: "binary", "large_binary" or "binary_view". (default: 'binary')"""
     framing: Literal["confluent"] | None
-    """Split schema ids from keys and values, as in `kcodec.decode`. (default: None)"""
+    """"confluent": separate the schema ids of Confluent's serializers from keys and values, as in `kcodec.decode`.
+    (default: None)"""
     limits: DecodeLimits
-    """Limits of decoding, a `kcodec.DecodeLimits`. (default: DecodeLimits(max_batch_bytes=134217728,
+    """Limits of the size of a batch, a `kcodec.DecodeLimits`. (default: DecodeLimits(max_batch_bytes=134217728,
     max_decompressed_bytes=134217728))"""
     allow_auto_create_topics: bool
-    """Let brokers create a topic that is requested, if they are configured to. (default: True)"""
+    """Whether brokers can create a topic that the consumer requests. This also needs the setting
+    auto.create.topics.enable of the brokers. (default: True)"""
     exclude_internal_topics: bool
-    """Do not match internal topics, such as __consumer_offsets, with a pattern. (default: True)"""
+    """Whether a pattern ignores internal topics such as __consumer_offsets. (default: True)"""
     offset_fetch_highest_version: int
-    """Highest version of OffsetFetch requests, to act as with brokers before 2.5, which cannot hold back offsets of
-    open transactions. (default: 32767)"""
+    """Highest version of OffsetFetch requests. For tests: with a low version, the consumer acts as with brokers before
+    2.5, which cannot hold back offsets of open transactions. (default: 32767)"""
     txn_offset_commit_highest_version: int
-    """Highest version of TxnOffsetCommit requests, to act as with brokers before 2.5. (default: 32767)"""
+    """Highest version of TxnOffsetCommit requests. For tests: with a low version, the consumer acts as with brokers
+    before 2.5. (default: 32767)"""
 
 
 class SessionOptions(ProducerOptions, total=False):
     """Options of GroupTransactSession."""
 
     group_id: str | None
-    """Group that assigns partitions and keeps committed offsets; None: no group. (default: None)"""
+    """Name of the consumer group, which assigns partitions and stores committed offsets. None: no group. (default:
+    None)"""
     group_instance_id: str | None
-    """Name of a static member, which may return within the session timeout without a rebalance. (default: None)"""
+    """Name of this consumer as a static member of the group. A static member can return within session_timeout_ms
+    without a rebalance. (default: None)"""
     group_protocol: Literal["classic", "consumer"]
-    """Protocol of the group: "classic", or "consumer" (KIP-848, Kafka 4.0), in which the broker assigns partitions.
-    (default: 'classic')"""
+    """Protocol of the group. "classic": a member of the group assigns the partitions. "consumer": the broker assigns
+    the partitions (KIP-848, Kafka 4.0). (default: 'classic')"""
     partition_assignment_strategy: str | Iterable[str | Assignor]
-    """Assignors of the classic protocol, in order of preference: "range", "roundrobin", "sticky", "cooperative-sticky",
-    or a custom `kcodec.consumer.assignors.Assignor`. (default: ('range', 'cooperative-sticky'))"""
+    """Assignors of the classic protocol; earlier ones are preferred. An assignor is "range", "roundrobin", "sticky",
+    "cooperative-sticky", or a `kcodec.consumer.assignors.Assignor` of your own. (default: ('range', 'cooperative-
+    sticky'))"""
     group_remote_assignor: str | None
-    """Assignor of the consumer protocol: "uniform" or "range"; None: the broker's default. (default: None)"""
+    """Assignor that the broker uses in the consumer protocol: "uniform" or "range". None: the default of the broker.
+    (default: None)"""
     isolation_level: IsolationLevel | Literal["read_committed", "read_uncommitted"]
-    """Which records are returned: without those of aborted and open transactions ("read_committed"), or all
-    ("read_uncommitted", Java's default). (default: IsolationLevel.READ_COMMITTED)"""
+    """Which records the consumer returns. "read_committed": without the records of aborted and open transactions.
+    "read_uncommitted": all records. The default of Java is "read_uncommitted". (default:
+    IsolationLevel.READ_COMMITTED)"""
     auto_offset_reset: str
-    """Where to begin without a committed offset: "earliest", "latest", "none" (an error), or "by_duration:PT1H", an
-    hour ago (KIP-1106). (default: 'latest')"""
+    """Where the consumer begins if no offset is committed. "earliest" or "latest": at the start or the end of the log.
+    "none": the consumer raises an error. "by_duration:PT1H": one hour before now (KIP-1106). (default: 'latest')"""
     enable_auto_commit: bool
-    """Commit completed records, periodically and before partitions are revoked. Records are completed once the next
-    ones are requested. (default: True)"""
+    """Whether the consumer commits offsets automatically, in intervals and before partitions are revoked. An automatic
+    commit includes a record only after the program has requested the next records. (default: True)"""
     auto_commit_interval_ms: float
     """Interval of the automatic commits. (default: 5000; range: ≥ 0 ms)"""
     fetch_min_bytes: int
-    """Minimum bytes of a fetch response; until they are available the broker delays it, fetch_max_wait_ms at most.
-    (default: 1; range: ≥ 0 bytes)"""
+    """Minimum size of a fetch response. The broker waits until it has this number of bytes, but not longer than
+    fetch_max_wait_ms. (default: 1; range: ≥ 0 bytes)"""
     fetch_max_wait_ms: float
-    """Maximum time that the broker delays a fetch response to collect fetch_min_bytes. (default: 500; range: ≥ 0 ms)"""
+    """Maximum time that the broker waits to collect fetch_min_bytes. (default: 500; range: ≥ 0 ms)"""
     fetch_max_bytes: int
-    """Maximum bytes of a fetch response. A larger first batch is returned whole. (default: 52428800; range: ≥ 1
-    bytes)"""
+    """Maximum size of a fetch response. If the first batch is larger, the response contains this whole batch. (default:
+    52428800; range: ≥ 1 bytes)"""
     max_partition_fetch_bytes: int
-    """Maximum bytes of one partition in a fetch response. A larger first batch is returned whole. (default: 1048576;
-    range: ≥ 1 bytes)"""
+    """Maximum size of the data of one partition in a fetch response. If the first batch is larger, the response
+    contains this whole batch. (default: 1048576; range: ≥ 1 bytes)"""
     fetch_ahead_max_bytes: int
-    """Maximum bytes of responses that are requested, or received and not polled yet, over all brokers together. A
-    larger response, of one large batch, is received alone. Responses of paused partitions have a limit of the same size
-    in addition. (default: 67108864; range: ≥ 1 bytes)"""
+    """Maximum size of all fetch responses that are requested or not polled yet, of all brokers together. A response
+    with a larger batch is received alone. For paused partitions, a second limit of the same size applies. (default:
+    67108864; range: ≥ 1 bytes)"""
     max_poll_records: int
-    """Maximum number of records returned by `poll()`. `poll_arrow()` returns all rows of one fetch response for one
-    partition. (default: 500; range: ≥ 1)"""
+    """Maximum number of records returned by `poll()`. The limit does not apply to `poll_arrow()`, which returns all
+    rows of a fetch response for one partition. (default: 500; range: ≥ 1)"""
     max_poll_interval_ms: float
-    """Maximum time between two requests for records; after it the consumer leaves the group. (default: 300000; range: ≥
-    1 ms)"""
+    """Maximum time between two requests of the program for records. After this time, the consumer leaves the group.
+    (default: 300000; range: ≥ 1 ms)"""
     session_timeout_ms: float
-    """Time without a heartbeat after which a member of the classic protocol is removed from the group; in the consumer
-    protocol the broker sets it. (default: 45000; range: ≥ 1 ms)"""
+    """Time without a heartbeat after which the group removes a member. For the classic protocol only; in the consumer
+    protocol, the broker sets this time. (default: 45000; range: ≥ 1 ms)"""
     heartbeat_interval_ms: float
-    """Interval of heartbeats in the classic protocol; in the consumer protocol the broker sets it. (default: 3000;
-    range: ≥ 1 ms)"""
+    """Interval of heartbeats. For the classic protocol only; in the consumer protocol, the broker sets this interval.
+    (default: 3000; range: ≥ 1 ms)"""
     client_rack: str
-    """Rack of the consumer; it reads from a replica there if brokers allow it (KIP-392). (default: '')"""
+    """Rack in which the consumer runs. If the brokers allow it, the consumer reads from a replica in this rack
+    (KIP-392). (default: '')"""
     check_crcs: bool
-    """Verify the CRC of each batch. (default: True)"""
+    """Whether the consumer checks the CRC of each batch. (default: True)"""
     on_error: Literal["raise", "skip"]
-    """What `poll` does with a batch that cannot be read: raise an error with the offset behind the batch in
-    `next_offset` ("raise"), or skip the batch and count it ("skip"). An offset that the broker rejects with
-    CORRUPT_MESSAGE is requested again first, and has no `next_offset`. (default: 'raise')"""
+    """What `poll` does with a batch that it cannot read. "raise": raise an error whose `next_offset` is the offset
+    after the batch. "skip": skip the batch and count it. If the broker rejects an offset with CORRUPT_MESSAGE, the
+    consumer first requests this offset again. `next_offset` is None for such an error. (default: 'raise')"""
     columns: Iterable[str]
-    """Columns of `poll_arrow`, as in `kcodec.decode`, with topic and partition. (default: ('topic', 'partition',
-    'offset', 'timestamp', 'key', 'value', 'headers'))"""
+    """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`. (default: ('topic', 'partition', 'offset',
+    'timestamp', 'key', 'value', 'headers'))"""
     binary_type: Literal["binary", "large_binary", "binary_view"]
-    """Arrow type of keys and values in `poll_arrow`, as in `kcodec.decode`. (default: 'binary')"""
+    """Arrow type of keys and values in `poll_arrow`: "binary", "large_binary" or "binary_view". (default: 'binary')"""
     framing: Literal["confluent"] | None
-    """Split schema ids from keys and values, as in `kcodec.decode`. (default: None)"""
+    """"confluent": separate the schema ids of Confluent's serializers from keys and values, as in `kcodec.decode`.
+    (default: None)"""
     limits: DecodeLimits
-    """Limits of decoding, a `kcodec.DecodeLimits`. (default: DecodeLimits(max_batch_bytes=134217728,
+    """Limits of the size of a batch, a `kcodec.DecodeLimits`. (default: DecodeLimits(max_batch_bytes=134217728,
     max_decompressed_bytes=134217728))"""
     allow_auto_create_topics: bool
-    """Let brokers create a topic that is requested, if they are configured to. (default: True)"""
+    """Whether brokers can create a topic that the consumer requests. This also needs the setting
+    auto.create.topics.enable of the brokers. (default: True)"""
     exclude_internal_topics: bool
-    """Do not match internal topics, such as __consumer_offsets, with a pattern. (default: True)"""
+    """Whether a pattern ignores internal topics such as __consumer_offsets. (default: True)"""
     offset_fetch_highest_version: int
-    """Highest version of OffsetFetch requests, to act as with brokers before 2.5, which cannot hold back offsets of
-    open transactions. (default: 32767)"""
+    """Highest version of OffsetFetch requests. For tests: with a low version, the consumer acts as with brokers before
+    2.5, which cannot hold back offsets of open transactions. (default: 32767)"""
     txn_offset_commit_highest_version: int
-    """Highest version of TxnOffsetCommit requests, to act as with brokers before 2.5. (default: 32767)"""
+    """Highest version of TxnOffsetCommit requests. For tests: with a low version, the consumer acts as with brokers
+    before 2.5. (default: 32767)"""
     on_revoked: Callback | None
-    """Called within `poll` and `close` with the partitions that were revoked. (default: None)"""
+    """Function that the session calls with the revoked partitions, during `poll` and `close`. (default: None)"""
     on_assigned: Callback | None
-    """Called within `poll` with the partitions that were assigned. (default: None)"""
+    """Function that the session calls with the assigned partitions, during `poll`. (default: None)"""
     on_lost: Callback | None
-    """Called within `poll` and `close` with the partitions that were lost; None: on_revoked is called. (default:
-    None)"""
+    """Function that the session calls with the lost partitions, during `poll` and `close`. None: the session calls
+    on_revoked instead. (default: None)"""
     transaction_scan_interval_ms: float
-    """The brokers' `transaction.abort.timed.out.transaction.cleanup.interval.ms`; used with brokers before 2.5 only.
-    (default: 10000.0; range: ≥ 0 ms)"""
+    """Value of `transaction.abort.timed.out.transaction.cleanup.interval.ms` of the brokers. The session uses it only
+    with brokers before 2.5. (default: 10000.0; range: ≥ 0 ms)"""
 
 
 class ReadTopicOptions(ClientOptions, total=False):
     """Options of read_topic, read_ranges and scan_topic."""
 
     isolation_level: IsolationLevel | Literal["read_committed", "read_uncommitted"]
-    """Which records are returned: without those of aborted and open transactions ("read_committed"), or all
-    ("read_uncommitted"). (default: IsolationLevel.READ_COMMITTED)"""
+    """Which records the call returns. "read_committed": without the records of aborted and open transactions.
+    "read_uncommitted": all records. (default: IsolationLevel.READ_COMMITTED)"""
     columns: Iterable[str]
-    """Columns of the batches, as in `kcodec.decode`, with topic and partition. (default: ('topic', 'partition',
-    'offset', 'timestamp', 'key', 'value', 'headers'))"""
+    """Columns of the result: names from `kcodec.COLUMNS`. (default: ('topic', 'partition', 'offset', 'timestamp',
+    'key', 'value', 'headers'))"""
     binary_type: Literal["binary", "large_binary", "binary_view"]
-    """Arrow type of keys and values, as in `kcodec.decode`. (default: 'binary')"""
+    """Arrow type of keys and values: "binary", "large_binary" or "binary_view". (default: 'binary')"""
     framing: Literal["confluent"] | None
-    """Split schema ids from keys and values, as in `kcodec.decode`. (default: None)"""
+    """"confluent": separate the schema ids of Confluent's serializers from keys and values, as in `kcodec.decode`.
+    (default: None)"""
     limits: DecodeLimits
-    """Limits of decoding, a `kcodec.DecodeLimits`. (default: DecodeLimits(max_batch_bytes=134217728,
+    """Limits of the size of a batch, a `kcodec.DecodeLimits`. (default: DecodeLimits(max_batch_bytes=134217728,
     max_decompressed_bytes=134217728))"""
     on_error: Literal["raise", "skip"]
-    """What to do with a batch that cannot be read: raise an error ("raise"), or skip the batch and count it ("skip").
+    """What to do with a batch that cannot be read. "raise": raise an error. "skip": skip the batch and count it.
     (default: 'raise')"""
     check_crcs: bool
-    """Verify the CRC of each batch. (default: True)"""
+    """Whether kcodec checks the CRC of each batch. (default: True)"""
     max_partition_fetch_bytes: int
-    """Maximum bytes of one partition in a fetch response. A larger batch is returned whole, up to fetch_max_bytes from
-    brokers that cut it. (default: 1048576; range: ≥ 1 bytes)"""
+    """Maximum size of the data of one partition in a fetch response. If the first batch is larger, the response
+    contains this whole batch. (default: 1048576; range: ≥ 1 bytes)"""
     fetch_max_bytes: int
-    """Maximum bytes of a fetch response. A larger first batch is returned whole. (default: 52428800; range: ≥ 1
-    bytes)"""
+    """Maximum size of a fetch response. If the first batch is larger, the response contains this whole batch. (default:
+    52428800; range: ≥ 1 bytes)"""
     fetch_ahead_max_bytes: int
-    """Maximum bytes of responses that are requested, or received and not returned yet. (default: 33554432; range: ≥ 1
-    bytes)"""
+    """Maximum size of all fetch responses that are requested, or received and not yet returned. (default: 33554432;
+    range: ≥ 1 bytes)"""
     fetch_max_wait_ms: float
-    """Maximum time that a broker without records delays its response. (default: 500; range: ≥ 0 ms)"""
+    """Maximum time that a broker waits for records before it responds. (default: 500; range: ≥ 0 ms)"""
     client_rack: str
-    """Rack of the reader (KIP-392), which is sent to brokers. (default: '')"""
+    """Rack in which the program runs. kcodec sends it to the brokers (KIP-392). (default: '')"""

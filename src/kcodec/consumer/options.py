@@ -41,76 +41,83 @@ class ConsumerConfig(OptionSet):
     isolation_level."""
 
     group_id: str | None = option(None)
-    """Group that assigns partitions and keeps committed offsets; None: no group."""
+    """Name of the consumer group, which assigns partitions and stores committed offsets. None: no group."""
     group_instance_id: str | None = option(None)
-    """Name of a static member, which may return within the session timeout without a rebalance."""
+    """Name of this consumer as a static member of the group. A static member can return within session_timeout_ms
+    without a rebalance."""
     group_protocol: str = option("classic", choices=("classic", "consumer"))
-    """Protocol of the group: "classic", or "consumer" (KIP-848, Kafka 4.0), in which the broker assigns partitions."""
+    """Protocol of the group. "classic": a member of the group assigns the partitions. "consumer": the broker assigns
+    the partitions (KIP-848, Kafka 4.0)."""
     partition_assignment_strategy: str | Iterable[str | Assignor] = option(DEFAULT_ASSIGNORS)
-    """Assignors of the classic protocol, in order of preference: "range", "roundrobin", "sticky", "cooperative-sticky",
-    or a custom `kcodec.consumer.assignors.Assignor`."""
+    """Assignors of the classic protocol; earlier ones are preferred. An assignor is "range", "roundrobin", "sticky",
+    "cooperative-sticky", or a `kcodec.consumer.assignors.Assignor` of your own."""
     group_remote_assignor: str | None = option(None)
-    """Assignor of the consumer protocol: "uniform" or "range"; None: the broker's default."""
+    """Assignor that the broker uses in the consumer protocol: "uniform" or "range". None: the default of the broker."""
     isolation_level: IsolationLevel | Literal["read_committed", "read_uncommitted"] = option(
         IsolationLevel.READ_COMMITTED
     )
-    """Which records are returned: without those of aborted and open transactions ("read_committed"), or all
-    ("read_uncommitted", Java's default)."""
+    """Which records the consumer returns. "read_committed": without the records of aborted and open transactions.
+    "read_uncommitted": all records. The default of Java is "read_uncommitted"."""
     auto_offset_reset: str = option("latest")
-    """Where to begin without a committed offset: "earliest", "latest", "none" (an error), or "by_duration:PT1H", an
-    hour ago (KIP-1106)."""
+    """Where the consumer begins if no offset is committed. "earliest" or "latest": at the start or the end of the log.
+    "none": the consumer raises an error. "by_duration:PT1H": one hour before now (KIP-1106)."""
     enable_auto_commit: bool = option(True)
-    """Commit completed records, periodically and before partitions are revoked. Records are completed once the next
-    ones are requested."""
+    """Whether the consumer commits offsets automatically, in intervals and before partitions are revoked. An automatic
+    commit includes a record only after the program has requested the next records."""
     auto_commit_interval_ms: float = option(5_000, minimum=0)
     """Interval of the automatic commits."""
     fetch_min_bytes: int = option(1, minimum=0)
-    """Minimum bytes of a fetch response; until they are available the broker delays it, fetch_max_wait_ms at most."""
+    """Minimum size of a fetch response. The broker waits until it has this number of bytes, but not longer than
+    fetch_max_wait_ms."""
     fetch_max_wait_ms: float = option(500, minimum=0, librdkafka="fetch.wait.max.ms")
-    """Maximum time that the broker delays a fetch response to collect fetch_min_bytes."""
+    """Maximum time that the broker waits to collect fetch_min_bytes."""
     fetch_max_bytes: int = option(52_428_800, minimum=1)
-    """Maximum bytes of a fetch response. A larger first batch is returned whole."""
+    """Maximum size of a fetch response. If the first batch is larger, the response contains this whole batch."""
     max_partition_fetch_bytes: int = option(1_048_576, minimum=1, librdkafka="fetch.message.max.bytes")
-    """Maximum bytes of one partition in a fetch response. A larger first batch is returned whole."""
+    """Maximum size of the data of one partition in a fetch response. If the first batch is larger, the response
+    contains this whole batch."""
     fetch_ahead_max_bytes: int = option(67_108_864, minimum=1, librdkafka="queued.max.messages.kbytes")
-    """Maximum bytes of responses that are requested, or received and not polled yet, over all brokers together. A
-    larger response, of one large batch, is received alone. Responses of paused partitions have a limit of the same size
-    in addition."""
+    """Maximum size of all fetch responses that are requested or not polled yet, of all brokers together. A response
+    with a larger batch is received alone. For paused partitions, a second limit of the same size applies."""
     max_poll_records: int = option(500, minimum=1)
-    """Maximum number of records returned by `poll()`. `poll_arrow()` returns all rows of one fetch response for one
-    partition."""
+    """Maximum number of records returned by `poll()`. The limit does not apply to `poll_arrow()`, which returns all
+    rows of a fetch response for one partition."""
     max_poll_interval_ms: float = option(300_000, minimum=1)
-    """Maximum time between two requests for records; after it the consumer leaves the group."""
+    """Maximum time between two requests of the program for records. After this time, the consumer leaves the group."""
     session_timeout_ms: float = option(45_000, minimum=1)
-    """Time without a heartbeat after which a member of the classic protocol is removed from the group; in the consumer
-    protocol the broker sets it."""
+    """Time without a heartbeat after which the group removes a member. For the classic protocol only; in the consumer
+    protocol, the broker sets this time."""
     heartbeat_interval_ms: float = option(3_000, minimum=1)
-    """Interval of heartbeats in the classic protocol; in the consumer protocol the broker sets it."""
+    """Interval of heartbeats. For the classic protocol only; in the consumer protocol, the broker sets this
+    interval."""
     client_rack: str = option("")
-    """Rack of the consumer; it reads from a replica there if brokers allow it (KIP-392)."""
+    """Rack in which the consumer runs. If the brokers allow it, the consumer reads from a replica in this rack
+    (KIP-392)."""
     check_crcs: bool = option(True)
-    """Verify the CRC of each batch."""
+    """Whether the consumer checks the CRC of each batch."""
     on_error: str = option("raise", choices=("raise", "skip"), deprecated="on_corrupt")
-    """What `poll` does with a batch that cannot be read: raise an error with the offset behind the batch in
-    `next_offset` ("raise"), or skip the batch and count it ("skip"). An offset that the broker rejects with
-    CORRUPT_MESSAGE is requested again first, and has no `next_offset`."""
+    """What `poll` does with a batch that it cannot read. "raise": raise an error whose `next_offset` is the offset
+    after the batch. "skip": skip the batch and count it. If the broker rejects an offset with CORRUPT_MESSAGE, the
+    consumer first requests this offset again. `next_offset` is None for such an error."""
     columns: Iterable[str] = option(DEFAULT_COLUMNS)
-    """Columns of `poll_arrow`, as in `kcodec.decode`, with topic and partition."""
+    """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`."""
     binary_type: Literal["binary", "large_binary", "binary_view"] = option("binary")
-    """Arrow type of keys and values in `poll_arrow`, as in `kcodec.decode`."""
+    """Arrow type of keys and values in `poll_arrow`: "binary", "large_binary" or "binary_view"."""
     framing: Literal["confluent"] | None = option(None)
-    """Split schema ids from keys and values, as in `kcodec.decode`."""
+    """"confluent": separate the schema ids of Confluent's serializers from keys and values, as in `kcodec.decode`."""
     limits: DecodeLimits = option(DEFAULT_LIMITS)
-    """Limits of decoding, a `kcodec.DecodeLimits`."""
+    """Limits of the size of a batch, a `kcodec.DecodeLimits`."""
     allow_auto_create_topics: bool = option(True)
-    """Let brokers create a topic that is requested, if they are configured to."""
+    """Whether brokers can create a topic that the consumer requests. This also needs the setting
+    auto.create.topics.enable of the brokers."""
     exclude_internal_topics: bool = option(True)
-    """Do not match internal topics, such as __consumer_offsets, with a pattern."""
+    """Whether a pattern ignores internal topics such as __consumer_offsets."""
     offset_fetch_highest_version: int = option(HIGHEST_VERSION)
-    """Highest version of OffsetFetch requests, to act as with brokers before 2.5, which cannot hold back offsets of
-    open transactions."""
+    """Highest version of OffsetFetch requests. For tests: with a low version, the consumer acts as with brokers before
+    2.5, which cannot hold back offsets of open transactions."""
     txn_offset_commit_highest_version: int = option(HIGHEST_VERSION)
-    """Highest version of TxnOffsetCommit requests, to act as with brokers before 2.5."""
+    """Highest version of TxnOffsetCommit requests. For tests: with a low version, the consumer acts as with brokers
+    before 2.5."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

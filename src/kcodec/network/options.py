@@ -77,49 +77,53 @@ class ClientConfig(OptionSet):
     bootstrap_servers: str | Iterable[str] = dataclasses.field(
         metadata={"option": Option(librdkafka=("metadata.broker.list",))}
     )
-    """Addresses of some brokers of the cluster, "host:port,host:port" or a list; the client learns the others there."""
+    """Addresses of one or more brokers, as "host:port,host:port" or as a list. The client gets the addresses of all
+    other brokers from these brokers."""
     client_id: str = option("kcodec")
-    """Name of the client in the logs, quotas and metrics of brokers."""
+    """Name of the client. Brokers show it in their logs and metrics, and use it for quotas."""
     request_timeout_ms: float = option(30_000, minimum=1, librdkafka="socket.timeout.ms")
-    """Maximum time that one request waits for its response."""
+    """Maximum time that a request waits for its response."""
     default_api_timeout_ms: float = option(60_000, minimum=1)
-    """Maximum time of a call without a timeout argument, retries included."""
+    """Maximum time of a call if you pass no `timeout`. The time includes retries."""
     retry_backoff_ms: float = option(100, minimum=0)
-    """Pause before a request is repeated for the first time; it doubles with each repeat, with jitter."""
+    """Pause before the client sends a failed request for the second time. The pause doubles with each further retry.
+    Each pause is varied randomly by up to 20 %."""
     retry_backoff_max_ms: float = option(1_000, minimum=0)
-    """Maximum pause before a request is repeated."""
+    """Maximum pause before the client sends a failed request again."""
     reconnect_backoff_ms: float = option(50, minimum=0)
-    """Pause before the first attempt to connect to a broker again; it doubles with each attempt, with jitter."""
+    """Pause before the client connects to a broker again. The pause doubles with each further attempt. Each pause is
+    varied randomly by up to 20 %."""
     reconnect_backoff_max_ms: float = option(1_000, minimum=0)
-    """Maximum pause before a broker is connected again."""
+    """Maximum pause before the client connects to a broker again."""
     socket_connection_setup_timeout_ms: float = option(10_000, minimum=1)
-    """Maximum time to set up a connection: TCP, TLS, version negotiation and SASL together."""
+    """Maximum time to open a connection. The time includes TCP, TLS, the request of the broker's versions, and SASL."""
     connections_max_idle_ms: float = option(540_000, minimum=1)
-    """Time after which a connection without requests is closed."""
+    """Time after which the client closes a connection that has no requests."""
     metadata_max_age_ms: float = option(300_000, minimum=1)
-    """Age at which metadata is requested again."""
+    """Time after which the client requests metadata (topics, partitions and leaders) again."""
     metadata_recovery_strategy: str = option("rebootstrap", choices=("rebootstrap", "none"))
-    """What to do if no known broker can be reached (KIP-899, KIP-1102): start again from bootstrap_servers
-    ("rebootstrap"), or keep trying the known brokers ("none")."""
+    """What the client does if it can reach none of the known brokers (KIP-899, KIP-1102). "rebootstrap": connect to
+    bootstrap_servers again. "none": try the known brokers again."""
     metadata_recovery_rebootstrap_trigger_ms: float = option(300_000, minimum=0)
-    """Time without a response to metadata requests after which the client starts again from bootstrap_servers."""
+    """If metadata requests get no response for this time, the client connects to bootstrap_servers again."""
     unknown_topic_timeout_ms: float = option(5_000, minimum=0)
-    """Maximum time that `send`, `partitions_for` and others wait for a topic that brokers call unknown, from the first
-    such response on; a broker also responds so while it creates a topic."""
+    """Maximum time that a call such as `send` or `partitions_for` waits for a topic that the brokers do not know. The
+    time begins with the first such response. A broker also sends this response while it creates a topic."""
     client_dns_lookup: str = option("use_all_dns_ips", choices=("use_all_dns_ips",))
-    """Which addresses of a host name to try. All are tried in turn; Java's other choice, for Kerberos, is not
-    supported."""
+    """Which addresses of a host name the client tries. The only value tries all addresses, one after the other. Java's
+    other value, for Kerberos, is not supported."""
     max_response_bytes: int = option(100 * 1024 * 1024, minimum=1024)
-    """Maximum bytes of a response; a larger one is refused (brokers: `socket.request.max.bytes`)."""
+    """Maximum size of a response. The client refuses a larger response. Brokers have the setting
+    `socket.request.max.bytes` for the same purpose."""
     max_pipelined_requests: int = option(64, minimum=1)
-    """Maximum number of requests to a broker without a response; others wait in the client."""
+    """Maximum number of requests without a response on a connection. Further requests wait in the client."""
     security: Security = dataclasses.field(default_factory=lambda: Security.from_options({}))
-    """TLS and SASL as one object, instead of the options of security.md."""
+    """A `kcodec.client.Security` object with all settings of TLS and SASL. Use it instead of the single options."""
     metrics: Metrics = dataclasses.field(
         default_factory=NoMetrics, metadata={"option": Option(accepts="Metrics | None")}
     )
-    """Object with the methods of `kcodec.client.Metrics`, called with counts and latencies; None: no metrics. An
-    exception that a method raises is logged once for each method."""
+    """Object with the methods of `kcodec.client.Metrics`. The client calls the methods with counts and latencies. None:
+    no metrics. If a method raises an exception, the client logs the exception, once for each method."""
     addresses: tuple[Address, ...] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:

@@ -23,13 +23,16 @@ class ProducerConfig(OptionSet):
     """The options of a producer. Names and defaults are those of Java's producer (Kafka 4)."""
 
     acks: int | Literal["all", "-1", "0", "1"] = option("all", librdkafka="request.required.acks")
-    """When a record is acknowledged: once all in-sync replicas have it ("all" or -1), once the leader has it (1), or
-    at once (0): brokers then send no response, so errors and offsets are unknown."""
+    """When a record counts as acknowledged. "all" or -1: when all in-sync replicas have the record. 1: when the leader
+    has the record. 0: as soon as the record is sent. With 0, brokers send no response, so errors and offsets are
+    unknown."""
     enable_idempotence: bool = option(True)
-    """Number the batches, so that a broker drops repeats and refuses gaps; needs acks="all", retries, and at most five
-    requests in flight."""
+    """Whether the producer numbers its batches. A broker then stores a repeated batch only once, and refuses a batch if
+    an earlier batch is missing. True requires acks="all", retries of at least 1, and at most five requests in
+    flight."""
     transactional_id: str | None = option(None)
-    """Id of a transactional producer: one for each live instance, the same after a restart."""
+    """Name of a producer that writes transactions. Give each running instance its own name, and the same name again
+    after a restart."""
     transaction_timeout_ms: float = option(60_000, minimum=1)
     """Time after which the coordinator aborts an open transaction."""
     compression_type: str = option(
@@ -37,33 +40,35 @@ class ProducerConfig(OptionSet):
     )
     """Codec that compresses the batches."""
     compression_level: int | None = option(None)
-    """Level of the codec, with Kafka's ranges (KIP-390); None: the codec's default."""
+    """Compression level of the codec, in the ranges of Kafka (KIP-390). None: the default level of the codec."""
     linger_ms: float = option(5, minimum=0, librdkafka="queue.buffering.max.ms")
-    """Time that a batch which is not full waits for more records."""
+    """Time that the producer waits for more records before it sends a batch that is not full."""
     batch_size: int = option(16_384, minimum=0, unit="bytes")
-    """Size before compression at which a batch is full and is sent at once; a larger record gets a batch of its own.
-    While an earlier batch of its partition is in flight, a full batch accepts more records, up to max_request_size."""
+    """Size before compression at which a batch is full, and is sent at once. While an earlier batch of the partition is
+    in flight, a full batch accepts more records, up to max_request_size. A larger record gets a batch that contains
+    only this record."""
     buffer_memory: int = option(33_554_432, minimum=1, unit="bytes", librdkafka="queue.buffering.max.kbytes")
-    """Maximum size of the records that are not acknowledged, in whole batches; above it `send` waits."""
+    """Maximum total size of the batches that brokers have not acknowledged yet. If the buffer is full, `send` waits."""
     max_block_ms: float = option(60_000, minimum=0)
-    """Maximum time that `send` waits for buffer space, and a record for its topic's metadata."""
+    """Maximum time that `send` waits for free space in the buffer. Also the maximum time that a record waits for the
+    metadata of its topic."""
     max_request_size: int = option(1_048_576, minimum=1, unit="bytes", librdkafka="message.max.bytes")
-    """Maximum size of a record, and of all batches of one request together; a larger record is an error."""
+    """Maximum size of a record, and of all batches in a request together. A larger record raises an error."""
     max_in_flight_requests_per_connection: int = option(5, minimum=1, librdkafka="max.in.flight")
-    """Maximum number of requests to a broker without a response."""
+    """Maximum number of requests to a broker that have no response yet."""
     retries: int = option(2_147_483_647, minimum=0, librdkafka="message.send.max.retries")
-    """Maximum number of times that a record is sent again."""
+    """Maximum number of times that the producer sends a record again."""
     delivery_timeout_ms: float | None = option(None, minimum=1, librdkafka="message.timeout.ms")
-    """Maximum time from `send` to the result of a record, repeats included; at least linger_ms + request_timeout_ms.
-    None: 120,000, or that sum if it is larger."""
+    """Maximum time from the call of `send` until the record is acknowledged or has failed. The time includes retries.
+    It must be at least linger_ms + request_timeout_ms. None: 120,000, or this sum if the sum is larger."""
     partitioner_adaptive_partitioning_enable: bool = option(True)
-    """For records without a key, prefer partitions with short queues (KIP-794)."""
+    """Whether records without a key go to partitions with short queues more often (KIP-794)."""
     partitioner_ignore_keys: bool = option(False)
-    """Choose the partitions of records with a key as if they had none (KIP-794)."""
+    """Whether the producer ignores the key when it chooses the partition of a record (KIP-794)."""
     key_serializer: Serializer | None = option(None)
-    """Function that turns the argument `key` of `send` into bytes or None."""
+    """Function that converts the argument `key` of `send` to bytes or None."""
     value_serializer: Serializer | None = option(None)
-    """Function that turns the argument `value` of `send` into bytes or None."""
+    """Function that converts the argument `value` of `send` to bytes or None."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,32 +26,31 @@ class ReadTopicConfig(OptionSet):
     isolation_level: IsolationLevel | Literal["read_committed", "read_uncommitted"] = option(
         IsolationLevel.READ_COMMITTED
     )
-    """Which records are returned: without those of aborted and open transactions ("read_committed"), or all
-    ("read_uncommitted")."""
+    """Which records the call returns. "read_committed": without the records of aborted and open transactions.
+    "read_uncommitted": all records."""
     columns: Iterable[str] = option(DEFAULT_COLUMNS)
-    """Columns of the batches, as in `kcodec.decode`, with topic and partition."""
+    """Columns of the result: names from `kcodec.COLUMNS`."""
     binary_type: Literal["binary", "large_binary", "binary_view"] = option("binary")
-    """Arrow type of keys and values, as in `kcodec.decode`."""
+    """Arrow type of keys and values: "binary", "large_binary" or "binary_view"."""
     framing: Literal["confluent"] | None = option(None)
-    """Split schema ids from keys and values, as in `kcodec.decode`."""
+    """"confluent": separate the schema ids of Confluent's serializers from keys and values, as in `kcodec.decode`."""
     limits: DecodeLimits = option(DEFAULT_LIMITS)
-    """Limits of decoding, a `kcodec.DecodeLimits`."""
+    """Limits of the size of a batch, a `kcodec.DecodeLimits`."""
     on_error: str = option("raise", choices=("raise", "skip"), deprecated="on_corrupt")
-    """What to do with a batch that cannot be read: raise an error ("raise"), or skip the batch and count it
-    ("skip")."""
+    """What to do with a batch that cannot be read. "raise": raise an error. "skip": skip the batch and count it."""
     check_crcs: bool = option(True)
-    """Verify the CRC of each batch."""
+    """Whether kcodec checks the CRC of each batch."""
     max_partition_fetch_bytes: int = option(1_048_576, minimum=1)
-    """Maximum bytes of one partition in a fetch response. A larger batch is returned whole, up to fetch_max_bytes from
-    brokers that cut it."""
+    """Maximum size of the data of one partition in a fetch response. If the first batch is larger, the response
+    contains this whole batch."""
     fetch_max_bytes: int = option(52_428_800, minimum=1)
-    """Maximum bytes of a fetch response. A larger first batch is returned whole."""
+    """Maximum size of a fetch response. If the first batch is larger, the response contains this whole batch."""
     fetch_ahead_max_bytes: int = option(33_554_432, minimum=1)
-    """Maximum bytes of responses that are requested, or received and not returned yet."""
+    """Maximum size of all fetch responses that are requested, or received and not yet returned."""
     fetch_max_wait_ms: float = option(500, minimum=0)
-    """Maximum time that a broker without records delays its response."""
+    """Maximum time that a broker waits for records before it responds."""
     client_rack: str = option("")
-    """Rack of the reader (KIP-392), which is sent to brokers."""
+    """Rack in which the program runs. kcodec sends it to the brokers (KIP-392)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -34,47 +34,52 @@ class SecurityConfig(OptionSet):
     security_protocol: str = option("PLAINTEXT", choices=PROTOCOLS)
     """Whether connections use TLS ("SSL", "SASL_SSL") and SASL ("SASL_PLAINTEXT", "SASL_SSL")."""
     ssl_cafile: str | Path | None = option(None, java="ssl.truststore.location", librdkafka="ssl.ca.location")
-    """PEM file of the only certificate authorities to trust. None: those of the operating system."""
+    """PEM file with certificate authorities. The client then trusts only these. None: the client trusts the authorities
+    of the operating system."""
     ssl_check_hostname: bool = option(True, java="ssl.endpoint.identification.algorithm")
-    """Verify that the broker's certificate is for its host name. The signature is verified in any case."""
+    """Whether the client checks that the certificate of the broker is for the broker's host name. The client always
+    checks the signature."""
     ssl_certfile: str | Path | None = option(None, java="ssl.keystore.location", librdkafka="ssl.certificate.location")
-    """PEM file of the client's certificate, for brokers that require one (`ssl.client.auth`)."""
+    """PEM file with the certificate of the client. Brokers with `ssl.client.auth` require one."""
     ssl_keyfile: str | Path | None = option(None, librdkafka="ssl.key.location")
-    """PEM file of the client's private key, if ssl_certfile does not contain it."""
+    """PEM file with the private key of the client. Not needed if ssl_certfile contains the key."""
     ssl_password: str | Secret | None = option(None, java="ssl.key.password")
     """Password of the client's private key."""
     ssl_crlfile: str | Path | None = option(None, librdkafka="ssl.crl.location")
-    """PEM file of revoked certificates, with one list for each authority."""
+    """PEM file with revoked certificates. The file must contain one list for each authority."""
     ssl_ciphers: str | None = option(None, java="ssl.cipher.suites")
-    """Cipher suites of TLS 1.2, in OpenSSL's format. None: OpenSSL's default."""
+    """Cipher suites of TLS 1.2, in the format of OpenSSL. None: the default of OpenSSL."""
     ssl_context: ssl.SSLContext | None = option(None, librdkafka="enable.ssl.certificate.verification")
-    """TLS context to use as it is; none of the other ssl options may be set with it."""
+    """An `ssl.SSLContext` that the client uses without a change. Set no other ssl option with it."""
     sasl_mechanism: str | None = option(None, choices=MECHANISM_NAMES, librdkafka="sasl.mechanisms")
-    """How the client authenticates; required with security_protocol "SASL_PLAINTEXT" and "SASL_SSL"."""
+    """How the client authenticates. Required if security_protocol is "SASL_PLAINTEXT" or "SASL_SSL"."""
     sasl_plain_username: str | None = option(None, librdkafka="sasl.username")
     """User name for PLAIN and SCRAM."""
     sasl_plain_password: str | Secret | None = option(None, librdkafka="sasl.password")
-    """Password for PLAIN and SCRAM; SCRAM does not send it."""
+    """Password for PLAIN and SCRAM. With SCRAM, the client does not send the password."""
     sasl_oauth_token_provider: Callable[[], Any] | TokenProvider | None = option(None)
-    """Callable, or object with a method `token`, that returns a token, or a token and its lifetime in seconds."""
+    """Function that returns a token, or a token and its lifetime in seconds. An object with such a method `token` is
+    accepted, too."""
     sasl_oauthbearer_token_endpoint_url: str | None = option(None)
-    """URL at which an OpenID provider issues tokens (KIP-768): https, or http on this machine."""
+    """URL at which an OpenID provider issues tokens (KIP-768). The URL must begin with https; http is allowed for this
+    machine."""
     sasl_oauthbearer_client_id: str | None = option(None)
     """Client id for the OpenID provider."""
     sasl_oauthbearer_client_secret: str | Secret | None = option(None)
-    """Client secret for the OpenID provider, sent in the header as RFC 6749 encodes it."""
+    """Client secret for the OpenID provider. The client sends it in the header that RFC 6749 describes."""
     sasl_oauthbearer_scope: str | None = option(None)
-    """Scope to request from the OpenID provider."""
+    """Scope that the client requests from the OpenID provider."""
     sasl_oauthbearer_ssl_cafile: str | Path | None = option(None)
-    """PEM file of the authorities to trust in the certificate of the token endpoint."""
+    """PEM file with the authorities that the client trusts for the certificate of the token endpoint."""
     sasl_oauthbearer_allow_http: bool = option(False)
-    """Allow a token endpoint on another machine over http, which shows the secret to the network."""
+    """Whether the token endpoint can be on another machine and use http. The secret is then visible on the network."""
     sasl_oauthbearer_extensions: Mapping[str, str] | None = option(None)
-    """Names and values sent to the broker with the token (KIP-342)."""
+    """Names and values that the client sends to the broker together with the token (KIP-342)."""
     sasl_aws_region: str | None = option(None)
-    """AWS region. None: the one in the broker's host name, or AWS_REGION."""
+    """AWS region. None: the region in the host name of the broker, or the environment variable AWS_REGION."""
     sasl_aws_credentials_provider: Callable[[], Any] | None = option(None)
-    """Callable that returns access key id, secret access key and, of temporary credentials, session token."""
+    """Function that returns the access key id and the secret access key. For temporary credentials, it also returns the
+    session token."""
 
 
 #: All options that belong to `Security.from_options`.

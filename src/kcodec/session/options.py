@@ -27,13 +27,15 @@ class SessionOwnConfig(OptionSet):
     """The options that only a session has, next to the arguments topics and pattern."""
 
     on_revoked: Callback | None = option(None)
-    """Called within `poll` and `close` with the partitions that were revoked."""
+    """Function that the session calls with the revoked partitions, during `poll` and `close`."""
     on_assigned: Callback | None = option(None)
-    """Called within `poll` with the partitions that were assigned."""
+    """Function that the session calls with the assigned partitions, during `poll`."""
     on_lost: Callback | None = option(None)
-    """Called within `poll` and `close` with the partitions that were lost; None: on_revoked is called."""
+    """Function that the session calls with the lost partitions, during `poll` and `close`. None: the session calls
+    on_revoked instead."""
     transaction_scan_interval_ms: float = option(SCAN_SECONDS * 1000, minimum=0)
-    """The brokers' `transaction.abort.timed.out.transaction.cleanup.interval.ms`; used with brokers before 2.5 only."""
+    """Value of `transaction.abort.timed.out.transaction.cleanup.interval.ms` of the brokers. The session uses it only
+    with brokers before 2.5."""
 
 
 class SessionConfig(NamedTuple):

@@ -62,7 +62,10 @@ class Admin(ClientBase):
         self._context = CallContext(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Close the connections; calls under way fail with TransportError. Idempotent."""
+        """Close the connections. Calls that other threads or tasks are making then fail.
+
+        A second call has no effect.
+        """
         await self._io_loop.close(timeout)
 
     async def __aenter__(self) -> Self:
