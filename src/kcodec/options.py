@@ -16,12 +16,20 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from kcodec.arguments import take_renamed
+from kcodec.offsets import TopicPartition
+from kcodec.quantities import number_text
 
 #: A name that no client has, but that is written for an option of all of them.
 SHORTENED = {"max_in_flight_requests": "max_in_flight_requests_per_connection"}
+
+#: Types of options that are functions: key_serializer and value_serializer, on_revoked and others. They are here, so
+#: that `kcodec.client.options` is imported without the producer and the session.
+Serializer = Callable[[Any], "bytes | None"]
+Callback = Callable[[frozenset[TopicPartition]], object]
 
 T = TypeVar("T")
 Options = TypeVar("Options", bound="OptionSet")
@@ -88,7 +96,7 @@ class OptionSet:
                 raise ValueError(f"{name} must be True or False, not {value!r}")
             least = None if value is None and field.default is None else declared.minimum
             if least is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < least):
-                raise ValueError(f"{name} must be a number of at least {least:g}, not {value!r}")
+                raise ValueError(f"{name} must be a number of at least {number_text(least)}, not {value!r}")
             if declared.choices and value not in declared.choices:
                 near = difflib.get_close_matches(str(value), declared.choices, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -7,33 +7,37 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
-from kcodec.admin import flows
-from kcodec.client.flows import document
+from kcodec.client.flows import Client, FlowMethod, LateFlows
 from kcodec.client.waiting import ClientBase, IoLoop
-from kcodec.cluster.retry_driver import CallContext
-from kcodec.flow import Flow
-from kcodec.network.client import Client
-from kcodec.network.option_names import refuse_positional
-from kcodec.network.options import ClientConfig, refuse_unknown
-from kcodec.security import SECURITY_OPTIONS
 
 if TYPE_CHECKING:
+    from kcodec.admin import flows
     from kcodec.client.options import ClientOptions
+    from kcodec.cluster.retry_driver import CallContext
+    from kcodec.flow import Flow
+else:
+    flows = LateFlows("kcodec.admin.flows")
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _method(
+def _run_of(
     flow: Callable[Concatenate[CallContext, P], Flow[T]],
 ) -> Callable[Concatenate[Admin, P], T]:
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._run(flow(self._context, *args, **kwargs))
 
-    document(method, flow)
     return method
+
+
+def _method(
+    flow: Callable[Concatenate[CallContext, P], Flow[T]],
+) -> Callable[Concatenate[Admin, P], T]:
+    late: Any = flow
+    return FlowMethod(late, _run_of)  # type: ignore[return-value]
 
 
 class Admin(ClientBase):
@@ -51,6 +55,11 @@ class Admin(ClientBase):
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ClientOptions]) -> None:
+        from kcodec.cluster.retry_driver import CallContext
+        from kcodec.network.option_names import refuse_positional
+        from kcodec.network.options import ClientConfig, refuse_unknown
+        from kcodec.security import SECURITY_OPTIONS
+
         refuse_positional(positional, "Admin")
         left = dict(options)
         taken = ClientConfig.take(left)
@@ -103,6 +112,7 @@ class Admin(ClientBase):
     describe_user_scram_credentials = _method(flows.describe_user_scram_credentials)
     elect_leaders = _method(flows.elect_leaders)
     fence_producers = _method(flows.fence_producers)
+    find_abandoned_transactions = _method(flows.find_abandoned_transactions)
     find_hanging_transactions = _method(flows.find_hanging_transactions)
     find_stray_transactions = _method(flows.find_stray_transactions)
     list_group_offsets = _method(flows.list_group_offsets)

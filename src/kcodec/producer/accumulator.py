@@ -30,12 +30,13 @@ from kcodec.producer.batch import (
 )
 from kcodec.producer.delivery import Delivery, TableDelivery
 from kcodec.producer.failures import Failures
-from kcodec.producer.options import ProducerSettings
 from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.producer.partitioner import TopicBuffer, WaitingRecord
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from kcodec.producer.options import ProducerSettings
 
 #: A batch does not grow when it is older than this, as its records share a deadline, which counts from the first one.
 GROWTH_SECONDS = 1.0

@@ -17,11 +17,12 @@ from kcodec._fast import TopicSlot, partition_for
 from kcodec.errors import EncodeError
 from kcodec.offsets import TopicPartition
 from kcodec.producer.batch import ProducerBatch
-from kcodec.producer.options import ProducerSettings
 from kcodec.producer.partition_queue import PartitionQueue
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from kcodec.producer.options import ProducerSettings
 
 
 def draw_partition(queue_sizes: Sequence[int], available: Sequence[int], random: Callable[[], float]) -> int:
@@ -104,8 +105,10 @@ class TopicBuffer(TopicSlot):
         count = len(self.queues)
         if 0 <= partition < count:
             return self.queues[partition]
-        reason = f"topic {self.topic!r} has {count} partitions: partition must be an int from 0 to {count - 1}"
-        raise EncodeError(f"{reason}, not {partition!r}", field="partition", value=partition)
+        reason = f"topic {self.topic!r}: partition must be between 0 and {count - 1}"
+        raise EncodeError(
+            f"{reason}, not {partition!r}; omit it to let the key decide", field="partition", value=partition
+        )
 
     def batch_filled(self, queue: PartitionQueue, produced: int) -> None:
         """Note that a batch of the partition got these bytes; choose another sticky partition if it is time."""
