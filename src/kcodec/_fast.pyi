@@ -12,6 +12,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, Never, Protocol, Self, SupportsIndex, TypeAlias, final, overload
 
 import numpy
@@ -842,6 +843,17 @@ class RecordBatchBuilder:
     @property
     def size_in_bytes(self) -> int:
         """Number of bytes so far, header included, before compression."""
+    max_batch_bytes: int
+    def most_bytes(self, key: Any, value: Any, headers: Any) -> int:
+        """Return the size in bytes that `has_room_for` assumes of a record. Internal."""
+    def append_if_room(self, key: Any, value: Any, headers: Any, timestamp: int) -> int | None:
+        """Append a record and return its offset delta; None if the batch is full. Raise EncodeError for an invalid
+        record, and for one that an empty batch cannot hold. Internal.
+        """
+    def successor(self, max_batch_bytes: int) -> RecordBatchBuilder:
+        """Return an empty builder with the options of this one, which must be new, and another limit. Internal."""
+    def take(self) -> EncodedBatches:
+        """Close it and return the batch as EncodedBatches, without a copy; afterwards `close` returns b"". Internal."""
     @property
     def is_closed(self) -> bool:
         """Whether close() was called."""
@@ -1508,3 +1520,59 @@ def pool_state() -> tuple[int, int, int]:
 
 def trim_pool() -> None:
     """Release all unused memory of the pool to the system."""
+
+@final
+class SendLock:
+    """A lock as `threading.Lock`, which compiled code takes without a Python call. Ctrl-C interrupts a wait for it."""
+    def __init__(self) -> None: ...
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the lock; return False if it is held and `blocking` is false."""
+    def release(self) -> None:
+        """Release the lock. Raise RuntimeError if it is not held."""
+    def __enter__(self) -> bool: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+    def __reduce__(self) -> Never: ...
+
+class RecordDelivery:
+    """The batch of a record, and the index of the record there: what `send` returns of it. Internal."""
+    def __init__(self, batch: Any, index: int, timestamp: int) -> None: ...
+    _batch: Any
+    _index: int
+    _timestamp: Any
+    def _register(self, callback: Callable[[Any], object]) -> bool: ...
+    def __reduce__(self) -> Never: ...
+
+class PartitionSlot:
+    """The last batch of a partition, if records may still be appended to it. Internal."""
+
+    open: Any
+
+class TopicSlot:
+    """The partitions of a topic, as PartitionSlot, and the one for records without a key. Internal."""
+
+    queues: Any
+    sticky_queue: Any
+
+class RecordAppender:
+    """Appends records to the open batches of their partitions. Internal.
+
+    topics: TopicSlot by name. refusal: what `append` raises while it is set.
+
+    A record without an open batch that takes it is passed on to `append_slowly`, and so is one that takes more than a
+    look: without metadata, of an unusual type, invalid. The caller holds the lock, except of `send`.
+    """
+    def __init__(self, lock: Any, delivery_type: type[RecordDelivery], ignore_keys: bool) -> None: ...
+    topics: Any
+    refusal: BaseException | None
+    lock: Any
+    def append(
+        self, topic: str, key: Any, value: Any, headers: Any, partition: int | None, timestamp: int | None
+    ) -> Any:
+        """Append a record to its partition's open batch. Return None if `buffer_memory` has no free capacity for it
+        now. headers: a tuple of pairs; timestamp: ms, or None for now. Raise as `append_slowly` does.
+        """
+    def send(self, topic: str, key: Any, value: Any, headers: Any, partition: int | None, timestamp: int | None) -> Any:
+        """Append a record as `append` does; take the lock for it, a SendLock."""
+    def __reduce__(self) -> Never: ...

@@ -116,6 +116,9 @@ include "_fast/codec/builder.pxi"
 include "_fast/compat/client_builder.pxi"
 # Partitions, partition_for()
 include "_fast/codec/partition.pxi"
+# SendLock, RecordAppender: a record on its way from `send` into a batch
+include "_fast/sending/send_lock.pxi"
+include "_fast/sending/appender.pxi"
 # what a leader finds in records
 include "_fast/codec/validate.pxi"
 # messages of the protocol: plans and objects, bytes -> message, message -> bytes

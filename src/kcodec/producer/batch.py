@@ -25,8 +25,9 @@ HEADER_OVERHEAD = 10
 BATCH_OVERHEAD = 61
 #: Behind it sequence numbers begin at 0 again.
 LAST_SEQUENCE = 0x7FFFFFFF
-#: A function, and the delivery that it is called with once that is done.
-Callback = tuple[Callable[[Any], object], Any]
+#: Functions, and the deliveries that they are called with once these are done. Two lists, as a tuple for each callback
+#: is one more object for the garbage collector.
+Callbacks = tuple[Sequence[Callable[[Any], object]], Sequence[Any]]
 
 
 class BatchOutcome(NamedTuple):
@@ -62,7 +63,7 @@ class BatchTable(Protocol):
         """Take the pieces of a split batch in its place."""
         ...
 
-    def ended(self) -> Sequence[Callback]:
+    def ended(self) -> Callbacks:
         """Note that one batch ended; return the callbacks to call if it was the last."""
         ...
 
@@ -73,13 +74,17 @@ class ProducerBatch:
 
     order:     its position among the batches of its partition; a tuple, as pieces of a split batch take its place.
     reserved:  bytes of `buffer_memory` it holds.
+    counted:   bytes of it that the choice of the partition for records without a key knows of already.
+    grown:     bytes that it may take beyond `batch_size`, while it waits in its queue.
+    is_full:   it has `batch_size` bytes, and takes more only because it cannot be sent yet.
+    raw_size:  its size in bytes before compression, once it is closed.
     created, deadline:   of the producer's clock; past the deadline it fails.
     attempts:  times it was sent; not_before: not again before this time.
     identity, base_sequence:  what it was numbered with; NO_PRODUCER, -1: not numbered.
     last_error: of the last attempt.
     uncertain: an attempt got no response, so it may be in the log.
     is_fixed:  it may be in the log in a way that cannot be found out any more: it fails rather than get other numbers.
-    callbacks: to be called at the end, each with the index of its record, under the lock; table: what it is a part of.
+    functions, deliveries:  callbacks, to be called at the end; under the lock. table: what it is a part of.
     pieces:    where its records are now, if they moved: (from this index on, batch, index of the first there).
     outcome:   None until it is done.
     owner:     the producer that it belongs to, as far as a Delivery needs it; None for a record that was discarded.
@@ -92,10 +97,13 @@ class ProducerBatch:
     order: tuple[int, ...] = ()
     owner: BatchOwner | None = None
     builder: RecordBatchBuilder | None = None
-    append: Callable[..., int] | None = None
-    data: bytes | bytearray | None = None
+    data: bytes | bytearray | memoryview | None = None
     records_count: int = 0
     reserved: int = 0
+    counted: int = 0
+    grown: int = 0
+    is_full: bool = False
+    raw_size: int = 0
     created: float = 0.0
     deadline: float = 0.0
     not_before: float = 0.0
@@ -104,7 +112,8 @@ class ProducerBatch:
     base_sequence: int = -1
     uncertain: bool = False
     is_fixed: bool = False
-    callbacks: list[tuple[int, Callback]] = field(default_factory=list)
+    functions: list[Callable[[Any], object]] = field(default_factory=list)
+    deliveries: list[Any] = field(default_factory=list)
     table: BatchTable | None = None
     pieces: tuple[tuple[int, ProducerBatch, int], ...] = ()
     outcome: BatchOutcome | None = None
@@ -133,6 +142,13 @@ class ProducerBatch:
             return len(self.data)
         return self.builder.size_in_bytes if self.builder is not None else 0
 
+    @property
+    def open_builder(self) -> RecordBatchBuilder:
+        """Its builder; only a batch that is not closed has one."""
+        if self.builder is None:
+            raise RuntimeError(f"the batch of {self.topic}-{self.partition} is closed")
+        return self.builder
+
     def number(self, identity: ProducerIdAndEpoch, base_sequence: int, is_transactional: bool) -> None:
         """Set its identity and sequence number: in the builder, or in the bytes. If it had a number before, the bytes
         are copied, as a request may hold them."""
@@ -149,9 +165,9 @@ class ProducerBatch:
     def close(self) -> None:
         """Encode the batch: compression and CRC. No record can be appended after this."""
         if self.data is None and self.builder is not None:
-            self.records_count = self.builder.records_count
-            self.data = self.builder.close()
-            self.builder = self.append = None
+            self.records_count, self.raw_size = self.builder.records_count, self.builder.size_in_bytes
+            self.data = memoryview(self.builder.take())
+            self.builder = None
 
     def place_of(self, index: int) -> tuple[ProducerBatch, int]:
         """Return the batch and index of a record that moved."""
@@ -161,7 +177,8 @@ class ProducerBatch:
     def move_to(self, batch: ProducerBatch, index: int) -> None:
         """Under the lock: note that this one record is now in another batch, at that index."""
         self.pieces = ((0, batch, index),)
-        batch.callbacks += [(index, callback) for _, callback in self.callbacks]
+        batch.functions += self.functions
+        batch.deliveries += self.deliveries
 
     def split(self, new_builder: Callable[[], RecordBatchBuilder], most_bytes: int) -> list[ProducerBatch]:
         """Return batches with the same records in the same order, none above `most_bytes` before compression unless it
@@ -173,9 +190,9 @@ class ProducerBatch:
             is_transactional = whole.is_transactional
             for record in whole.records():
                 size = BATCH_OVERHEAD + RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-                if not pieces or _builder_of(pieces[-1]).size_in_bytes + size > most_bytes:
+                if not pieces or pieces[-1].open_builder.size_in_bytes + size > most_bytes:
                     pieces.append(self._piece(new_builder(), len(pieces)))
-                _builder_of(pieces[-1]).append(record.key, record.value, record.headers, record.timestamp)
+                pieces[-1].open_builder.append(record.key, record.value, record.headers, record.timestamp)
         first = 0
         for piece in pieces:
             if self.is_numbered:
@@ -200,22 +217,26 @@ class ProducerBatch:
             placed.append((first, piece, 0))
             first += piece.records_count
         self.pieces = tuple(placed)
-        for index, callback in self.callbacks:
-            piece, at = self.place_of(index)
-            piece.callbacks.append((at, callback))
+        for function, delivery in zip(self.functions, self.deliveries, strict=True):
+            piece, _ = delivery._where()
+            piece.functions.append(function)
+            piece.deliveries.append(delivery)
         if self.table is not None:
             self.table.replace(self, pieces)
 
-    def finish(self, outcome: BatchOutcome) -> Sequence[Callback]:
+    def finish(self, outcome: BatchOutcome) -> list[Callbacks]:
         """Under the lock: set the final outcome and return the callbacks to call. The bytes are released."""
         if outcome.error is None:
             self.owner = None  # a Delivery that is kept does not keep its producer
         else:
             self._count_failed(outcome.error)
         self.outcome = outcome
-        self.builder = self.append = self.data = None
-        callbacks, self.callbacks = [callback for _, callback in self.callbacks], []
-        return callbacks if self.table is None else [*callbacks, *self.table.ended()]
+        self.builder = self.data = None
+        callbacks: list[Callbacks] = [(self.functions, self.deliveries)] if self.functions else []
+        self.functions, self.deliveries = [], []
+        if self.table is not None:
+            callbacks.append(self.table.ended())
+        return callbacks
 
     # Failures that nothing has retrieved
 
@@ -232,11 +253,5 @@ class ProducerBatch:
         if self.table is not None:
             retrieved = {WHOLE} if self.table.is_awaited else set()
         else:
-            retrieved = {index for index, _ in self.callbacks}
+            retrieved = {delivery._where()[1] for delivery in self.deliveries}
         self.failed = FailedRecords(self.owner.failures, self.topic, error, self.records_count, retrieved)
-
-
-def _builder_of(batch: ProducerBatch) -> RecordBatchBuilder:
-    if batch.builder is None:
-        raise RuntimeError(f"the batch of {batch.topic}-{batch.partition} is closed")
-    return batch.builder

@@ -23,9 +23,9 @@ from kcodec.errors import (
 from kcodec.flow import CancelledFlow, Clock, Flow, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
-from kcodec.producer.accumulator import Accumulator, NewDelivery
+from kcodec.producer.accumulator import Accumulator
 from kcodec.producer.batch import BatchOutcome, ProducerBatch
-from kcodec.producer.delivery import TableDelivery
+from kcodec.producer.delivery import Delivery, TableDelivery
 from kcodec.producer.failures import Failures
 from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import ProducerSettings
@@ -54,7 +54,7 @@ class ProducerCore:
         random: Callable[[], float],
         metrics: Metrics,
         lock: AbstractContextManager[Any],
-        new_delivery: NewDelivery,
+        new_delivery: type[Delivery],
         post: Callable[[Callable[[], None]], None],
         on_space: Callable[[], None],
         check_wait: Callable[[], None] | None = None,

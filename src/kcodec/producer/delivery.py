@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from kcodec.producer.batch import BatchOutcome, Callback, ProducerBatch
+from kcodec._fast import RecordDelivery
+from kcodec.producer.batch import BatchOutcome, Callbacks, ProducerBatch
 from kcodec.producer.failures import WHOLE
 
 log = logging.getLogger("kcodec.producer")
@@ -51,27 +52,24 @@ class BatchMetadata(NamedTuple):
     records_count: int
 
 
-def call_all(callbacks: Sequence[Callback]) -> None:
+def call_all(callbacks: Sequence[Callbacks]) -> None:
     """Call them, without the lock. Log the exceptions that they raise."""
-    for function, delivery in callbacks:
-        try:
-            function(delivery)
-        except Exception:
-            log.exception("a callback of a delivery to %s failed", delivery.topic)
+    for functions, deliveries in callbacks:
+        for function, delivery in zip(functions, deliveries, strict=True):
+            try:
+                function(delivery)
+            except Exception:
+                log.exception("a callback of a delivery to %s failed", delivery.topic)
 
 
-class Delivery:
+class Delivery(RecordDelivery):
     """One record on its way. `topic` is known at once, `partition` with the topic's metadata, `offset` at the end.
 
     offset, timestamp: as in `RecordMetadata`; `offset` is None until the record is acknowledged.
     """
 
-    __slots__ = ("_batch", "_index", "_timestamp")
-
-    def __init__(self, batch: ProducerBatch, index: int, timestamp: int) -> None:
-        self._batch = batch
-        self._index = index
-        self._timestamp = timestamp
+    __slots__ = ()
+    _batch: ProducerBatch
 
     def _where(self) -> tuple[ProducerBatch, int]:
         """Return its current batch, and its index in that batch."""
@@ -109,11 +107,14 @@ class Delivery:
     @property
     def error(self) -> BaseException | None:
         """Why it failed; None if it did not fail or has not ended. Reading it counts as retrieving the error."""
-        batch, index = self._where()
+        batch, index = self._batch, self._index
+        if batch.pieces:
+            batch, index = self._where()
         if batch.failed is not None:
             with batch.lock:
                 batch.failed.retrieve(index)
-        return batch.error
+        outcome = batch.outcome
+        return None if outcome is None else outcome.error
 
     @property
     def deadline(self) -> float:
@@ -122,7 +123,8 @@ class Delivery:
 
     def done(self) -> bool:
         """Return whether it has ended, with success or failure."""
-        return self._where()[0].is_done
+        batch = self._batch
+        return (self._where()[0] if batch.pieces else batch).outcome is not None
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call `callback` with this Delivery when it has ended, at once if it already has.
@@ -131,14 +133,8 @@ class Delivery:
         if the record has ended. It must be quick and must not block, as all other records wait meanwhile; a call that
         would wait raises RuntimeError. Its exceptions are logged. A callback counts as retrieving the error.
         """
-        with self._batch.lock:
-            batch, index = self._where()
-            if not batch.is_done:
-                batch.callbacks.append((index, (callback, self)))
-                return
-            if batch.failed is not None:
-                batch.failed.retrieve(index)
-        callback(self)
+        if not self._register(callback):
+            callback(self)
 
     def drop_done_callback(self, callback: Callable[[Any], object]) -> bool:
         """Remove a callback, for a caller that stops waiting. Return False if the record has ended and it was
@@ -149,7 +145,9 @@ class Delivery:
                 if batch.failed is not None:
                     batch.failed.not_retrieved(index)
                 return False
-            batch.callbacks.remove((index, (callback, self)))
+            pairs = zip(batch.functions, batch.deliveries, strict=True)
+            at = next(at for at, (function, one) in enumerate(pairs) if one is self and function == callback)
+            del batch.functions[at], batch.deliveries[at]
             return True
 
     def why_waiting(self) -> str:
@@ -166,15 +164,17 @@ class Delivery:
 
     def outcome(self) -> RecordMetadata:
         """Return its outcome or raise its error, once it has ended."""
-        batch, index = self._where()
-        outcome = batch.outcome or BatchOutcome()
-        if outcome.error is not None:
+        batch, index = self._batch, self._index
+        if batch.pieces:
+            batch, index = self._where()
+        base_offset, log_append_time, error = batch.outcome or BatchOutcome()
+        if error is not None:
             if batch.failed is not None:
                 with batch.lock:
                     batch.failed.retrieve(index)
-            raise outcome.error
-        offset = outcome.base_offset + index if outcome.base_offset >= 0 else -1
-        timestamp = outcome.log_append_time if outcome.log_append_time >= 0 else self._timestamp
+            raise error
+        offset = base_offset + index if base_offset >= 0 else -1
+        timestamp = log_append_time if log_append_time >= 0 else self._timestamp
         return RecordMetadata(batch.topic, batch.partition, offset, timestamp)
 
     def __repr__(self) -> str:
@@ -196,7 +196,7 @@ class TableDelivery:
         self._lock = lock
         self._batches: list[ProducerBatch] = []
         self._missing = 1  # the table itself, until `seal`
-        self._callbacks: list[Callback] = []
+        self._callbacks: list[Callable[[Any], object]] = []
 
     @property
     def error(self) -> BaseException | None:
@@ -234,7 +234,7 @@ class TableDelivery:
         with self._lock:
             self._retrieve()
             if self._missing:
-                self._callbacks.append((callback, self))
+                self._callbacks.append(callback)
                 return
         callback(self)
 
@@ -243,7 +243,7 @@ class TableDelivery:
         with self._lock:
             is_done = not self._missing
             if not is_done:
-                self._callbacks.remove((callback, self))
+                self._callbacks.remove(callback)
             if is_done or not self._callbacks:
                 for batch in self._batches:
                     if batch.failed is not None:
@@ -285,16 +285,16 @@ class TableDelivery:
         self._batches[at : at + 1] = pieces
         self._missing += len(pieces) - 1
 
-    def ended(self) -> Sequence[Callback]:
+    def ended(self) -> Callbacks:
         """For the accumulator, under its lock: one batch ended. Return the callbacks to call if it was the last."""
         self._missing -= 1
-        return () if self._missing else self._callbacks
+        return ((), ()) if self._missing else (self._callbacks, [self] * len(self._callbacks))
 
     def seal(self) -> None:
         """For the producer: note that all of the table is in the buffer, or will never be."""
         with self._lock:
             callbacks = self.ended()
-        call_all(callbacks)
+        call_all([callbacks])
 
     def __repr__(self) -> str:
         error = self._first_error()

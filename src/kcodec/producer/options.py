@@ -44,7 +44,9 @@ class ProducerConfig(OptionSet):
     linger_ms: float = option(5, minimum=0, librdkafka="queue.buffering.max.ms")
     """Time that the producer waits for more records before it sends a batch that is not full."""
     batch_size: int = option(16_384, minimum=0, unit="bytes")
-    """Maximum size of a batch before compression. A larger record gets a batch that contains only this record."""
+    """Size before compression at which a batch is full, and is sent at once. While an earlier batch of the partition is
+    in flight, a full batch accepts more records, up to max_request_size. A larger record gets a batch that contains
+    only this record."""
     buffer_memory: int = option(33_554_432, minimum=1, unit="bytes", librdkafka="queue.buffering.max.kbytes")
     """Maximum total size of the batches that brokers have not acknowledged yet. If the buffer is full, `send` waits."""
     max_block_ms: float = option(60_000, minimum=0)

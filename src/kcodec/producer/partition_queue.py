@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kcodec._fast import PartitionSlot
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.offsets import TopicPartition
 from kcodec.producer.batch import ProducerBatch
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, slots=True)
-class PartitionQueue:
+class PartitionQueue(PartitionSlot):
     """The batches of a partition, oldest first.
 
     User threads touch `open` and `batches`, under the accumulator's lock; the rest belongs to the I/O thread.
 
     open:          the last batch, if records may still be appended to it.
+    grown_bytes:   what `batches` may take beyond `batch_size`.
     in_flight:     batches whose request is under way, oldest first.
     identity, next_sequence:  what the next batch is numbered with; meaningless without an identity.
     is_proved:     a batch was acknowledged since the identity, the leader or the topic changed, and nothing failed
@@ -48,8 +50,8 @@ class PartitionQueue:
 
     partition: TopicPartition
     batches: deque[ProducerBatch] = field(default_factory=deque)
-    open: ProducerBatch | None = None
     next_order: int = 0
+    grown_bytes: int = 0
     in_flight: list[ProducerBatch] = field(default_factory=list)
     identity: ProducerIdAndEpoch = NO_PRODUCER
     next_sequence: int = 0

@@ -9,13 +9,11 @@ queue length if adaptive partitioning is on, and never one without a leader whil
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kcodec._fast import partition_for
+from kcodec._fast import TopicSlot, partition_for
 from kcodec.errors import EncodeError
 from kcodec.offsets import TopicPartition
 from kcodec.producer.batch import ProducerBatch
@@ -30,12 +28,17 @@ if TYPE_CHECKING:
 def draw_partition(queue_sizes: Sequence[int], available: Sequence[int], random: Callable[[], float]) -> int:
     """Draw a partition from `available` (numbers of partitions), weighted by the length of its queue.
 
-    queue_sizes: waiting batches, one entry for each of `available`. The weight of a partition is the longest queue plus
-    one, minus its own (BuiltInPartitioner.updatePartitionLoadStats).
+    queue_sizes: waiting batches, where a larger one counts as several of `batch_size`; one entry for each of
+    `available`. The weight of a partition is the longest queue plus one, minus its own
+    (BuiltInPartitioner.updatePartitionLoadStats).
     """
-    longest = max(queue_sizes)
-    weights = list(accumulate(longest + 1 - size for size in queue_sizes))
-    return available[min(bisect_right(weights, random() * weights[-1]), len(available) - 1)]
+    most = max(queue_sizes) + 1
+    left = random() * (most * len(queue_sizes) - sum(queue_sizes))
+    for number, size in zip(available, queue_sizes, strict=True):
+        left -= most - size
+        if left < 0:
+            return number
+    return available[-1]
 
 
 class WaitingRecord(NamedTuple):
@@ -49,26 +52,30 @@ class WaitingRecord(NamedTuple):
     timestamp: int
 
 
-class TopicBuffer:
+class TopicBuffer(TopicSlot):
     """A topic's queues by partition number, empty before its metadata is known, and the records that wait for it.
 
     sticky_queue: the current partition of records without a key; it exists as soon as there are queues.
     is_requested: whether the sender requested the metadata.
+    most_bytes: what a batch may grow to beyond `batch_size`, before compression: less than the topic has refused.
     random: 0 <= random() < 1. Used under the accumulator's lock.
     """
 
     __slots__ = (
-        "_ignore_keys", "_is_adaptive", "_random", "_sticky_bytes", "_sticky_limit", "has_leader", "is_requested",
-        "queues", "sticky_queue", "topic", "waiting",
+        "_available", "_ignore_keys", "_is_adaptive", "_random", "_sticky_bytes", "_sticky_limit", "is_requested",
+        "most_bytes", "topic", "waiting",
     )  # fmt: skip
+
+    queues: list[PartitionQueue]
+    sticky_queue: PartitionQueue
 
     def __init__(self, topic: str, settings: ProducerSettings, random: Callable[[], float]) -> None:
         self.topic = topic
-        self.queues: list[PartitionQueue] = []
-        self.has_leader: Sequence[bool] = ()
-        self.sticky_queue: PartitionQueue
         self.waiting: deque[WaitingRecord] = deque()
         self.is_requested = False
+        # Records that do not compress become larger by their codec, and brokers by default take what a request holds.
+        self.most_bytes = settings.max_request_size - settings.max_request_size // 64
+        self._available: list[int] = []
         self._ignore_keys = settings.ignore_keys
         self._is_adaptive = settings.adaptive_partitioning
         self._random = random
@@ -82,7 +89,7 @@ class TopicBuffer:
         end at their deadline.
         """
         is_new = not self.queues
-        self.has_leader = has_leader
+        self._available = [number for number, led in enumerate(has_leader) if led] or list(range(len(has_leader)))
         del self.queues[len(has_leader) :]
         for number in range(len(self.queues), len(has_leader)):
             self.queues.append(PartitionQueue(TopicPartition(self.topic, number)))
@@ -103,8 +110,8 @@ class TopicBuffer:
             f"{reason}, not {partition!r}; omit it to let the key decide", field="partition", value=partition
         )
 
-    def batch_closed(self, queue: PartitionQueue, produced: int) -> None:
-        """Note that a batch of this size accepts no more records; choose another sticky partition if it is time."""
+    def batch_filled(self, queue: PartitionQueue, produced: int) -> None:
+        """Note that a batch of the partition got these bytes; choose another sticky partition if it is time."""
         if queue is self.sticky_queue:
             self._sticky_bytes += produced
             if self._sticky_bytes >= self._sticky_limit and self.queues:
@@ -112,7 +119,10 @@ class TopicBuffer:
 
     def _change_sticky(self) -> None:
         """Draw the next partition for records without a key."""
-        available = [number for number, led in enumerate(self.has_leader) if led] or list(range(len(self.has_leader)))
-        sizes = [len(self.queues[number].batches) if self._is_adaptive else 0 for number in available]
+        available, limit = self._available, self._sticky_limit
+        sizes = [
+            len(queue.batches) + queue.grown_bytes // limit if self._is_adaptive else 0
+            for queue in map(self.queues.__getitem__, available)
+        ]
         self._sticky_bytes = 0
         self.sticky_queue = self.queues[draw_partition(sizes, available, self._random)]

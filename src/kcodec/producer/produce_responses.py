@@ -286,6 +286,7 @@ class ProduceResponses:
         self._lose_probe(queue, batch)
         with self.accumulator.lock:
             self.accumulator.replace(queue, batch, pieces)
+            self.accumulator.limit_growth(batch.topic, (batch.raw_size or batch.size_in_bytes) // 2)
 
     def renumber(self, queue: PartitionQueue) -> bool:
         """Renumber the kept batches when nothing is in flight; under the lock. Return False without a new identity."""

@@ -75,6 +75,7 @@ class Sender:
         self._signal = Signal()
         self._is_woken = False
         self._is_metadata_new = True
+        self._next_expiry = -_FOREVER
         self._loads: dict[int, int] = {}
         self._named: dict[str, float] = {}
 
@@ -237,7 +238,11 @@ class Sender:
     # Time
 
     def _expire(self, now: float) -> float:
-        """End batches past their deadline; return the next deadline."""
+        """End batches past their deadline; return when to look at the deadlines again."""
+        if not self.accumulator.unfinished:
+            return _FOREVER
+        if now < self._next_expiry:
+            return self._next_expiry
         nearest = _FOREVER
         late: list[tuple[PartitionQueue | None, ProducerBatch]] = []
         with self.accumulator.lock:
@@ -259,7 +264,9 @@ class Sender:
                     nearest = min(nearest, batch.deadline)
         for expired_queue, batch in late:
             self.responses.expire(expired_queue, batch)
-        return nearest
+        # No batch that is added later ends earlier than this.
+        self._next_expiry = min(nearest, now + min(self.settings.max_block, self.settings.delivery_timeout))
+        return self._next_expiry
 
     # Draining
 
@@ -288,6 +295,7 @@ class Sender:
                 if queue in active:  # the others come first next time
                     del active[queue]
                     active[queue] = None
+            self.accumulator.next_look = -_FOREVER if requests else nearest
         for taken in requests.values():
             for queue, batch in taken:
                 self._seal(queue, batch)
@@ -317,7 +325,7 @@ class Sender:
 
     def _is_hurried(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         """Return whether there is no reason to linger."""
-        return queue.open is not batch or self.urgent > 0 or self.accumulator.space_waiters > 0
+        return queue.open is not batch or batch.is_full or self.urgent > 0 or self.accumulator.space_waiters > 0
 
     def _node_for(self, queue: PartitionQueue) -> int | None:
         """Return the broker that the queue's next batch goes to; None: not now."""

@@ -58,11 +58,19 @@ cdef class RecordBatchBuilder:
         Its size is estimated from above: its fields, 36 bytes, 10 for each header, and 10 with framing."""
         self.enter()
         try:
-            return self.size_in_bytes + self.most_bytes(key, value, headers) <= self.writer.settings.max_batch_bytes
+            return self.size_in_bytes + self.estimate(key, value, headers) <= self.writer.settings.max_batch_bytes
         finally:
             self.leave()
 
-    cdef int64_t most_bytes(self, object key, object value, object headers) except -1:
+    def most_bytes(self, key, value, headers):
+        """Return the size in bytes that `has_room_for` assumes of a record. Internal."""
+        self.enter()
+        try:
+            return self.estimate(key, value, headers)
+        finally:
+            self.leave()
+
+    cdef int64_t estimate(self, object key, object value, object headers) except -1:
         cdef _RowReader reader = self.reader
         cdef int64_t size = RECORD_ROOM + (2 * SCHEMA_ID_BYTES if self.writer.framed else 0), at
         reader.forget()
@@ -87,8 +95,17 @@ cdef class RecordBatchBuilder:
         finally:
             self.leave()
 
-    cdef int64_t append_record(self, object key, object value, object headers, object timestamp, object offset,
-                               object key_schema_id, object value_schema_id) except -1:
+    def append_if_room(self, key, value, headers, timestamp):
+        """Append a record and return its offset delta; None if the batch is full. Raise EncodeError for an invalid
+        record, and for one that an empty batch cannot hold. Internal."""
+        self.enter()
+        try:
+            return self.append_record(key, value, headers, timestamp, None, None, None, True)
+        finally:
+            self.leave()
+
+    cdef object append_record(self, object key, object value, object headers, object timestamp, object offset,
+                              object key_schema_id, object value_schema_id, bint may_be_full=False):
         cdef _RowReader reader = self.reader
         cdef BatchWriter *writer = &self.writer.writer
         cdef Fault fault
@@ -100,11 +117,43 @@ cdef class RecordBatchBuilder:
                 raise EncodeError("schema ids need framing='confluent'", field="framing", value=None)
             reader.take_schema_ids(key_schema_id, value_schema_id)
         result = writer_append(writer, &reader.fields, reader.row, &fault)
+        if result == APPEND_FULL and may_be_full:
+            return None
         if result == APPEND_FULL:
             raise self.writer.full_error(writer.count)
         if result == APPEND_FAULT:
             raise _encode_error(&fault)
         return writer.last_offset - writer.base_offset
+
+    cdef int64_t put(self, bytes key, bytes value, tuple headers, int64_t timestamp) except -2:
+        """Append a record of plain bytes; -1, and nothing has changed, if `append` is to find out why not."""
+        cdef RecordFields fields
+        cdef BatchWriter *writer
+        cdef Fault fault
+        if self.writer is None or self.built is not None or not use_begin(&self.in_use):
+            return -1
+        writer = &self.writer.writer
+        memset(&fields, 0, sizeof(fields))
+        fields.key.length = fields.value.length = PAYLOAD_NULL
+        fields.timestamp = timestamp
+        if key is not None:
+            _bytes_payload(key, &fields.key)
+        if value is not None:
+            _bytes_payload(value, &fields.value)
+        try:
+            if len(headers):
+                self.reader.forget()
+                self.reader.row = writer.count
+                self.reader.take_headers(headers)
+                fields.headers = self.reader.fields.headers
+                fields.headers_count = self.reader.fields.headers_count
+            if writer_append(writer, &fields, writer.count, &fault) != APPEND_DONE:
+                return -1
+            return writer.last_offset - writer.base_offset
+        finally:
+            if len(headers):
+                self.reader.forget()
+            use_end(&self.in_use)
 
     @property
     def records_count(self):
@@ -116,6 +165,41 @@ cdef class RecordBatchBuilder:
         """Number of bytes so far, header included, before compression."""
         cdef BatchWriter *writer = &self.writer.writer
         return writer.length if writer.is_open else max(writer.finished, <int64_t>BATCH_OVERHEAD)
+
+    @property
+    def max_batch_bytes(self):
+        """Maximum size of the batch before compression. It can be raised while the builder is open."""
+        return self.writer.settings.max_batch_bytes
+
+    @max_batch_bytes.setter
+    def max_batch_bytes(self, most):
+        self.enter()
+        try:
+            if most < self.writer.settings.max_batch_bytes:
+                raise ValueError(f"max_batch_bytes can only be raised, not from {self.max_batch_bytes} to {most}")
+            self.writer.set_limit(most)
+            self.writer.writer.settings.max_batch_bytes = self.writer.settings.max_batch_bytes
+        finally:
+            self.leave()
+
+    def successor(self, max_batch_bytes):
+        """Return an empty builder with the options of this one, which must be new, and another limit. Internal."""
+        cdef RecordBatchBuilder other = RecordBatchBuilder.__new__(RecordBatchBuilder)
+        cdef _Writer writer = _Writer.__new__(_Writer)
+        self.enter()
+        try:
+            writer.settings = self.writer.settings
+            writer.compressor = self.writer.compressor
+            writer.timestamp = self.writer.timestamp
+            writer.framed = self.writer.framed
+            writer.set_limit(max_batch_bytes)
+            writer.begin()
+            other.is_made = 1
+            other.reader = _RowReader(self.reader.default_timestamp, writer.framed)
+            other.writer = writer
+        finally:
+            self.leave()
+        return other
 
     @property
     def is_closed(self):
@@ -150,14 +234,28 @@ cdef class RecordBatchBuilder:
                 self.leave()
         return self.built
 
+    def take(self):
+        """Close it and return the batch as EncodedBatches, without a copy; afterwards `close` returns b"". Internal."""
+        self.enter()
+        try:
+            return self.finish(b"")
+        finally:
+            self.leave()
+
     cdef int build(self) except -1:
+        self.built = bytes(self.finish(None))
+        return 0
+
+    cdef EncodedBatches finish(self, bytes built):
+        cdef EncodedBatches encoded
         _check_producer(&self.writer.settings.header)
         count = self.writer.writer.count
         self.writer.finish_batch()
-        self.built = bytes(self.writer.take())
+        encoded = self.writer.take()
+        self.built = built
         self.writer.writer.count = count
-        self.writer.writer.finished = len(self.built)
-        return 0
+        self.writer.writer.finished = encoded.size
+        return encoded
 
     def __reduce__(self):
         raise TypeError("a RecordBatchBuilder cannot be copied or pickled: close() returns its batch")

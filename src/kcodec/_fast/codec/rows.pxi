@@ -16,6 +16,12 @@ cdef object _shown(object value):
     return text if len(text) <= 80 else text[:76] + "..."
 
 
+cdef inline void _bytes_payload(bytes field, Payload *out) noexcept:
+    out.bytes = <const uint8_t *>PyBytes_AS_STRING(field)
+    out.length = PyBytes_GET_SIZE(field)
+    out.readable_end = out.bytes + out.length
+
+
 cdef class _RowReader:
     """Fills RecordFields from a row. What the fields point into stays alive until the next row, or forget(): held by
     the row where it cannot change, else kept, as reading headers and numbers may run anybody's code."""
@@ -159,20 +165,22 @@ cdef class _RowReader:
         return 0
 
     cdef int take_headers(self, object headers) except -1:
+        if type(headers) is not tuple:  # one of a subclass may iterate over anything
+            if isinstance(headers, dict):
+                headers = headers.items()
+            elif isinstance(headers, (str, bytes)):
+                raise self.no_pairs(headers)
+            try:
+                each = iter(headers)
+            except TypeError:
+                raise self.no_pairs(headers) from None
+            headers = tuple(each)  # what it raises is its own
+            self.kept.append(headers)
+        return self.take_pairs(<tuple>headers)
+
+    cdef int take_pairs(self, tuple pairs) except -1:
         cdef HeaderField *larger
-        cdef Py_ssize_t at, count
-        cdef list pairs
-        if isinstance(headers, dict):
-            headers = headers.items()
-        elif isinstance(headers, (str, bytes)):
-            raise self.no_pairs(headers)
-        try:
-            each = iter(headers)
-        except TypeError:
-            raise self.no_pairs(headers) from None
-        pairs = list(each)  # what it raises is its own
-        self.kept.append(pairs)
-        count = len(pairs)
+        cdef Py_ssize_t at, count = len(pairs)
         if count > self.header_capacity:
             larger = <HeaderField *>realloc(self.header_fields, count * sizeof(HeaderField))
             if larger == NULL:
@@ -182,7 +190,8 @@ cdef class _RowReader:
         for at in range(count):
             pair = pairs[at]
             if type(pair) is not tuple or len(<tuple>pair) != 2:
-                pair = pairs[at] = self.pair_of(at, pair)
+                pair = self.pair_of(at, pair)
+                self.kept.append(pair)
             self.header_name((<tuple>pair)[0], at, pair, &self.header_fields[at].name)
             self.payload((<tuple>pair)[1], "headers", &self.header_fields[at].value)
         self.fields.headers = self.header_fields

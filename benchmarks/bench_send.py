@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Producer.send`, record by record, compared with confluent-kafka's `produce` on one broker, in interleaved pairs.
+
+Usage: python benchmarks/bench_send.py [--part cells,latency,asyncio] [--rounds N] [--records N] [--json FILE]
+
+cells:   nanoseconds of processor time a record, user and system of the whole process, from the first record to the last
+         acknowledgement. Values of 100 B and 1 KiB, uncompressed and lz4, at each client's defaults; the same with
+         equal settings of both (idempotent, batches of 16,384 B, 5 ms); with headers, with a callback for each record,
+         and with keys over 200 partitions. Bars: 1.0 times confluent-kafka; 1.2 with headers, callbacks, partitions.
+latency: milliseconds from send to acknowledgement at 10,000 records a second with equal linger, median and p99.
+         Bar: p99 at most confluent-kafka's.
+asyncio: `aio.Producer.send` compared with aiokafka, all results awaited at the end. Bar: 0.3 times aiokafka.
+
+A slice is a process, warmed by a tenth of its records. A round is one slice of each client; which one begins changes
+with each round. A ratio is the median of the rounds' ratios, with the least and the largest. Elapsed time, processor
+time of the broker and the cores that other processes used in the busiest slice are shown next to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+RECORDS_PER_SECOND, LATENCY_SECONDS = 10_000, 10
+HEADERS = [("trace", b"0123456789abcdef"), ("kind", b"order")]
+WORDS = b"order paid shipped returned customer item price euro "
+#: Options of both clients in the cells with equal settings.
+EQUAL = {
+    "kcodec": {"linger_ms": 5, "batch_size": 16_384},
+    "confluent-kafka": {"linger.ms": 5, "batch.size": 16_384, "enable.idempotence": True},
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured. value: bytes of a value; partitions: above 3 with a key of 8 bytes."""
+
+    name: str
+    value: int
+    codec: str = "none"
+    bar: float = 1.0
+    is_equal: bool = False
+    has_headers: bool = False
+    has_callback: bool = False
+    partitions: int = 3
+
+    @property
+    def has_key(self) -> bool:
+        return self.partitions > 3
+
+
+PLAIN = [
+    Cell(f"{name} {codec}", size, codec)
+    for name, size in (("100 B", 100), ("1 KiB", 1024))
+    for codec in ("none", "lz4")
+]
+CELLS = [
+    *PLAIN,
+    *(Cell(f"{cell.name}, equal settings", cell.value, cell.codec, is_equal=True) for cell in PLAIN),
+    Cell("100 B, 2 headers", 100, bar=1.2, has_headers=True),
+    Cell("100 B, callbacks", 100, bar=1.2, has_callback=True),
+    Cell("100 B, keys, 200 partitions", 100, bar=1.2, partitions=200),
+    Cell("1 KiB, keys, 200 partitions", 1024, bar=1.2, partitions=200),
+]
+
+
+def records_of(cell: Cell, count: int) -> list[tuple[bytes, bytes | None]]:
+    """Values and keys; the values compress as text with numbers in it does."""
+    return [
+        (
+            (b"%d " % (number * 7919) + WORDS * (cell.value // 50 + 1))[: cell.value],
+            b"%08d" % (number * 31 % 100_000) if cell.has_key else None,
+        )
+        for number in range(count)
+    ]
+
+
+# One slice, in a process of its own
+
+
+def kcodec_sender(cell: Cell, servers: str, topic: str) -> Callable[[list[tuple[bytes, bytes | None]]], int]:
+    """A function that sends records, waits for them, and returns how many were acknowledged."""
+    from kcodec.client import Producer
+
+    producer = Producer(
+        bootstrap_servers=servers, compression_type=cell.codec, **(EQUAL["kcodec"] if cell.is_equal else {})
+    )
+
+    def run(records: list[tuple[bytes, bytes | None]]) -> int:
+        send, found = producer.send, 0
+
+        def ended(delivery: Any) -> None:
+            nonlocal found
+            found += delivery.error is None
+
+        if cell.has_callback:
+            for value, key in records:
+                send(topic, value, key).add_done_callback(ended)
+        elif cell.has_headers:
+            for value, key in records:
+                send(topic, value, key, HEADERS)
+        else:
+            for value, key in records:
+                send(topic, value, key)
+        producer.flush()  # raises DeliveryErrors for a record that was not acknowledged
+        return found if cell.has_callback else len(records)
+
+    return run
+
+
+def confluent_sender(cell: Cell, servers: str, topic: str) -> Callable[[list[tuple[bytes, bytes | None]]], int]:
+    """As `kcodec_sender`. The queue of librdkafka is polled when it is full, and in the loop if there are callbacks."""
+    from confluent_kafka import Producer
+
+    settings = {"bootstrap.servers": servers, "compression.type": cell.codec}
+    producer = Producer(settings | (EQUAL["confluent-kafka"] if cell.is_equal else {}))
+
+    def run(records: list[tuple[bytes, bytes | None]]) -> int:
+        produce, poll, found = producer.produce, producer.poll, 0
+
+        def ended(error: Any, message: Any) -> None:
+            nonlocal found
+            found += error is None
+
+        options: dict[str, Any] = {"on_delivery": ended} if cell.has_callback else {}
+        if cell.has_headers:
+            options["headers"] = HEADERS
+        for value, key in records:
+            try:
+                produce(topic, value, key, **options)
+            except BufferError:
+                while True:
+                    poll(0.01)
+                    try:
+                        produce(topic, value, key, **options)
+                        break
+                    except BufferError:
+                        continue
+            if cell.has_callback:
+                poll(0)
+        left = producer.flush(120)
+        return found if cell.has_callback else len(records) - left
+
+    return run
+
+
+SENDERS = {"kcodec": kcodec_sender, "confluent-kafka": confluent_sender}
+
+
+def run_slice(name: str, cell: Cell, servers: str, topic: str, count: int) -> dict[str, float]:
+    """Nanoseconds a record of processor time and elapsed time."""
+    run, records = SENDERS[name](cell, servers, topic), records_of(cell, count)
+    run(records[: count // 10])
+    processor, elapsed = time.process_time(), time.perf_counter()
+    acknowledged = run(records)
+    processor, elapsed = time.process_time() - processor, time.perf_counter() - elapsed
+    if acknowledged != count:
+        raise SystemExit(f"{name}: {acknowledged} of {count} records were acknowledged")
+    return {"cpu": processor / count * 1e9, "elapsed": elapsed / count * 1e9}
+
+
+def run_latency(name: str, servers: str, topic: str, seconds: int) -> dict[str, float]:
+    """Milliseconds from send to the callback, median and p99, without the first second."""
+    found: list[float] = []
+    clock = time.perf_counter
+
+    if name == "kcodec":
+        from kcodec.client import Producer
+
+        producer = Producer(bootstrap_servers=servers, linger_ms=5)
+
+        def send(value: bytes) -> None:
+            began = clock()
+            producer.send(topic, value).add_done_callback(lambda _: found.append(clock() - began))
+
+        finish: Callable[[], Any] = producer.flush
+    else:
+        from confluent_kafka import Producer as Peer
+
+        peer = Peer({"bootstrap.servers": servers, "linger.ms": 5, "enable.idempotence": True})
+        is_over = threading.Event()
+
+        def serve() -> None:
+            while not is_over.is_set():
+                peer.poll(0.1)
+
+        threading.Thread(target=serve, daemon=True).start()
+
+        def send(value: bytes) -> None:
+            began = clock()
+            peer.produce(topic, value, on_delivery=lambda *_: found.append(clock() - began))
+
+        def finish() -> None:
+            peer.flush(60)
+            is_over.set()
+
+    value = (WORDS * 2)[:100]
+    start, sent, total = clock(), 0, RECORDS_PER_SECOND * seconds
+    while sent < total:
+        due = min(int((clock() - start) * RECORDS_PER_SECOND), total)
+        for _ in range(due - sent):
+            send(value)
+        sent = due
+        time.sleep(0.001)
+    finish()
+    measured = sorted(found[RECORDS_PER_SECOND:])
+    return {"median": statistics.median(measured) * 1e3, "p99": measured[len(measured) * 99 // 100] * 1e3}
+
+
+def run_asyncio(name: str, servers: str, topic: str, count: int) -> dict[str, float]:
+    """Nanoseconds a record of processor time and elapsed time; all results are awaited at the end."""
+
+    async def of_kcodec(records: list[bytes]) -> None:
+        from kcodec.client.aio import Producer
+
+        async with Producer(bootstrap_servers=servers) as producer:
+            await send_all(producer.send, records)
+
+    async def of_aiokafka(records: list[bytes]) -> None:
+        from aiokafka import AIOKafkaProducer
+
+        async with AIOKafkaProducer(bootstrap_servers=servers, linger_ms=5) as producer:
+            await send_all(producer.send, records)
+
+    async def send_all(send: Any, records: list[bytes]) -> None:
+        nonlocal processor, elapsed
+        for part, is_measured in ((records[: count // 10], False), (records, True)):
+            processor, elapsed = time.process_time(), time.perf_counter()
+            sent = [await send(topic, value) for value in part]
+            for delivery in sent:
+                await delivery
+            if is_measured:
+                processor, elapsed = time.process_time() - processor, time.perf_counter() - elapsed
+
+    processor = elapsed = 0.0
+    records = [value for value, _ in records_of(Cell("asyncio", 100), count)]
+    asyncio.run({"kcodec": of_kcodec, "aiokafka": of_aiokafka}[name](records))
+    return {"cpu": processor / count * 1e9, "elapsed": elapsed / count * 1e9}
+
+
+def child(part: str, name: str, servers: str, topic: str, count: int, cell: str) -> None:
+    if part == "cells":
+        found = run_slice(name, Cell(**json.loads(cell)), servers, topic, count)
+    else:
+        found = (run_latency if part == "latency" else run_asyncio)(name, servers, topic, count)
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # what closing costs is not measured
+
+
+# The rounds
+
+
+def busy(kafka: Any) -> tuple[float, float]:
+    """Processor seconds of all processes and of the broker since they began."""
+    tick = os.sysconf("SC_CLK_TCK")
+    fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+    user, nice, system, _idle, _waiting, irq, softirq, steal = map(int, fields)
+    broker = sum(
+        sum(map(int, Path(f"/proc/{node.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+        for node in kafka.nodes
+    )
+    return (user + nice + system + irq + softirq + steal) / tick, broker / tick
+
+
+def one_slice(kafka: Any, part: str, name: str, count: int, cell: Cell) -> dict[str, float]:
+    """Measure in a new process and a new topic; add the broker's processor time and the cores that others used."""
+    topic = kafka.create_topic(partitions=cell.partitions)
+    all_before, broker_before = busy(kafka)
+    began, own = time.perf_counter(), os.times()
+    arguments = ["--child", part, name, kafka.bootstrap_servers, topic, str(count), json.dumps(asdict(cell))]
+    done = subprocess.run(
+        [sys.executable, __file__, *arguments], capture_output=True, text=True, timeout=900, check=False
+    )
+    if done.returncode or not done.stdout:
+        raise SystemExit(f"{name}, {cell.name}: {done.stdout}{done.stderr}")
+    seconds, now = time.perf_counter() - began, os.times()
+    all_after, broker_after = busy(kafka)
+    children = sum(now[:4]) - sum(own[:4])
+    broker = broker_after - broker_before
+    found: dict[str, float] = json.loads(done.stdout)
+    return found | {
+        "broker": broker / (count * 1.1) * 1e9,
+        "others": max(0.0, all_after - all_before - broker - children) / seconds,
+    }
+
+
+def compare(
+    kafka: Any, part: str, names: tuple[str, str], rounds: int, count: int, cell: Cell, what: str
+) -> dict[str, Any]:
+    """Interleaved pairs: the medians of each client, and the ratio of the first to the second."""
+    slices: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for turn in range(rounds):
+        for name in names if turn % 2 == 0 else reversed(names):
+            slices[name].append(one_slice(kafka, part, name, count, cell))
+    first, second = (slices[name] for name in names)
+
+    def ratio(figure: str) -> list[float]:
+        ratios = sorted(one[figure] / other[figure] for one, other in zip(first, second, strict=True) if other[figure])
+        return [round(value, 2) for value in (statistics.median(ratios), ratios[0], ratios[-1])]
+
+    shown = {
+        name: {key: round(statistics.median(one[key] for one in found), 2) for key in found[0]}
+        for name, found in slices.items()
+    }
+    others = max(one["others"] for found in slices.values() for one in found)
+    row = {
+        "cell": cell.name,
+        "bar": cell.bar,
+        "ratio": ratio(what),
+        "elapsed": ratio("elapsed") if what == "cpu" else None,
+        "broker": ratio("broker"),
+        "others": round(others, 2),
+        "medians": shown,
+        "slices": slices,
+    }
+    median, least, most = row["ratio"]
+    a, b = (round(shown[name][what], 1) for name in names)
+    elapsed = f"{row['elapsed'][0]:8.2f}" if row["elapsed"] else " " * 8
+    verdict = "ok" if median <= cell.bar else f"above {cell.bar}"
+    figures = f"{cell.name:>30} {a:>9} {b:>9} {median:>6} ({least} to {most})"
+    print(f"{figures} {elapsed} {row['broker'][0]:>7} {others:>7.2f}  {verdict}", flush=True)
+    return row
+
+
+def heading(unit: str, names: tuple[str, str]) -> None:
+    print(f"\n{unit}; ratios are {names[0]} / {names[1]}: median (least to largest) of the rounds")
+    print(f"{'cell':>30} {names[0]:>9} {names[1][:9]:>9}  ratio                elapsed  broker  others")
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--child"]:
+        _, _, part, name, servers, topic, count, cell = sys.argv
+        child(part, name, servers, topic, int(count), cell)
+    from kcodec.testing.kafka import ApacheKafka
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default="cells,latency,asyncio")
+    parser.add_argument("--cells", default="", help="only cells whose name contains this")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--records", type=int, default=300_000, help="of 100 B; a third of them of 1 KiB")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    told: dict[str, Any] = {"load": os.getloadavg(), "cores": os.cpu_count(), "when": time.strftime("%Y-%m-%d %H:%M")}
+    peers = ("kcodec", "confluent-kafka")
+    with ApacheKafka() as kafka:
+        if "cells" in given.part:
+            heading("ns of processor time a record", peers)
+            told["cells"] = [
+                compare(
+                    kafka, "cells", peers, given.rounds, given.records // (1 if cell.value < 1000 else 3), cell, "cpu"
+                )
+                for cell in CELLS
+                if given.cells in cell.name
+            ]
+        if "latency" in given.part:
+            heading(f"p99 in ms at {RECORDS_PER_SECOND} records a second", peers)
+            cell = Cell("100 B, linger 5 ms", 100)
+            told["latency"] = compare(kafka, "latency", peers, given.rounds, LATENCY_SECONDS, cell, "p99")
+        if "asyncio" in given.part:
+            pair = ("kcodec", "aiokafka")
+            heading("asyncio: ns of processor time a record", pair)
+            cell = Cell("100 B, awaited at the end", 100, bar=0.3)
+            told["asyncio"] = compare(kafka, "asyncio", pair, given.rounds, given.records // 5, cell, "cpu")
+    told["load_after"] = os.getloadavg()
+    if given.json is not None:
+        given.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled way of a record from `send` into a batch does what `append_slowly` does, and its lock is a lock."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import threading
+import time
+from random import Random
+from typing import Any
+
+import pytest
+from scripted_broker import Rig, ScriptedCluster, started
+
+from kcodec import batches
+from kcodec._fast import RecordAppender, RecordDelivery, SendLock
+from kcodec.errors import EncodeError, TransportError
+
+
+def rig_with(partitions: int, **settings: Any) -> tuple[ScriptedCluster, Rig]:
+    world = ScriptedCluster()
+    world.create_topic("orders", partitions)
+    return world, started(world, linger=0.0, **settings)
+
+
+def records_of(world: ScriptedCluster) -> list[Any]:
+    """What each Produce request holds: partition, and key, value, headers and timestamp of each record."""
+    found = []
+    for _, _, request in world.requests:
+        for data in request.topic_data[0].partition_data:
+            assert data.records is not None
+            (batch,) = batches(data.records)
+            rows = [(one.key, one.value, one.headers, one.timestamp) for one in batch.records()]
+            found.append((data.index, rows))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_ways_make_the_same_batches(seed: int) -> None:
+    """The same records, one by one, give the same batches, offsets and errors."""
+    random = Random(seed)
+    settings = {"batch_size": random.choice([200, 2000]), "ignore_keys": random.random() < 0.2}
+    key_of = (None, b"", b"k", b"key %d")
+    rows = []
+    for number in range(400):
+        key = random.choice(key_of)
+        headers = random.choice([(), (), (("a", b"1"),), (("é", None), ("b", b"x" * random.randrange(50)))])
+        value = random.choice([None, b"", b"v" * random.randrange(300), bytearray(b"array"), memoryview(b"view")])
+        partition = random.choice([None, None, None, 0, 2])
+        rows.append((key % number if key == key_of[3] else key, value, headers, partition, 1000 + number))
+    worlds, offsets = [], []
+    for is_compiled in (True, False):
+        world, rig = rig_with(3, **settings)
+        append: Any = rig.core.accumulator.append if is_compiled else rig.core.accumulator.append_slowly
+        sent = []
+        for number, (key, value, headers, partition, timestamp) in enumerate(rows):
+            sent.append(append("orders", key, value, headers, partition, timestamp))
+            if number % 50 == 0:
+                world.run(0.1)
+        rig.flush()
+        worlds.append(records_of(world))
+        offsets.append([(delivery.partition, delivery.offset, delivery.timestamp) for delivery in sent])
+    assert worlds[0] == worlds[1]
+    assert offsets[0] == offsets[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (("orders", None, "text", (), None, 0), EncodeError, "value must be bytes or None, not str"),
+        (("orders", 1, b"v", (), None, 0), TypeError, "key 0 must be bytes-like or None, not int"),
+        (("orders", None, b"v", ((1, b""),), None, 0), EncodeError, "headers must be bytes"),
+        (("orders", None, b"v", ("ab", 1), None, 0), EncodeError, "header 0 is not a pair"),
+        (("orders", None, b"v", (), 3, 0), EncodeError, "partition must be between 0 and 2, not 3"),
+        (("orders", None, b"v", (), -1, 0), EncodeError, "partition must be between 0 and 2, not -1"),
+        (("orders", None, b"v", (), 2**80, 0), EncodeError, "partition must be between 0 and 2"),
+        (("orders", None, b"v", (), None, -2), EncodeError, "timestamp -2 is below -1"),
+        (("orders", None, b"v", (), None, 2**63), EncodeError, "does not fit into 64 bits"),
+        (("orders", None, b"v", (), None, "now"), EncodeError, "timestamp must be an int, not str"),
+        (("orders", None, b"v" * 5000, (), None, 0), EncodeError, "above max_request_size 4000"),
+        ((5, None, b"v", (), None, 0), TypeError, "topic must be a str, not int"),
+    ],
+    ids=lambda value: "" if isinstance(value, (tuple, type)) else str(value)[:40],
+)
+def test_an_invalid_record_changes_nothing(arguments: Any, error: type[Exception], text: str) -> None:
+    world, rig = rig_with(3, max_request_size=4000)
+    rig.send("orders", b"before", partition=0)
+    accumulator = rig.core.accumulator
+    for _ in range(2):
+        with pytest.raises(error, match=text):
+            accumulator.append(*arguments)
+    rig.send("orders", b"after", partition=0)
+    rig.flush()
+    (log, *_) = world.topics["orders"][1]
+    assert log.values == [b"first", b"before", b"after"]
+    assert accumulator.free_memory == rig.settings.buffer_memory
+
+
+@pytest.mark.parametrize("timestamp", ["now", 2**70])
+def test_an_invalid_timestamp_before_metadata_fails_its_record(timestamp: Any) -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = Rig(world)
+    delivery = rig.core.append("orders", None, b"v", (), None, timestamp)
+    rig.send("orders", b"valid")
+    rig.flush()
+    assert isinstance(delivery.error, EncodeError)
+    (log,) = world.topics["orders"][1]
+    assert log.values == [b"valid"]
+    assert not rig.core.has_unfinished
+
+
+def test_a_closed_producer_refuses_a_record_with_an_open_batch() -> None:
+    _, rig = rig_with(1, batch_size=10_000)
+    rig.send("orders", b"open")
+    rig.core.refuse_sends(TransportError("no transaction is open"))
+    with pytest.raises(TransportError, match="no transaction is open"):
+        rig.send("orders", b"late")
+
+
+def test_a_header_that_sends_a_record_itself_is_refused() -> None:
+    """Reading the buffers of a header runs code of the application, in the middle of the batch."""
+    world, rig = rig_with(1, batch_size=10_000)
+    rig.send("orders", b"open")
+
+    class Name(str):
+        __slots__ = ()
+
+        def encode(self, *_: Any) -> bytes:
+            rig.send("orders", b"inner")
+            return b"name"
+
+    try:
+        rig.core.append("orders", None, b"outer", ((Name("é"), b""),), None, 0)
+    except RuntimeError as error:
+        assert "in use" in str(error)
+    rig.flush()
+    (log,) = world.topics["orders"][1]
+    assert log.values[:2] == [b"first", b"open"]
+    assert not rig.core.has_unfinished
+
+
+def test_the_parts_of_a_buffer_cannot_be_misused() -> None:
+    delivery = RecordDelivery("batch", 3, 5)
+    assert (delivery._batch, delivery._index, delivery._timestamp) == ("batch", 3, 5)
+    with pytest.raises(TypeError, match="subclass of RecordDelivery"):
+        RecordAppender(SendLock(), dict, False)  # type: ignore[arg-type]
+    appender = RecordAppender(SendLock(), RecordDelivery, False)
+    appender.topics["orders"] = object()
+    with pytest.raises(TypeError):
+        appender.append("orders", None, b"v", (), None, 0)
+    for each in (delivery, appender, SendLock()):
+        with pytest.raises(TypeError, match="pickled"):
+            pickle.dumps(each)
+
+
+def test_send_without_its_lock_is_refused() -> None:
+    _, rig = rig_with(1)
+    with pytest.raises(TypeError, match="SendLock"):
+        rig.core.accumulator.send("orders", None, b"v", (), None, 0)
+
+
+def test_the_lock_excludes_other_threads() -> None:
+    lock, count = SendLock(), 0
+
+    def work() -> None:
+        nonlocal count
+        for _ in range(2000):
+            with lock:
+                seen = count
+                time.sleep(0)
+                count = seen + 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count == 8000
+    assert lock.acquire(False)
+    assert not lock.acquire(False)
+    lock.release()
+    with pytest.raises(RuntimeError, match="not held"):
+        lock.release()
+
+
+def test_ctrl_c_interrupts_the_wait_for_the_lock() -> None:
+    lock, main = SendLock(), threading.main_thread().ident
+    assert main is not None
+    lock.acquire()
+    timer = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job of a shell
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire()
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    lock.release()
+    assert lock.acquire(False)
+
+
+def test_a_condition_waits_with_the_lock() -> None:
+    lock = SendLock()
+    freed = threading.Condition(lock)  # type: ignore[arg-type]
+    found: list[bool] = []
+
+    def work() -> None:
+        with freed:
+            found.append(freed.wait(10.0))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not freed._waiters:  # type: ignore[attr-defined]
+        time.sleep(0.001)
+    with lock:
+        freed.notify_all()
+    thread.join()
+    assert found == [True]

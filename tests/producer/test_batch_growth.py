@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A full batch accepts more records while an earlier one of its partition is in flight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, started, values
+
+from kcodec import TopicPartition, batches
+from kcodec.client import Consumer, Producer
+from kcodec.testing.kafka import ApacheKafka
+
+
+def sent_batches(world: ScriptedCluster) -> list[Any]:
+    """The batches of all Produce requests."""
+    found = []
+    for _, _, request in world.requests:
+        for topic in request.topic_data:
+            for partition in topic.partition_data:
+                assert partition.records is not None
+                (batch,) = batches(partition.records)
+                found.append(batch)
+    return found
+
+
+def loaded(**settings: Any) -> tuple[ScriptedCluster, Rig]:
+    """A producer whose next batch is in flight for a second."""
+    world = ScriptedCluster(latency=0.5)
+    world.create_topic("orders")
+    rig = started(world, linger=0.0, batch_size=1000, **settings)
+    rig.send("orders", b"in flight")
+    world.run(0.01)
+    return world, rig
+
+
+def test_a_batch_grows_behind_one_in_flight() -> None:
+    world, rig = loaded()
+    sent = [rig.send("orders", value) for value in values(500)]
+    rig.flush()
+    assert [delivery.offset for delivery in sent] == list(range(2, 502))
+    assert [batch.records_count for batch in sent_batches(world)] == [1, 1, 500]
+    assert rig.core.accumulator.free_memory == rig.settings.buffer_memory
+
+
+def test_a_batch_does_not_grow_with_nothing_in_flight() -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = started(world, linger=0.0, batch_size=1000)
+    for value in values(500):
+        rig.send("orders", value)
+    rig.flush()
+    assert max(batch.size_in_bytes for batch in sent_batches(world)) <= 1000
+
+
+def test_a_growing_batch_is_sent_as_soon_as_it_can_be() -> None:
+    """It lingers no more than a full one, though it is open."""
+    world, rig = loaded()
+    for value in values(500):
+        rig.send("orders", value)
+    world.run(0.01)
+    assert [batch.records_count for batch in sent_batches(world)] == [1, 1, 500]
+
+
+@pytest.mark.parametrize("settings", [{"max_request_size": 4000}, {"buffer_memory": 6000}], ids=str)
+def test_growth_keeps_to_request_size_and_memory(settings: dict[str, int]) -> None:
+    world, rig = loaded(**settings)
+    delivered = 0
+    for value in values(3000):
+        if rig.core.append("orders", None, value, (), None, 0) is None:
+            rig.flush()
+            assert rig.core.append("orders", None, value, (), None, 0) is not None
+        delivered += 1
+        assert rig.core.accumulator.free_memory >= 0
+    rig.flush()
+    sizes = [batch.size_in_bytes for batch in sent_batches(world)]
+    assert 1000 < max(sizes) <= min(settings.values())
+    assert sum(batch.records_count for batch in sent_batches(world)) == 3002 == delivered + 2
+    assert rig.core.accumulator.free_memory == rig.settings.buffer_memory
+
+
+def test_batches_stay_below_half_of_what_a_topic_refused() -> None:
+    world, rig = loaded()
+    (log,) = world.topics["orders"][1]
+    log.most_bytes = 5000
+    largest = []
+    sent: list[Any] = []
+    for _ in range(8):
+        before = len(sent_batches(world))
+        for value in values(2000):
+            sent.append(rig.send("orders", value))
+        rig.flush()
+        largest.append(max(batch.size_in_bytes for batch in sent_batches(world)[before:]))
+        rig.send("orders", b"in flight")
+        world.run(0.01)
+    assert largest[0] > 5000 >= largest[-1], largest
+    assert [delivery.error for delivery in sent] == [None] * 16_000
+    offsets = [delivery.offset or 0 for delivery in sent]
+    assert offsets == sorted(offsets)
+
+
+def test_without_batching_nothing_grows() -> None:
+    world = ScriptedCluster(latency=0.5)
+    world.create_topic("orders")
+    rig = started(world, linger=0.0, batch_size=0)
+    for value in values(20):
+        rig.send("orders", value)
+    rig.flush()
+    assert [batch.records_count for batch in sent_batches(world)] == [1] * 21
+
+
+def test_a_lost_response_repeats_a_grown_batch_as_it_was() -> None:
+    world, rig = loaded()
+    world.faults = faults_for(Fault(is_answer_lost=True, cuts=True))
+    sent = [rig.send("orders", value) for value in values(500)]
+    rig.flush()
+    (log,) = world.topics["orders"][1]
+    assert log.values == [b"first", b"in flight", *values(500)]
+    assert [delivery.offset for delivery in sent] == list(range(2, 502)) or sent[0].offset == -1
+
+
+def test_a_topic_with_a_limit_of_200_kb_gets_every_record(apache_kafka: ApacheKafka) -> None:
+    """Batches grow beyond the limit, are refused and split once or twice, and stay below it then."""
+    topic = apache_kafka.create_topic(partitions=2, max_message_bytes=200_000)
+    count, value = 6_000, b"v" * 1000
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+        for partition in range(2):
+            producer.send(topic, b"first", partition=partition).result()
+        apache_kafka.pause()  # what is sent first stays in flight
+        try:
+            sent = [producer.send(topic, b"%08d" % number + value, partition=number % 2) for number in range(count)]
+        finally:
+            apache_kafka.resume()
+        producer.flush()
+        most_bytes = producer._core.accumulator.topics[topic].most_bytes
+    assert most_bytes < 600_000, "no batch was too large"
+    for partition in range(2):
+        assert [delivery.offset for delivery in sent[partition::2]] == list(range(1, count // 2 + 1))
+    with Consumer(bootstrap_servers=apache_kafka.bootstrap_servers) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek_to_beginning()
+        found: list[bytes | None] = []
+        while len(found) <= count // 2:
+            found += [record.value for record in consumer.poll(10.0)]
+    assert found[1:] == [b"%08d" % number + value for number in range(0, count, 2)]
