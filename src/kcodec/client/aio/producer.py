@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Never, Unpack
 from kcodec.arguments import partitions_of
 from kcodec.client.aio.waiting import Delivery, IoLoop, ProducerBase, TableDelivery
 from kcodec.client.flows import run_in_background
-from kcodec.client.interruption import INTERRUPTED_ABORT_SECONDS, interrupted_timeout, is_interruption, note_failures
+from kcodec.client.interruption import (
+    INTERRUPTED_ABORT_SECONDS,
+    abort_of,
+    announced,
+    closing_seconds,
+    limited_seconds,
+    note_failures,
+)
 from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransactionStateError, TransportError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
@@ -375,7 +382,7 @@ class Producer(ProducerBase):
 
         Records that are not acknowledged after `timeout` seconds fail with DeliveryTimeoutError. Raise DeliveryErrors
         as `flush` does. The end of the `with` block is `close`: if an exception leaves the block, the failures are
-        added to it as a note, and after cancellation the wait is limited to a few seconds.
+        added to it as a note, a wait is logged, and after cancellation it is limited to 3 seconds.
         """
         if False:  # SYNC
             self._io_loop.check_wait()
@@ -387,10 +394,13 @@ class Producer(ProducerBase):
             raise
         self._raise_failures()
 
-    async def _end(self, timeout: float | None) -> None:
+    async def _end(self, timeout: float | None, error: BaseException | None = None) -> None:
         try:
             if self._is_started:
-                await self._run(self._core.close(timeout), timeout)
+                core = self._core
+                seconds = core.closing_seconds(timeout)
+                flow = announced(core.close(timeout), error, seconds, core.waiting_text, "kcodec.producer")
+                await self._run(flow, timeout)
         finally:
             if True:  # ASYNC
                 # RuntimeError in another event loop: the producer stays as it is.
@@ -412,13 +422,20 @@ class Producer(ProducerBase):
         else:
             try:
                 if not self._io_loop.is_closed:
-                    await self._end(interrupted_timeout(error, self._core))
+                    await self._end(self._closing_timeout(error), error)
             except Exception as failed:  # noqa: BLE001  the other one matters more
                 error.add_note(f"closing the producer failed, too: {failed}")
             except BaseException as interruption:
                 note_failures(interruption, self._core.take_failures())
                 raise
             note_failures(error, self._core.take_failures())
+
+    def _closing_timeout(self, error: BaseException) -> float | None:
+        """Return the timeout of the close after `error`. No broker is waited for again where only an abort is left."""
+        if self._core.id_manager.transactional_id is None:
+            return limited_seconds(error)
+        seconds = closing_seconds(error, self._client.cluster, float("inf"))
+        return None if seconds == float("inf") else seconds
 
     def __repr__(self) -> str:
         state = "closed" if self._io_loop.is_closed else "open"
@@ -580,9 +597,8 @@ class Transaction:
         """Return the deadline of the end. If the program is being ended (Ctrl-C), the abort gets little time: otherwise
         the next begin, or the coordinator, ends the transaction."""
         seconds = self._manager.max_block if self._timeout is None else self._timeout
-        if error is not None and is_interruption(error):
-            seconds = min(seconds, INTERRUPTED_ABORT_SECONDS)
-        return self._manager.cluster.clock() + seconds
+        limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
+        return self._manager.cluster.clock() + (seconds if limit is None else min(seconds, limit))
 
     def _abort_after(self, error: BaseException | None, deadline: float | None = None) -> Flow[None]:
         """Abort the transaction that a block leaves open. An error of the abort is added as a note to `error`, the
@@ -591,8 +607,10 @@ class Transaction:
         deadline: of the end of the block, if a commit has used a part of its time.
         """
         deadline = self._end_deadline(error) if deadline is None else deadline
+        seconds = max(deadline - self._manager.cluster.clock(), 0.0)
+        what = abort_of(self._manager.transactional_id)
         try:
-            yield from self._manager.abort(max(deadline - self._manager.cluster.clock(), 0.0))
+            yield from announced(self._manager.abort(seconds), error, seconds, what, "kcodec.transactions")
         except KcodecError as failed:
             log.warning("the abort of a transaction failed; the next begin repeats it: %s", failed)
             if error is not None and failed is not error:
