@@ -19,6 +19,7 @@ import difflib
 from typing import Any, NamedTuple, TypeVar
 
 from kcodec.arguments import take_renamed
+from kcodec.quantities import number_text
 
 #: A name that no client has, but that is written for an option of all of them.
 SHORTENED = {"max_in_flight_requests": "max_in_flight_requests_per_connection"}
@@ -88,7 +89,7 @@ class OptionSet:
                 raise ValueError(f"{name} must be True or False, not {value!r}")
             least = None if value is None and field.default is None else declared.minimum
             if least is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < least):
-                raise ValueError(f"{name} must be a number of at least {least:g}, not {value!r}")
+                raise ValueError(f"{name} must be a number of at least {number_text(least)}, not {value!r}")
             if declared.choices and value not in declared.choices:
                 near = difflib.get_close_matches(str(value), declared.choices, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from admin_script import AdminScript
 
 from kcodec import TopicPartition
-from kcodec.admin import flows
+from kcodec.admin import flows, open_transactions
 from kcodec.admin.security import AclOperation
 from kcodec.admin.values import ConfigResource
 from kcodec.errors import (
@@ -434,7 +435,7 @@ def test_a_leader_that_is_down_leaves_the_others_searched() -> None:
     assert found.transactions == ()  # broker 2 may know the id
 
 
-def test_strays_are_those_without_writes() -> None:
+def test_abandoned_are_those_without_writes() -> None:
     at = Transactions()
     at.ids = {
         "silent": (1, 0, "Ongoing", [A]),
@@ -444,9 +445,17 @@ def test_strays_are_those_without_writes() -> None:
     }
     at.open = {A: [(1, 0, HOUR_MS - 80_000), (2, 0, HOUR_MS - 90_000)], B: [(2, 0, HOUR_MS - 10_000)]}
     at.script.down = {3}
-    found = at.script.run(flows.find_stray_transactions(at.script.context, now=HOUR_MS, timeout=5.0))
+    found = at.script.run(flows.find_abandoned_transactions(at.script.context, now=HOUR_MS, timeout=5.0))
     (one,) = found.transactions
     assert (one.transactional_id, one.idle_ms, one.age_ms, one.partitions) == ("silent", 80_000, 100_000, (A,))
     assert set(found.errors) == {3, C}
-    only = flows.find_stray_transactions(at.script.context, transactional_ids=["busy"], idle_ms=0, now=HOUR_MS)
-    assert [one.idle_ms for one in at.script.run(only).transactions] == [10_000]
+    for find in (flows.find_abandoned_transactions, flows.find_stray_transactions):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            only = find(at.script.context, transactional_ids=["busy"], idle_ms=0, now=HOUR_MS)
+        assert [one.idle_ms for one in at.script.run(only).transactions] == [10_000]
+    assert [str(one.message) for one in warned] == [
+        "find_stray_transactions is deprecated: use find_abandoned_transactions"
+    ]
+    with pytest.warns(DeprecationWarning, match="StrayTransactions is deprecated: use AbandonedTransactions"):
+        assert open_transactions.StrayTransactions is open_transactions.AbandonedTransactions

@@ -264,7 +264,7 @@ def test_a_closed_pipe_ends_it_quietly(apache_kafka: ApacheKafka, topic: str) ->
         ("consume -b localhost:1 -G billing -p 1 orders", "-p cannot be used with -G"),
         ("consume -b localhost:1 -G billing -o 5 orders", "with -G the stored offsets are used"),
         ("consume -b localhost:1 -t orders -o 12a", "unknown offset '12a'"),
-        ("consume -b localhost:1 -t orders -c -1", "--count must not be negative"),
+        ("consume -b localhost:1 -t orders -c -1", "--count must be at least 0"),
         ("consume -b localhost:1 -t orders -e -X isolation.lvel=x", "did you mean 'isolation_level'?"),
         ("consume -b localhost:1 -t orders -X isolation.lvel=x", "did you mean 'isolation_level'?"),
         ("cat", "name a FILE, or a broker with -b"),

@@ -150,7 +150,7 @@ def test_a_bad_line_aborts_everything_before_it(produce: Produce, apache_kafka: 
 
 def assert_nothing_committed(kafka: ApacheKafka, topic: str) -> None:
     with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
-        assert not admin.find_stray_transactions(transactional_ids=[f"t-{topic}"], idle_ms=0).transactions
+        assert not admin.find_abandoned_transactions(transactional_ids=[f"t-{topic}"], idle_ms=0).transactions
     assert records_of(kafka, topic, isolation_level="read_committed") == []
 
 

@@ -160,7 +160,7 @@ def test_the_transaction_that_holds_the_stable_offset_back_is_told(apache_kafka:
     place, group = topic_of(apache_kafka, 3, unused()), unused()
     admin.alter_group_offsets(group, {place: 4})
     found = admin.describe_group_lag(group)[place]
-    assert (found.lag, found.stable_lag, found.log_end_offset, found.holder) == (0, 0, 4, None)
+    assert (found.lag, found.stable_lag, found.log_end_offset, found.blocking_transaction) == (0, 0, 4, None)
     begin = time.time_ns() // 1_000_000
     with Producer(bootstrap_servers=apache_kafka.bootstrap_servers, transactional_id=group) as producer:
         producer.init_transactions()
@@ -169,11 +169,14 @@ def test_the_transaction_that_holds_the_stable_offset_back_is_told(apache_kafka:
         producer.flush()
         found = admin.describe_group_lag(group)[place]
         assert (found.lag, found.stable_lag, found.last_stable_offset, found.log_end_offset) == (1, 0, 4, 5)
-        assert found.holder is not None and found.holder_unknown is None
-        assert (found.holder.transactional_id, found.holder.first_offset) == (group, 4)
-        assert found.holder.since is not None and begin - 60_000 < found.holder.since < begin + 60_000
+        assert found.blocking_transaction is not None and found.blocking_transaction_error is None
+        assert (found.blocking_transaction.transactional_id, found.blocking_transaction.first_offset) == (group, 4)
+        assert (
+            found.blocking_transaction.since is not None
+            and begin - 60_000 < found.blocking_transaction.since < begin + 60_000
+        )
         producer.abort_transaction()
-    assert admin.describe_group_lag(group)[place].holder is None
+    assert admin.describe_group_lag(group)[place].blocking_transaction is None
 
 
 def test_the_end_for_readers_of_committed_records_is_the_last_stable_offset(

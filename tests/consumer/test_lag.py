@@ -95,6 +95,10 @@ def test_lag_is_told_by_both_ends_with_the_transaction_between_them() -> None:
     holder = BlockingTransaction("copy-1", 71, 3, 6, 4000, 5000)
     assert found[A] == PartitionLag(5, 4, 12, 6, holder)
     assert (found[A].lag, found[A].stable_lag) == (7, 1)
+    with pytest.warns(DeprecationWarning, match=r"PartitionLag\.holder is deprecated: use blocking_transaction"):
+        assert found[A].holder == holder
+    with pytest.warns(DeprecationWarning, match="use blocking_transaction_error"):
+        assert found[A].holder_unknown is None
     assert found[B] == PartitionLag(0, None, 10, 10)
     assert (found[B].lag, found[B].stable_lag) == (10, 10)
     producers = [request for request in world.requests if type(request).__name__ == "DescribeProducersRequest"]
@@ -152,9 +156,12 @@ def test_a_holder_whose_id_cannot_be_had_is_told_with_the_reason(
     held(world, ids=ids, codes=codes)
     world.assign(A)
     found = consumer_lag(world)[A]
-    assert found.holder is not None and (found.holder.producer_id, found.holder.first_offset) == (71, 6)
-    assert found.holder.since is None
-    assert told in str(found.holder_unknown)
+    assert found.blocking_transaction is not None and (
+        found.blocking_transaction.producer_id,
+        found.blocking_transaction.first_offset,
+    ) == (71, 6)
+    assert found.blocking_transaction.since is None
+    assert told in str(found.blocking_transaction_error)
 
 
 def test_without_the_right_to_describe_producers_the_reason_is_told() -> None:
@@ -162,9 +169,9 @@ def test_without_the_right_to_describe_producers_the_reason_is_told() -> None:
     held(world, ids={}, codes={"DescribeProducers": ErrorCode.TOPIC_AUTHORIZATION_FAILED})
     world.assign(A)
     found = consumer_lag(world)[A]
-    assert found.holder is None and "TOPIC_AUTHORIZATION_FAILED" in str(found.holder_unknown)
+    assert found.blocking_transaction is None and "TOPIC_AUTHORIZATION_FAILED" in str(found.blocking_transaction_error)
     world.highest["DescribeProducers"] = -1
-    assert "DescribeProducers" in str(consumer_lag(world)[A].holder_unknown)
+    assert "DescribeProducers" in str(consumer_lag(world)[A].blocking_transaction_error)
 
 
 def test_a_partition_that_is_not_assigned_is_refused_and_a_missing_permission_raised() -> None:

@@ -121,7 +121,7 @@ def test_a_partition_that_does_not_exist_is_named(caplog: pytest.LogCaptureFixtu
         times = watch(broker, 30.0, subscribed=parts, group_id=None)
     assert times[0] < 5.0
     for text in warnings(caplog):
-        assert re.search(r"orders-7 .*UNKNOWN_TOPIC_OR_PARTITION.* 1 partitions", text) and "orders-0" not in text
+        assert re.search(r"orders-7 .*UNKNOWN_TOPIC_OR_PARTITION.* 1 partition,", text) and "orders-0" not in text
 
 
 def test_a_pattern_that_matches_nothing_is_named(caplog: pytest.LogCaptureFixture) -> None:

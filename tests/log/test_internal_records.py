@@ -99,7 +99,7 @@ def test_what_is_not_known_is_told_and_is_no_error() -> None:
         "error": "OffsetCommitValue version 5 is unknown; expected 0 to 4",
     }
     assert coordinator("__consumer_offsets", GROUP_KEY, b"\x00")["error"] == (
-        "a value of 1 bytes is too short for a version"
+        "the value has 1 byte, expected a version of 2 bytes first"
     )
     assert coordinator("__consumer_offsets", b"\x00", None) == {"type": "unknown", "error": "a key of 1 bytes"}
     assert coordinator("__consumer_offsets", None, b"") == {"type": "unknown", "error": "no key"}

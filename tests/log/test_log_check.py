@@ -353,7 +353,9 @@ def test_old_batches_of_several_appends_may_share_an_index_entry(tmp_path: Path)
 
 def test_a_file_of_no_known_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"notes\.txt: the file is not one of a log; expected \.log, \.index"):
+    with pytest.raises(
+        ValueError, match=r"notes\.txt: the name is not that of a file in a log directory; expected \.log, \.index"
+    ):
         check_file(tmp_path / "notes.txt")
     with pytest.raises(FileNotFoundError, match="no such file"):
         check_file(tmp_path / "absent.log")

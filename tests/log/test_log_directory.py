@@ -185,7 +185,9 @@ def test_what_is_no_partition_is_listed_and_not_mixed_in(tmp_path: Path) -> None
         f"<LogDirectory {tmp_path}: 3 partitions of 2 topics, node 4, no clean shutdown, "
         "1 -delete, 1 -future, 1 -stray>"
     )
-    with pytest.raises(KeyError, match=f"has no partition 'gone-0.{unique}-stray', only a stray"):
+    with pytest.raises(
+        KeyError, match=f"has no partition 'gone-0.{unique}-stray': its directory of this name is of another kind"
+    ):
         directory[f"gone-0.{unique}-stray"]
 
 
@@ -214,14 +216,16 @@ def test_options_for_one_partition_are_refused(tmp_path: Path, option: str) -> N
 def test_neither_a_partition_nor_a_log_directory_is_told(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for opener in (kcodec.open, open_log_directory):
-        with pytest.raises(FileNotFoundError, match=r"has no segment.*as a log directory has"):
+        with pytest.raises(
+            FileNotFoundError, match=r"neither a partition directory, which has segments .*, nor a log directory"
+        ):
             opener(tmp_path)
     with pytest.raises(FileNotFoundError, match="no such directory"):
         open_log_directory(tmp_path / "absent")
     with pytest.raises(ValueError, match="is a partition directory"):
         open_log_directory(partition(tmp_path, [plain(0)]))
     (tmp_path / "empty-0").mkdir()
-    with pytest.raises(FileNotFoundError, match="has no segment"):
+    with pytest.raises(FileNotFoundError, match="neither a partition directory"):
         kcodec.open(tmp_path / "empty-0")
 
 

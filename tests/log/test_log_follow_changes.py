@@ -82,7 +82,7 @@ def test_a_torn_tail_that_is_cut_off_and_written_again_is_followed(tmp_path: Pat
     ("content", "kind", "text"),
     [
         (b"", kcodec.TruncatedError, r"batches up to offset 9 were read, to byte \d+, and the file ends at byte \d+"),
-        (BATCHES[1] + plain(6) + plain(9, size=500), kcodec.DecodeError, "another batch is here now"),
+        (BATCHES[1] + plain(6) + plain(9, size=500), kcodec.DecodeError, "another batch is at this position now"),
     ],
     ids=["shorter", "written anew"],
 )

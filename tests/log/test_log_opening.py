@@ -83,7 +83,7 @@ def test_relative_paths_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_is_no_log_is_told_apart(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0)])
-    with pytest.raises(ValueError, match=rf"log directory of 1 partitions.*{directory} for example"):
+    with pytest.raises(ValueError, match=rf"log directory of 1 partition:.*{directory} for example"):
         open_partition(tmp_path)
     with pytest.raises(FileNotFoundError, match="no such file"):
         kcodec.open(tmp_path / "absent.log")
@@ -91,7 +91,7 @@ def test_what_is_no_log_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a segment"):
         kcodec.open(directory / "00000000000000000000.index")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="has no segment"):
+    with pytest.raises(FileNotFoundError, match="neither a partition directory"):
         kcodec.open(tmp_path / "empty")
     with pytest.raises(ValueError, match="high_watermark"):
         kcodec.open(directory, high_watermark=-1)

@@ -192,7 +192,7 @@ def test_a_batch_whose_place_was_rewritten_is_not_taken_for_the_old_one(tmp_path
     path = partition(tmp_path, [plain(0), plain(3)]) / f"{0:020d}.log"
     first, second = open_log(path).batches
     path.write_bytes(fix_crc(plain(0, size=21)) + plain(3))
-    with pytest.raises(kcodec.DecodeError, match="another batch is here now"):
+    with pytest.raises(kcodec.DecodeError, match="another batch is at this position now"):
         first.records()
     path.write_bytes(plain(0)[:80])
     with pytest.raises(kcodec.TruncatedError):

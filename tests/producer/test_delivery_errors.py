@@ -204,7 +204,7 @@ def test_records_of_a_producer_whose_loop_failed_are_reported() -> None:
         raise SystemError("a defect")
 
     made = Producer(bootstrap_servers=NOWHERE)
-    with pytest.raises(DeliveryErrors, match=r"1 record not delivered.*the loop of this producer failed"), made:
+    with pytest.raises(DeliveryErrors, match=r"1 record not delivered.*the I/O loop of this producer failed"), made:
         delivery = made.send("orders", b"x")
         made._io_loop.post(fail)
         while not delivery.done():

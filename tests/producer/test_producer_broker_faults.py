@@ -172,9 +172,9 @@ def test_a_loop_that_fails_ends_every_delivery(apache_kafka: ApacheKafka) -> Non
     deliveries = [producer.send(topic, b"x"), producer.send("not known yet", b"x")]
     producer._io_loop.post(fail)
     for delivery in deliveries:
-        with pytest.raises(TransportError, match="the loop of this producer failed: ZeroDivisionError"):
+        with pytest.raises(TransportError, match="the I/O loop of this producer failed: ZeroDivisionError"):
             delivery.result(10.0)
-    with pytest.raises(TransportError, match="the loop of this producer failed"):
+    with pytest.raises(TransportError, match="the I/O loop of this producer failed"):
         producer.send(topic, b"y")
     producer.close()
 

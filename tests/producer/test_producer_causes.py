@@ -41,7 +41,7 @@ def test_a_result_that_is_late_names_the_cause() -> None:
         delivery = producer.send("orders", b"x")
         with pytest.raises(DeliveryTimeoutError, match=r"no result within 0.3 s: .*Connection refused"):
             delivery.result(0.3)
-        with pytest.raises(DeliveryTimeoutError, match=r"not finished after 0.2 s: .*Connection refused"):
+        with pytest.raises(DeliveryTimeoutError, match=r"not acknowledged within 0.2 s: .*Connection refused"):
             producer.flush(0.2)
         producer.close(0.1)
 

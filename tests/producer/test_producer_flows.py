@@ -197,7 +197,7 @@ def test_values_that_make_no_record_are_refused_at_once() -> None:
             rig.send("orders", b"x" * 10_001)
         with pytest.raises(EncodeError, match="value must be bytes"):
             rig.send("orders", "text")  # type: ignore[arg-type]
-    with pytest.raises(EncodeError, match=r"has 1 partitions: partition must be an int from 0 to 0, not 1"):
+    with pytest.raises(EncodeError, match=r"partition must be between 0 and 0, not 1; omit it"):
         rig.send("orders", b"x", partition=1)
 
 
@@ -239,7 +239,7 @@ def test_a_topic_made_again_with_fewer_partitions() -> None:
     assert [delivery.error for delivery in sent] == [None] * 100
     assert [delivery.partition for delivery in sent[:50]] == list(partition_for([b"key %d" % n for n in range(50)], 2))
     assert len(logs[0].values) + len(logs[1].values) == 2 + 100
-    with pytest.raises(EncodeError, match="has 2 partitions"):
+    with pytest.raises(EncodeError, match="partition must be between 0 and 1"):
         rig.send("orders", b"x", partition=2)
 
 

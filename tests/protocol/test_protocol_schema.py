@@ -228,7 +228,7 @@ def test_a_tagged_field_must_fill_its_size() -> None:
     assert content.endswith(bytes.fromhex("01 01 04 00000003"))
     head = content[:-7]
     for tail, text in [
-        ("01 01 05 00000003 00", "epoch at byte .*: 1 bytes remain of the 5 of its tagged field"),
+        ("01 01 05 00000003 00", "epoch at byte .*: 1 of the 5 bytes of the tagged field are left over"),
         ("01 01 03 000003 0000", "epoch at byte .*: a value takes 4 bytes, but 3 remain in the tagged field"),
         ("01 01 04 000003", "the field of tag 1 takes 4 bytes, but 3 remain"),
         ("01 ffffffff7f 00", "the length 34359738367 exceeds"),

@@ -254,9 +254,9 @@ def test_an_array_of_too_many_structs_is_refused_unbuilt() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"", "the data ends within a varint"),
-        (b"\x01\x80", "the data ends within a varint"),
-        (b"\x01\x02", "the data ends within a varint"),
+        (b"", "the data ends inside a varint"),
+        (b"\x01\x80", "the data ends inside a varint"),
+        (b"\x01\x02", "the data ends inside a varint"),
         (b"\xff\xff\xff\xff\xff", "a varint has more than 5 bytes"),
         (b"\x01\xff\xff\xff\xff\xff\x00", "a varint has more than 5 bytes"),
         (b"\xff\xff\xff\xff\x1f", "the varint 8589934591 exceeds 32 bits"),

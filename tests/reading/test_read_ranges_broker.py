@@ -142,11 +142,11 @@ def test_deleted_records_are_an_error_or_skipped(apache_kafka: ApacheKafka, read
     with Admin(bootstrap_servers=servers) as admin:
         admin.delete_records({TopicPartition(topic, 0): 4})
     with pytest.raises(
-        OffsetOutOfRangeError, match=r"\[2, 8\): the log contains \[4, 10\), so that offset 2 is not in it"
+        OffsetOutOfRangeError, match=r"\[2, 8\): offset 2 is not in the log, which has offsets 4 to 10 \(exclusive\)"
     ):
         read([OffsetRange(topic, 0, 2, 8)], bootstrap_servers=servers)
     with pytest.raises(
-        OffsetOutOfRangeError, match=r"\[5, 12\): the log contains \[4, 10\), so that it ends before 12"
+        OffsetOutOfRangeError, match=r"\[5, 12\): offsets up to 12 are not in the log, which has offsets 4 to 10"
     ):
         read([OffsetRange(topic, 0, 5, 12)], bootstrap_servers=servers)
     rows, lost = read([OffsetRange(topic, 0, 2, 12)], bootstrap_servers=servers, on_missing="skip")

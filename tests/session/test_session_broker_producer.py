@@ -181,7 +181,7 @@ def test_c23_times_that_are_not_safe_are_refused_there(apache_kafka: ApacheKafka
         ({"transacton_timeout_ms": 5}, TypeError, "did you mean 'transaction_timeout_ms'"),
         ({"transaction_scan_interval_ms": -1}, ValueError, "transaction_scan_interval_ms"),
         ({"topics": []}, ValueError, "topics is empty"),
-        ({"pattern": "x.*"}, ValueError, "pass either topics= or pattern="),
+        ({"pattern": "x.*"}, ValueError, "topics= and pattern= are both given"),
         ({"pattern": "x(", "topics": None}, ValueError, "not a valid regular expression"),
     ],
 )

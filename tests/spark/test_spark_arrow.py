@@ -91,11 +91,11 @@ def test_columns_are_chosen_in_either_spelling(spark: SparkSession) -> None:
     ("options", "text"),
     [
         ({"column": "value", "paths": "value"}, "column and paths exclude each other"),
-        ({"isolation": "read_committed"}, "'isolation' is no option for record sets"),
-        ({"paths": "value", "aborted_transactions": []}, "'aborted_transactions' is no option for files"),
-        ({"binary_type": "binary_view"}, "binary_type must stay 'binary'"),
+        ({"isolation": "read_committed"}, "record sets has no option 'isolation'"),
+        ({"paths": "value", "aborted_transactions": []}, "files has no option 'aborted_transactions'"),
+        ({"binary_type": "binary_view"}, "binary_type must be 'binary'"),
         ({"columns": ["valeu"]}, "unknown column 'valeu' .did you mean 'value'"),
-        ({"columns": ["value"], "include_headers": True}, "columns names every column"),
+        ({"columns": ["value"], "include_headers": True}, "columns excludes include_headers"),
     ],
 )
 def test_wrong_arguments_are_told_at_once(spark: SparkSession, options: dict[str, Any], text: str) -> None:
@@ -176,5 +176,5 @@ def test_what_was_not_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_decode_partition_checks_its_options() -> None:
-    with pytest.raises(ValueError, match="no option for record sets"):
+    with pytest.raises(ValueError, match="decoding record sets has no option"):
         list(decode_partition([b""], isolation="read_committed"))

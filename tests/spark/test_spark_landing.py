@@ -335,7 +335,7 @@ def test_the_second_of_two_calls_at_once_is_discarded(
     slow = folder.begin(last)
     second = land(spark, topic, tmp_path, bootstrap_servers=servers)
     late = replace(last, number=2, run=slow, files=())
-    with pytest.raises(LandingError, match="another run has committed landing 2 meanwhile"):
+    with pytest.raises(LandingError, match="another run has committed landing 2 in the meantime"):
         folder.commit(late)
     assert landings(tmp_path) == [first, second]
     assert visible(tmp_path) == consumed(servers, topic)
@@ -403,7 +403,9 @@ def test_arguments_that_are_invalid(tmp_path: Path, options: dict[str, Any], tex
 def test_a_manifest_that_is_corrupt_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "_landings").mkdir()
     (tmp_path / "_landings" / "000000000001.json").write_text('{"v": 2}')
-    with pytest.raises(LandingError, match="not a manifest of a landing: ValueError: version 2: expected version 1"):
+    with pytest.raises(
+        LandingError, match=r"not a valid manifest of a landing .ValueError: version 2: expected version 1"
+    ):
         landings(tmp_path)
 
 

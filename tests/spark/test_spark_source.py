@@ -201,8 +201,8 @@ def test_offsets_and_timestamps_bound_the_read(spark: SparkSession) -> None:
             {"startingOffsets": '{"txn-mixed":{"0":10}}', "endingOffsets": '{"txn-mixed":{"0":5}}'},
             "offset 10 is greater than the end offset 5 for txn-mixed-0",
         ),
-        ({"subscribe": "txn-mixed"}, "'subscribe' names a cluster, and a path is given as well"),
-        ({"kafka.bootstrap.servers": "x:9092"}, "names a cluster, and a path is given as well"),
+        ({"subscribe": "txn-mixed"}, "'subscribe' is for reading topics from brokers, and a path is given as well"),
+        ({"kafka.bootstrap.servers": "x:9092"}, "is for reading topics from brokers, and a path is given as well"),
         ({"includeHeader": "true"}, "did you mean 'includeHeaders'"),
     ],
 )

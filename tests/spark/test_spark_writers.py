@@ -331,7 +331,10 @@ SERVERS = {"kafka.bootstrap.servers": "b:9092", "topic": "t"}
         ({**SERVERS, "includeHeaders": "true"}, "option 'includeHeaders' is for reading"),
         ({**SERVERS, "failOnDataLoss": "true"}, "option 'failOnDataLoss' is for reading"),
         ({**SERVERS, "kafka.isolation.level": "x"}, "option 'kafka.isolation.level' is for reading"),
-        ({**SERVERS, "delivery": "exactly_once"}, r"writes at least once: .* call kcodec\.spark\.exactly_once instead"),
+        (
+            {**SERVERS, "delivery": "exactly_once"},
+            r"expected at_least_once, .* call kcodec\.spark\.exactly_once instead",
+        ),
         ({**SERVERS, "delivery": "twice"}, "option 'delivery' is 'twice': expected at_least_once"),
         ({**SERVERS, "kafka.acks": "1"}, "option 'kafka.acks' is 1: expected all"),
         ({**SERVERS, "kafka.transactional.id": "x"}, "is for transactions: call kcodec.spark.exactly_once"),

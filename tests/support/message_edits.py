@@ -42,7 +42,7 @@ PACKAGES = {
 }
 NEW = message_definitions.definitions(message_definitions.NEW_JARS)
 OLD = message_definitions.definitions(message_definitions.OLD_JARS)
-STRICTER = ("tagged field", "the field of tag", "exceeds what a message can have")
+STRICTER = ("tagged field", "the field of tag", "exceeds 2147483647")
 NUMBERS = (0, 1, 2, 0x7E, 0x7F, 0x80, 0xFE, 0xFF)
 
 

@@ -635,7 +635,7 @@ def _admin_calls() -> None:
         "elect_leaders": lambda s, it, t: it.elect_leaders([s.partition], timeout=t),
         "fence_producers": lambda s, it, t: it.fence_producers([s.name], timeout=t),
         "find_hanging_transactions": lambda s, it, t: it.find_hanging_transactions(topics=[s.topic], timeout=t),
-        "find_stray_transactions": lambda s, it, t: it.find_stray_transactions(timeout=t),
+        "find_abandoned_transactions": lambda s, it, t: it.find_abandoned_transactions(timeout=t),
         "list_group_offsets": lambda s, it, t: it.list_group_offsets(s.name, timeout=t),
         "list_groups": lambda s, it, t: it.list_groups(timeout=t),
         "list_offsets": lambda s, it, t: it.list_offsets({s.partition: "latest"}, timeout=t),
@@ -658,7 +658,9 @@ def _admin_calls() -> None:
         "find_hanging_transactions",
         lambda at, t: at[1].find_hanging_transactions(topics=[at[0].target], max_transaction_timeout_ms=0, timeout=t),
     )
-    with_open_transaction("find_stray_transactions", lambda at, t: at[1].find_stray_transactions(idle_ms=0, timeout=t))
+    with_open_transaction(
+        "find_abandoned_transactions", lambda at, t: at[1].find_abandoned_transactions(idle_ms=0, timeout=t)
+    )
 
 
 _admin_calls()

@@ -15,7 +15,11 @@ from kcodec.admin.groups import (
     list_group_offsets,
     list_groups,
 )
-from kcodec.admin.open_transactions import find_hanging_transactions, find_stray_transactions
+from kcodec.admin.open_transactions import (
+    find_abandoned_transactions,
+    find_hanging_transactions,
+    find_stray_transactions,
+)
 from kcodec.admin.records import delete_records, elect_leaders, list_offsets
 from kcodec.admin.security import (
     alter_user_scram_credentials,
@@ -58,6 +62,7 @@ __all__ = [
     "describe_user_scram_credentials",
     "elect_leaders",
     "fence_producers",
+    "find_abandoned_transactions",
     "find_hanging_transactions",
     "find_stray_transactions",
     "list_group_offsets",

@@ -23,7 +23,7 @@ from typing import Any
 from kcodec.admin.configs import describe_configs
 from kcodec.admin.topics import describe_topics, list_topics
 from kcodec.admin.values import ConfigResource, TopicDescription
-from kcodec.arguments import names_of, partitions_of
+from kcodec.arguments import names_of, partitions_of, warn_renamed
 from kcodec.cluster.producer_states import (
     ProducerState,
     TransactionDescription,
@@ -86,7 +86,7 @@ class HangingTransactions:
 
 
 @dataclass(frozen=True)
-class StrayTransaction:
+class AbandonedTransaction:
     """An open transaction without recent writes.
 
     transactional_id: Its transactional id.
@@ -111,15 +111,19 @@ class StrayTransaction:
 
 
 @dataclass(frozen=True)
-class StrayTransactions:
-    """The result of `find_stray_transactions`.
+class AbandonedTransactions:
+    """The result of `find_abandoned_transactions`.
 
     transactions: The open transactions without recent writes.
     errors: What could not be checked (a partition, transactional id or broker) -> why.
     """
 
-    transactions: tuple[StrayTransaction, ...]
+    transactions: tuple[AbandonedTransaction, ...]
     errors: dict[Any, KcodecError] = field(default_factory=dict)
+
+
+#: Classes by their deprecated names.
+_RENAMED = {"StrayTransaction": AbandonedTransaction, "StrayTransactions": AbandonedTransactions}
 
 
 def find_hanging_transactions(
@@ -306,14 +310,14 @@ def _confirmed(
     ]
 
 
-def find_stray_transactions(
+def find_abandoned_transactions(
     context: CallContext,
     *,
     transactional_ids: Iterable[str] | None = None,
     idle_ms: int = DEFAULT_IDLE_MS,
     now: int | None = None,
     timeout: float | None = None,
-) -> Flow[StrayTransactions]:
+) -> Flow[AbandonedTransactions]:
     """Find open transactions without a write for at least `idle_ms`.
 
     transactional_ids: only these. now: the time from which ages are computed, None for this machine's time. What could
@@ -336,14 +340,20 @@ def find_stray_transactions(
     errors.update(producers.errors)
     # One of whose partitions we know nothing may be written to there.
     found = [
-        _stray(one, producers.results, now) for one in opened if producers.errors.keys().isdisjoint(one.partitions)
+        _abandoned(one, producers.results, now) for one in opened if producers.errors.keys().isdisjoint(one.partitions)
     ]
-    return StrayTransactions(tuple(one for one in found if one.idle_ms >= idle_ms), errors)
+    return AbandonedTransactions(tuple(one for one in found if one.idle_ms >= idle_ms), errors)
 
 
-def _stray(
+def find_stray_transactions(context: CallContext, /, **arguments: Any) -> Flow[AbandonedTransactions]:
+    """Deprecated name of `find_abandoned_transactions`, with the same arguments."""
+    warn_renamed("find_stray_transactions", "find_abandoned_transactions")
+    return find_abandoned_transactions(context, **arguments)
+
+
+def _abandoned(
     one: TransactionDescription, producers: dict[TopicPartition, tuple[ProducerState, ...]], now: int
-) -> StrayTransaction:
+) -> AbandonedTransaction:
     start = now if one.start_timestamp is None else one.start_timestamp
     written = [
         state.last_timestamp
@@ -353,7 +363,7 @@ def _stray(
         and state.current_transaction_start_offset is not None
         and state.last_timestamp <= now
     ]
-    return StrayTransaction(
+    return AbandonedTransaction(
         one.transactional_id,
         one.producer_id,
         one.producer_epoch,
@@ -364,3 +374,11 @@ def _stray(
         one.transaction_timeout_ms,
         one.partitions,
     )
+
+
+def __getattr__(name: str) -> object:
+    """Return a class by its deprecated name."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_renamed(f"{__name__}.{name}", _RENAMED[name].__name__)
+    return _RENAMED[name]

@@ -64,7 +64,9 @@ def create_topics(
 def _creatable(topic: NewTopic) -> Any:
     has_own = topic.assignments is not None
     if has_own and (topic.num_partitions is not None or topic.replication_factor is not None):
-        raise ValueError(f"topic {topic.name!r}: pass either assignments, or num_partitions and replication_factor")
+        raise ValueError(
+            f"topic {topic.name!r}: assignments exclude num_partitions and replication_factor; pass one or the other"
+        )
     return messages.CreatableTopic(
         name=topic.name,
         num_partitions=BROKER_DEFAULT if topic.num_partitions is None else topic.num_partitions,

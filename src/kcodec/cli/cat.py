@@ -57,7 +57,7 @@ def parser() -> Parser:
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Print every log. Return FINDINGS if corruption ended one or was skipped."""
     if options.count is not None and options.count < 0:
-        raise CommandError(f"--count must not be negative, not {options.count}")
+        raise CommandError(f"--count must be at least 0, not {options.count}")
     if options.bootstrap_server is not None:
         return _from_broker(options, output)
     if not options.files:

@@ -66,7 +66,7 @@ def parser() -> Parser:
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Print records. Return FINDINGS if corruption ended the command or was skipped."""
     if options.count is not None and options.count < 0:
-        raise UsageError(f"--count must not be negative, not {options.count}")
+        raise UsageError(f"--count must be at least 0, not {options.count}")
     is_stored = "stored" in options.offset
     offsets = offsets_of([one for one in options.offset if one != "stored"])
     if options.group is not None:
@@ -127,7 +127,7 @@ def print_range(options: argparse.Namespace, output: Output) -> ExitStatus:
     import kcodec
 
     if options.topic is None:
-        raise UsageError("-t TOPIC is missing")
+        raise UsageError("-t TOPIC is missing (see kcodec consume --help)")
     printer = _Printer(options, output)
     with usage_errors():
         records = kcodec.read_topic(
@@ -247,7 +247,9 @@ class _Following:
         if self._options.partition is None:
             return [TopicPartition(topic, number) for number in numbers]
         if self._options.partition not in numbers:
-            raise CommandError(f"topic {topic} has no partition {self._options.partition}, only {len(numbers)}")
+            raise CommandError(
+                f"topic {topic} has no partition {self._options.partition}; its partitions are 0 to {len(numbers) - 1}"
+            )
         return [TopicPartition(topic, self._options.partition)]
 
     def _print(self, consumer: Consumer) -> ExitStatus:

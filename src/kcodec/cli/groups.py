@@ -121,27 +121,27 @@ def _note(one: PartitionLag) -> str:
     """What holds the last stable offset back."""
     if one.last_stable_offset >= one.log_end_offset:
         return ""
-    if one.holder is None:
-        return f"held at {one.last_stable_offset}" + (f": {one.holder_unknown}" if one.holder_unknown else "")
-    who = f"producer {one.holder.producer_id}/{one.holder.producer_epoch}"
-    if one.holder.transactional_id is not None:
-        who = f"{one.holder.transactional_id!r}, {who}"
-    since = "" if one.holder.since is None else f", open since {time_text(one.holder.since)}"
-    unknown = f" ({one.holder_unknown})" if one.holder_unknown else ""
-    return f"held at {one.last_stable_offset} by {who}{since}{unknown}"
+    found, error = one.blocking_transaction, one.blocking_transaction_error
+    if found is None:
+        return f"held at {one.last_stable_offset}" + (f": {error}" if error else "")
+    who = f"producer {found.producer_id}/{found.producer_epoch}"
+    if found.transactional_id is not None:
+        who = f"{found.transactional_id!r}, {who}"
+    since = "" if found.since is None else f", open since {time_text(found.since)}"
+    return f"held at {one.last_stable_offset} by {who}{since}" + (f" ({error})" if error else "")
 
 
 def _lag_fields(described: _DescribedLag) -> dict[str, Any]:
     group_id, partition, one, member = described
     names = ("member_id", "client_id", "client_host")
-    of_holder = "transactional_id producer_id producer_epoch first_offset since last_timestamp"
+    of_transaction = "transactional_id producer_id producer_epoch first_offset since last_timestamp"
     return {
         "group": group_id,
         **partition._asdict(),
         **attributes(one, "committed log_end_offset last_stable_offset lag stable_lag"),
         **(dict.fromkeys(names) if member is None else attributes(member, " ".join(names))),
-        "holder": None if one.holder is None else attributes(one.holder, of_holder),
-        "holder_unknown": one.holder_unknown,
+        "holder": None if one.blocking_transaction is None else attributes(one.blocking_transaction, of_transaction),
+        "holder_unknown": one.blocking_transaction_error,
     }
 
 

@@ -55,7 +55,7 @@ def _named(path: str, topic: str | None, partition: int | None) -> Log:
     """A log whose topic and partition its path does not say."""
     opened = kcodec.open(path, topic=topic, partition=partition)
     if isinstance(opened, LogDirectory):
-        raise CommandError(f"{path} became a log directory while it was opened")
+        raise CommandError(f"{path} became a log directory while it was opened; run the command again")
     return opened
 
 

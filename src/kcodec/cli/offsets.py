@@ -210,7 +210,7 @@ def _wanted(
     if options.shift is not None:
         lacking = [place for place in places if place not in committed]
         if lacking:
-            raise CommandError(f"--shift: the group has no committed offset in {lacking[0]}")
+            raise CommandError(f"--shift: the group has no committed offset in {lacking[0]}; use --to")
         return {place: committed[place] + options.shift for place in places}
     if options.to in ENDS:
         return starts if ENDS[options.to] == "earliest" else ends
@@ -232,7 +232,7 @@ def _of_file(path: str) -> dict[TopicPartition, int]:
             raise CommandError(f"{path}: line {number}: expected topic,partition,offset")
         found[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
     if not found:
-        raise CommandError(f"{path}: the file has no offsets")
+        raise CommandError(f"{path}: the file has no lines of topic,partition,offset")
     return found
 
 

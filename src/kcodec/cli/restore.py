@@ -21,7 +21,7 @@ from kcodec.cli.brokers import add_broker_options, client_options, make_admin, n
 from kcodec.cli.logs import add_on_error
 from kcodec.cli.output import ExitStatus, Output, Progress
 from kcodec.cli.parser import CommandError, Example, Parser, UsageError, nearest
-from kcodec.cli.render import now_ms, time_text, write_table
+from kcodec.cli.render import counted, now_ms, time_text, write_table
 from kcodec.cli.sinks import needed_pyarrow
 from kcodec.errors import DecodeError, KcodecError
 from kcodec.log import Log, LogDirectory
@@ -176,7 +176,7 @@ def plan_of(options: argparse.Namespace, output: Output) -> Plan:
         target = TopicPartition(renamed.get(log.topic, log.topic), log.partition)
         plan.parts.append(RestoredPartition(log, TopicPartition(log.topic, log.partition), target))
     if unused := sorted(set(renamed) - {part.source.topic for part in plan.parts}):
-        raise CommandError(f"--map {unused[0]}=...: no such topic is read")
+        raise CommandError(f"--map {unused[0]}=...: the source has no topic {unused[0]}")
     targets = [part.target for part in plan.parts]
     for part in plan.parts:
         if targets.count(part.target) > 1:
@@ -261,7 +261,10 @@ def prepare_topics(plan: Plan, options: argparse.Namespace, output: Output) -> N
         for topic, count in needed.items():
             if topic in there and there[topic].num_partitions < count:
                 have = there[topic].num_partitions
-                raise CommandError(f"topic {topic} has {have} partitions, but {count} are needed")
+                raise CommandError(
+                    f"topic {topic} has {counted(have, 'partition')}, expected at least {count}; name another "
+                    "topic with --map"
+                )
         plan.new = {topic for topic in needed if topic not in there}
         if plan.new and not options.create:
             raise CommandError(
@@ -316,15 +319,16 @@ def read_progress(plan: Plan, options: argparse.Namespace) -> None:
         if found is None:
             if end > 0 and not options.append and _has_records(part.target, options):
                 raise CommandError(
-                    f"{part.target} has records that are not of this restore ({plan.name}): --append writes after "
-                    "them, --map names another topic, --name continues a restore of that name"
+                    f"{part.target} has records that this restore ({plan.name}) did not write: pass --append to write "
+                    "after them, --map to write into another topic, or --name to continue an earlier restore"
                 )
             part.begun = end
         else:
             owner, _, begun = found.metadata.partition("; from offset ")
             if owner != f"restored from {part.source}" or not begun.split(" ")[0].isdecimal():
                 raise CommandError(
-                    f"{part.target}: group {plan.name} stores the progress of something else: {found.metadata!r}"
+                    f"{part.target}: group {plan.name} stores the progress of another program: "
+                    f"{found.metadata!r}; pass another --name"
                 )
             part.begun = int(begun.split(" ")[0])
             part.next_offset = max(part.next_offset, found.offset)

@@ -64,7 +64,7 @@ def format_of(path: Path) -> str:
     """The format that a file's name says; CommandError if it says none."""
     if path.suffix not in FORMATS:
         raise CommandError(
-            f"{path}: unknown kind of file {path.suffix!r}{nearest(path.suffix, FORMATS)}; or pass --format"
+            f"{path}: unknown kind of file {path.suffix!r}{nearest(path.suffix, FORMATS)}; pass --format to name one"
         )
     return FORMATS[path.suffix]
 

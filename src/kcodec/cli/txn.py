@@ -103,16 +103,16 @@ def _of_files(options: argparse.Namespace, output: Output) -> ExitStatus:
 def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Write the picture of the partition that was named to the file of --svg."""
     if options.action != "timeline":
-        raise UsageError("argument --svg is for the action timeline")
+        raise UsageError("--svg is for the action timeline")
     logs = [log for log, _ in _logs(options.names)]
     if len(logs) != 1:
-        raise UsageError(f"argument --svg takes one partition, got {len(logs)}")
+        raise UsageError(f"--svg takes one partition, got {len(logs)}; name a partition directory")
     width = SVG_WIDTH if options.width is None else options.width
     timeline = logs[0].timeline()  # a DecodeError, which is a ValueError, is not about --width
     try:
         picture = timeline.to_svg(width=width)
     except ValueError as error:
-        raise UsageError(f"argument --width: {error}") from error
+        raise UsageError(f"--width: {error}") from error
     path = Path(options.svg)
     path.write_text(picture, encoding="utf-8")
     output.say(f"{path}: {counted(len(timeline.transactions), 'transaction')}, {path.stat().st_size:,} bytes")

@@ -20,7 +20,7 @@ from kcodec.cli.txn_sinks import SinkBatch, say_sinks, sink_fields, sinks_of
 from kcodec.offsets import TopicPartition
 
 if TYPE_CHECKING:
-    from kcodec.admin.open_transactions import HangingTransaction, StrayTransaction
+    from kcodec.admin.open_transactions import AbandonedTransaction, HangingTransaction
     from kcodec.admin.transactions import ProducerState, TransactionDescription
     from kcodec.client import Admin
 
@@ -228,16 +228,16 @@ def _abort(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
         needs_names(options.names, "a transactional ID, or --topic, --partition and --start-offset", "abort")
         return _abort_ids(admin, options, output)
     if options.names:
-        raise UsageError("abort: either IDs or --topic and --partition, not both")
+        raise UsageError("abort: transactional IDs exclude --topic and --partition; pass one or the other")
     if options.topic is None or options.partition is None:
-        raise UsageError("abort: --topic and --partition belong together")
+        raise UsageError("abort: --topic and --partition must be passed together")
     place = TopicPartition(options.topic, options.partition)
     if options.start_offset is None:
         numbers = (options.producer_id, options.producer_epoch, options.coordinator_epoch)
         if None in numbers:
             raise UsageError(
-                "abort: --start-offset is missing; with brokers before 2.8 --producer-id, --producer-epoch and "
-                "--coordinator-epoch"
+                "abort: --start-offset is missing; with brokers before 2.8, pass --producer-id, --producer-epoch and "
+                "--coordinator-epoch instead"
             )
         admin.abort_transaction(place, *numbers)
         output.say(f"{place}: aborted what producer {numbers[0]}/{numbers[1]} had open")
@@ -298,7 +298,7 @@ def _why_not(admin: Admin, place: TopicPartition, producer: ProducerState, optio
 
 def _strays(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     handles = None if options.handles is None else dict(_handles(options.handles))
-    found = admin.find_stray_transactions(
+    found = admin.find_abandoned_transactions(
         transactional_ids=handles, idle_ms=int(options.idle * 1000), now=_now(options)
     )
     strays = [
@@ -308,7 +308,7 @@ def _strays(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
     ]
     if options.json or strays:
         columns = ("transactional_id", "producer", "age", "idle", "times_out_in", "partitions")
-        write_items(output, strays, columns, _stray_row, partial(_stray_fields, options), as_json=options.json)
+        write_items(output, strays, columns, _abandoned_row, partial(_abandoned_fields, options), as_json=options.json)
     output.flush()
     if not options.json:
         for one in strays:
@@ -332,7 +332,7 @@ def _handles(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
             yield handle.transactional_id, (handle.producer_id, handle.producer_epoch)
 
 
-def _stray_fields(options: argparse.Namespace, one: StrayTransaction) -> dict[str, Any]:
+def _abandoned_fields(options: argparse.Namespace, one: AbandonedTransaction) -> dict[str, Any]:
     names = "transactional_id producer_id producer_epoch start_timestamp age_ms idle_ms transaction_timeout_ms"
     return {
         **attributes(one, names),
@@ -341,7 +341,7 @@ def _stray_fields(options: argparse.Namespace, one: StrayTransaction) -> dict[st
     }
 
 
-def _stray_row(one: StrayTransaction) -> list[Any]:
+def _abandoned_row(one: AbandonedTransaction) -> list[Any]:
     left = one.transaction_timeout_ms - one.age_ms
     return [
         one.transactional_id,

@@ -317,8 +317,9 @@ class Producer(ProducerBase):
         manager = self._manager()
         if manager.state is not State.RELEASED or manager.open is None:
             raise TransactionStateError(
-                "a producer has a receipt only after it has released its transaction: call release first, or read "
-                "txn.receipt of the block",
+                "this producer has no receipt yet, as it has not released its transaction: call release() first, "
+                "or read "
+                "txn.receipt in the block",
                 state=manager.state.name,
                 event=Event.RELEASE.name,
             )
@@ -551,7 +552,7 @@ class Transaction:
         }:
             outcome = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
             raise TransactionStateError(
-                f"this transaction {outcome}: {event.value} is no longer possible",
+                f"this transaction {outcome}: {event.value} is no longer possible; begin the next one",
                 state=self._manager.state.name,
                 event=event.name,
             )

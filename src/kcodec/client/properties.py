@@ -37,7 +37,7 @@ def options_of_property(name: str, value: str) -> dict[str, Any]:
         return {"ssl_check_hostname": value.lower() not in ("", "none")}
     if ours in PEM_ONLY:
         if value.upper() != "PEM":
-            raise ValueError(f"{name} must be PEM: kcodec reads only PEM files")
+            raise ValueError(f"{name} must be PEM, as kcodec reads only PEM files; convert the store to PEM")
         return {}
     if ours not in OTHER_VALUES:
         ours = counterparts().get(ours, ours)
@@ -52,7 +52,7 @@ def _declarations() -> dict[str, Field[Any]]:
 def _converted(name: str, value: str, kind: str) -> object:
     if kind == "bool":
         if value.lower() not in WORDS:
-            raise ValueError(f"{name} must be true or false")
+            raise ValueError(f"{name} must be true or false (the value is not shown, as it may be a secret)")
         return WORDS[value.lower()]
     if kind.startswith(("int", "float")):
         try:
@@ -60,7 +60,7 @@ def _converted(name: str, value: str, kind: str) -> object:
         except ValueError:
             if "Literal" in kind:
                 return value
-            raise ValueError(f"{name} must be a number") from None
+            raise ValueError(f"{name} must be a number (the value is not shown, as it may be a secret)") from None
     return value
 
 

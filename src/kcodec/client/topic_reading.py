@@ -97,7 +97,7 @@ class TopicReading(BoundedReading):
         options: Mapping[str, Any],
     ) -> None:
         if max_rows is not None and (isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < 0):
-            raise ValueError(f"max_rows must be a number of records, not {max_rows!r}")
+            raise ValueError(f"max_rows must be an int of 0 or more, not {max_rows!r}")
         self.range = TopicRange(topic, partitions, start, end)
         own, client_options = take_options(options)
         settings = own.settings(client_options)

@@ -24,6 +24,7 @@ from kcodec.producer import delivery as deliveries
 from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.reports import log_lost
+from kcodec.quantities import seconds_text
 
 T = TypeVar("T")
 IoLoop = ThreadLoop
@@ -102,9 +103,13 @@ def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: flo
         return
     if given_up is not None and given_up <= delivery.deadline + GRACE_SECONDS:
         raise DeliveryTimeoutError(
-            f"{delivery!r}: no result within {round(timeout or 0.0, 2):g} s{delivery.why_waiting()}"
+            f"{delivery!r}: no result within {seconds_text(timeout or 0.0)}{delivery.why_waiting()}"
         )
-    raise DeliveryTimeoutError(f"{delivery!r}: its deadline has passed, and the producer's thread did not end it")
+    raise DeliveryTimeoutError(
+        f"{delivery!r}: no result {seconds_text(GRACE_SECONDS)} after delivery_timeout_ms, as the producer's "
+        "I/O thread does "
+        "not respond; close the producer and create another one"
+    )
 
 
 class Delivery(deliveries.Delivery):

@@ -20,6 +20,7 @@ from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError
 from kcodec.flow import ANY_NODE, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
 from kcodec.protocol.error_codes import ERRORS, ErrorCode, broker_error, note_final
 from kcodec.protocol.versions import BrokerVersions
+from kcodec.quantities import seconds_text
 
 __all__ = ["NO_UUID", "Cluster", "ClusterTimes"]
 log = logging.getLogger("kcodec.client")
@@ -211,7 +212,7 @@ class Cluster:
     def _unknown(self, topic: str) -> BrokerError:
         return BrokerError(
             f"topic {topic!r} does not exist: brokers have reported it as unknown for unknown_topic_timeout_ms"
-            f" ({self.times.unknown_topic:g} s); create it, or correct its name",
+            f" ({seconds_text(self.times.unknown_topic)}); create it, or correct its name",
             code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             name=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name,
             retriable=True,
@@ -221,7 +222,7 @@ class Cluster:
 
     def _late(self, what: str, topic: str | None, timeout: float) -> BaseException:
         why = self.why_missing(topic)
-        return DeliveryTimeoutError(f"{what} after {round(timeout, 2):g} s" + (f": {why}" if why else ""))
+        return DeliveryTimeoutError(f"{what} after {seconds_text(timeout)}" + (f": {why}" if why else ""))
 
     def why_missing(self, topic: str | None) -> str | None:
         """Return why the metadata, of a topic or in general, is missing, if that is known; from any thread."""
@@ -382,7 +383,8 @@ class Cluster:
             left = deadline - self.clock()
             if left <= 0:
                 raise DeliveryTimeoutError(
-                    f"the coordinator of {kind} {key!r} was not found within {round(timeout, 2):g} s: {last}"
+                    f"the coordinator of {kind} {key!r} was not found within {seconds_text(timeout)}: "
+                    f"{last or 'no response'}"
                 )
             try:
                 yield from self._find_coordinator(kind, key, min(left, self.times.request))

@@ -32,6 +32,7 @@ from kcodec.errors import (
 from kcodec.flow import Clock, Flow, Task, call, join, sleep, spawn
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
+from kcodec.quantities import seconds_text
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -241,7 +242,7 @@ class _RetryDriver(Generic[K, V]):
             else:
                 if node is None:
                     self._last[item] = KcodecError(
-                        f"{self._doing(item)}: no broker is responsible for it at the moment"
+                        f"{self._doing(item)}: no broker is the leader or coordinator at the moment"
                     )
                 else:
                     groups.setdefault(node, []).append(item)
@@ -283,7 +284,7 @@ class _RetryDriver(Generic[K, V]):
         for item in items:
             if item in missing:
                 self._outcome.errors[item] = KcodecError(
-                    f"{self._doing(item)}: the response of broker {node} does not include it"
+                    f"{self._doing(item)}: the response of broker {node} has no result for {self._handler.named(item)}"
                 )
 
     def _take(self, item: K, result: ItemResult) -> None:
@@ -333,7 +334,7 @@ class _RetryDriver(Generic[K, V]):
         """Record an error for each item that has no result at the deadline."""
         for item in items:
             last = self._last.get(item)
-            text = f"{self._doing(item)}: not finished within {round(self._deadline.limit, 2):g} s"
+            text = f"{self._doing(item)}: not finished within {seconds_text(self._deadline.limit)}"
             error = self._context.late(text if last is None else f"{text}; last error: {last}")
             error.__cause__ = last
             self._outcome.errors[item] = error

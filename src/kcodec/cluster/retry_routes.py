@@ -12,6 +12,7 @@ from kcodec.errors import BrokerError, DeliveryTimeoutError
 from kcodec.flow import ANY_NODE, Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.quantities import count_text
 
 K_contra = TypeVar("K_contra", contravariant=True)
 # After which errors the request goes to another broker; None: no response. After others it goes to the same again.
@@ -164,7 +165,10 @@ class Leader(Route[TopicPartition]):
             self._cluster.request_update(f"{item} has no leader")
             count = self._cluster.partitions(item.topic)
             if count is not None and item.partition >= count:
-                text = f"{item}: the partition does not exist; the topic has {count} partitions, numbered from 0"
+                text = (
+                    f"{item}: the partition does not exist; the topic has {count_text(count, 'partition')}, numbered "
+                    "from 0"
+                )
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 raise BrokerError(text, code=code, name=code.name)
         return found

@@ -26,6 +26,12 @@ from kcodec.offsets import OffsetAndMetadata, TopicPartition
 COMMITTED: Final = "committed"
 RESET: Final = "reset"
 VALIDATION: Final = "validation"
+#: What a partition awaits, for messages.
+AWAITED: Final[dict[str | None, str]] = {
+    COMMITTED: "the committed offset of its group",
+    RESET: "the offset to which it is reset",
+    VALIDATION: "the validation of its leader epoch",
+}
 
 
 @dataclass(slots=True, eq=False)

@@ -17,6 +17,7 @@ from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.flow import Clock, Flow, Signal, wait
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.quantities import seconds_text
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 #: Called with the offsets and None, or an error.
@@ -138,7 +139,7 @@ class Commits:
         deadline = self._clock() + timeout
         # The repeat of an older commit must not come behind a newer one.
         if not (yield from self._commit_lock.acquire(timeout)):
-            raise DeliveryTimeoutError(f"the previous commit got no response within {round(timeout, 2):g} s")
+            raise DeliveryTimeoutError(f"the previous commit got no response within {seconds_text(timeout)}")
         try:
             # Until there is a response, it is not known what is committed.
             self._last = {}

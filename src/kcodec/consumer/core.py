@@ -19,7 +19,7 @@ from kcodec.arguments import by_partition, partitions_of
 from kcodec.cluster.list_offsets import ListedOffset, list_offsets
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer import lag as lags
-from kcodec.consumer.assignment import Assignment
+from kcodec.consumer.assignment import AWAITED, Assignment
 from kcodec.consumer.callbacks import Callback, CallbackQueue, RebalanceListener
 from kcodec.consumer.commits import Commits
 from kcodec.consumer.committed_offsets import CommittedOffsets
@@ -37,6 +37,7 @@ from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
+from kcodec.quantities import seconds_text
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery, Record
@@ -178,7 +179,7 @@ class ConsumerCore:
         if self.error is None and not isinstance(error, CancelledFlow):
             reason = error
             if not isinstance(error, KcodecError):
-                reason = TransportError(f"the loop of this consumer failed: {error!r}")
+                reason = TransportError(f"the I/O loop of this consumer failed: {error!r}; create another consumer")
                 reason.__cause__ = error
             self.error = reason
         self.assignment.interrupt()
@@ -433,7 +434,10 @@ class ConsumerCore:
                 return state.position
             left = deadline - self.clock()
             if left <= 0:
-                late = f"{name} has no position after {round(seconds, 2):g} s: it awaits {state.awaiting}"
+                late = (
+                    f"{name} has no position after {seconds_text(seconds)}: the consumer still awaits "
+                    f"{AWAITED.get(state.awaiting, 'its first offset')}"
+                )
                 cause = self._report.cause_of(name)
                 raise DeliveryTimeoutError(f"{late}; {cause}" if cause else late)
             yield from wait(self.wake, left)
@@ -498,7 +502,9 @@ class ConsumerCore:
         given = by_partition(timestamps, "timestamps", "ms since 1970")
         for partition, timestamp in given.items():
             if not isinstance(timestamp, int) or timestamp < 0:
-                raise ValueError(f"timestamps[{partition}] must be a time in ms since 1970, not {timestamp!r}")
+                raise ValueError(
+                    f"timestamps[{partition}] must be an int of 0 or more, in ms since 1970, not {timestamp!r}"
+                )
         found = yield from self._list_offsets({**given}, timeout)
         return {partition: listed if listed.offset >= 0 else None for partition, listed in found.items()}
 

@@ -135,13 +135,15 @@ class FetchedPartition:
         error = taken.error
         if error is None and self.is_cut:
             error = TruncatedError(
-                f"the response contains {self.size} bytes of a batch of {self.bytes_needed} bytes, and no whole batch",
+                f"the response has only {self.size} of the {self.bytes_needed} bytes of its first batch",
                 position=0,
                 needed=self.bytes_needed,
                 available=self.size,
             )
         elif error is None and taken.position == self._begin:
-            error = DecodeError(f"all {self.size} bytes of the response are before the requested offset {self._begin}")
+            error = DecodeError(
+                f"the response of {self.size} bytes has no record at or after the requested offset {self._begin}"
+            )
         if isinstance(error, DecodeError):
             name, limits = self.state.topic_partition, self.settings.limits
             return explain_corruption(error, name, self.data, taken.position, self.high_watermark, limits)

@@ -342,8 +342,7 @@ def _refused_error(node: int, partition: TopicPartition, offset: int) -> DecodeE
     """Return the error for on_error="raise"; it is not raised here."""
     return DecodeError(
         f"broker {node} rejects offset {offset} with CORRUPT_MESSAGE (at least {CORRUPT_REFUSALS} requests in "
-        f"{CORRUPT_SECONDS:g} s), so its log is probably corrupt there. The bytes were never received, so next_offset "
-        "is None: the offset of the next intact record is unknown. The request is repeated while the application "
-        f"polls; seek to {offset + 1} or further to skip records, or have the broker's disk repaired",
+        f"{CORRUPT_SECONDS:g} s), so its log is probably corrupt there. The offset of the next intact record is "
+        f"unknown. Seek to {offset + 1} or further to skip records, or repair the broker's disk; poll() tries again",
         topic_partition=partition,
     )

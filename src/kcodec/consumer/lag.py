@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from kcodec.arguments import warn_renamed
 from kcodec.cluster.list_offsets import list_offsets_handler, timestamp_of
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.producer_states import (
@@ -60,16 +61,16 @@ class PartitionLag:
     last_stable_offset: the end of what read_committed readers can read.
     lag, stable_lag:    offsets (markers count) from the position, or else the committed offset, to these two; None if
                         neither is known. Both are 0 once everything is read, as positions move past markers.
-    holder:             the transaction that blocks the last stable offset; None if none exists, or it has just ended.
-    holder_unknown:     why that transaction, or its id, could not be found; None if it could.
+    blocking_transaction: the transaction that blocks the last stable offset; None if none exists, or it has just ended.
+    blocking_transaction_error: why that transaction, or its id, could not be found; None if it could.
     """
 
     position: int | None
     committed: int | None
     log_end_offset: int
     last_stable_offset: int
-    holder: BlockingTransaction | None = None
-    holder_unknown: str | None = None
+    blocking_transaction: BlockingTransaction | None = None
+    blocking_transaction_error: str | None = None
 
     @property
     def lag(self) -> int | None:
@@ -80,6 +81,18 @@ class PartitionLag:
     def stable_lag(self) -> int | None:
         """The number of offsets to the last stable offset."""
         return self._to(self.last_stable_offset)
+
+    @property
+    def holder(self) -> BlockingTransaction | None:
+        """Deprecated name of `blocking_transaction`."""
+        warn_renamed("PartitionLag.holder", "blocking_transaction")
+        return self.blocking_transaction
+
+    @property
+    def holder_unknown(self) -> str | None:
+        """Deprecated name of `blocking_transaction_error`."""
+        warn_renamed("PartitionLag.holder_unknown", "blocking_transaction_error")
+        return self.blocking_transaction_error
 
     def _to(self, end: int) -> int | None:
         begin = self.committed if self.position is None else self.position
@@ -137,8 +150,10 @@ def partition_lags(
     held = [item for item, one in outcome.results.items() if one.last_stable_offset < one.log_end_offset]
     if held:
         for item, (opened, unknown) in (yield from open_transactions_of(context, held, deadline)).items():
-            holder = opened[0] if opened else None
-            outcome.results[item] = replace(outcome.results[item], holder=holder, holder_unknown=unknown)
+            first = opened[0] if opened else None
+            outcome.results[item] = replace(
+                outcome.results[item], blocking_transaction=first, blocking_transaction_error=unknown
+            )
     return outcome
 
 

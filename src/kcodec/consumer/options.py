@@ -16,6 +16,7 @@ from kcodec.consumer.assignors import make_assignors
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.options import OptionSet, option, settings_of
+from kcodec.quantities import number_text
 
 if TYPE_CHECKING:
     from kcodec.consumer.assignors import Assignor
@@ -124,13 +125,14 @@ class ConsumerConfig(OptionSet):
         for name in ("group_id", "group_instance_id"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):
-                raise ValueError(f"{name} must be a non-empty string, got {value!r}")
+                raise ValueError(f"{name} must be a non-empty string, not {value!r}")
         if self.group_instance_id is not None and self.group_id is None:
             raise ValueError("group_instance_id requires group_id, which is not set")
         if self.group_protocol == "classic" and self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ValueError(
-                f"heartbeat_interval_ms ({self.heartbeat_interval_ms:g}) must be less than session_timeout_ms"
-                f" ({self.session_timeout_ms:g}); a third of it is recommended"
+                f"heartbeat_interval_ms ({number_text(self.heartbeat_interval_ms)}) must be less than "
+                "session_timeout_ms"
+                f" ({number_text(self.session_timeout_ms)}); a third of it is recommended"
             )
         self._check_protocol()
         isolation_of(self.isolation_level)
@@ -266,12 +268,14 @@ def checked_subscription(
     topics: str | Iterable[str] | None, pattern: str | re.Pattern[str] | None
 ) -> tuple[list[str], str | None]:
     """Return the names, or the pattern. Raise TypeError, ValueError."""
-    if (topics is None) == (pattern is None):
-        raise ValueError("pass either topics= or pattern=")
+    if topics is None and pattern is None:
+        raise ValueError("neither topics= nor pattern= is given; pass one of them")
+    if topics is not None and pattern is not None:
+        raise ValueError("topics= and pattern= are both given; pass one of them")
     if pattern is not None:
         text = pattern if isinstance(pattern, str) else pattern.pattern
         if not text:
-            raise ValueError("pattern is empty")
+            raise ValueError("pattern is empty: expected a regular expression that matches whole topic names")
         return [], text
     names = names_of(() if topics is None else topics, "topics")
     for name in names:

@@ -27,6 +27,7 @@ from kcodec.consumer.positions import Positions
 from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, error_code
+from kcodec.quantities import count_text
 
 log = logging.getLogger("kcodec.consumer")
 #: A problem is logged when it has lasted for this time; with LOOK_SECONDS added, the first warning comes within five
@@ -216,7 +217,10 @@ class WaitingReport:
         there = self._cluster.topics[state.topic_partition.topic].partitions
         if state.topic_partition.partition in there:
             return None
-        hint = f"; last cause: UNKNOWN_TOPIC_OR_PARTITION, the topic has {len(there)} partitions, numbered from 0"
+        hint = (
+            f"; last cause: UNKNOWN_TOPIC_OR_PARTITION, the topic has {count_text(len(there), 'partition')}, "
+            "numbered from 0"
+        )
         return _Found("cannot be read, as the partition has not existed", hint)
 
     def _without_leader(self, state: PartitionState) -> _Found | None:

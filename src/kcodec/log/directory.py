@@ -107,7 +107,10 @@ class LogDirectory(Mapping[str, Log]):
         found = self._named(name)
         if found is None:
             others = [other.kind for other in self.others if other.name == name]
-            raise KeyError(f"{self.path} has no partition {name!r}" + (f", only a {others[0]}" if others else ""))
+            raise KeyError(
+                f"{self.path} has no partition {name!r}"
+                + (f": its directory of this name is of another kind ({others[0]})" if others else "")
+            )
         return open_partition(
             self.storage.join(self.path, self._partitions[found]),
             filesystem=self.storage,
@@ -326,8 +329,9 @@ def open_log_directory(
     marks = {META_PROPERTIES, *OFFSET_CHECKPOINTS}
     if not any(_partition_of(one) or (one.name in marks and not one.is_directory) for one in entries):
         raise FileNotFoundError(
-            f"{place}: the directory has no segment (20 digits and .log), as a partition directory has, and no "
-            f"{META_PROPERTIES}, checkpoint or directory named topic-partition, as a log directory has"
+            f"{place}: neither a partition directory, which has segments (20 digits and .log), nor a log "
+            "directory, which "
+            f"has {META_PROPERTIES}, checkpoints or directories named like orders-0"
         )
     return LogDirectory(place, storage, entries, check_crcs=checks_crcs(check_crcs, verify_crc), limits=limits)
 

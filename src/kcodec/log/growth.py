@@ -239,14 +239,14 @@ class GrowingLog:
     def _truncated(self, end: int, next_offset: int | None = None) -> DecodeError:
         path, position = self._segment.path, self._position
         told = f"the log was truncated while it was followed: batches up to offset {self.next_offset} were read"
-        remedy = "what was read may not be what is there now; open the log again"
+        remedy = "records that were read may no longer be in the log; open it again"
         if next_offset is not None:
             return DecodeError(f"{told}, it ends at offset {next_offset} now: {remedy}", path=path)
         if end < position:
             reason = f"{told}, to byte {position}, and the file ends at byte {end} now: {remedy}"
             return TruncatedError(reason, needed=position, available=end, position=end, path=path)
         anchor = position if self._anchor is None else self._anchor[0]
-        return DecodeError(f"{told}, and another batch is here now: {remedy}", position=anchor, path=path)
+        return DecodeError(f"{told}, and another batch is at this position now: {remedy}", position=anchor, path=path)
 
     def _is_anchor_there(self, file: SegmentFile, end: int) -> bool:
         """Whether the file still holds what was walked of it."""
@@ -297,8 +297,9 @@ class GrowingLog:
             ahead, refused, is_more = ahead if error.position is None else error.position, error, False
         if probe.last_position >= self._position:
             batch = batch_at(file, probe.last_position, ahead, self._limits)
-            if batch is not None and computed_crc(file, batch) != batch.crc:
-                ahead, refused = batch.position, DecodeError("a wrong CRC", position=batch.position, path=file.path)
+            if batch is not None and (computed := computed_crc(file, batch)) != batch.crc:
+                reason = f"the stored CRC {batch.crc:#010x} does not match the CRC of the bytes, {computed:#010x}"
+                ahead, refused = batch.position, DecodeError(reason, position=batch.position, path=file.path)
                 is_more = False
         if ahead > self._position:
             self._walk(file, ahead)

@@ -26,6 +26,7 @@ from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.log.partition import Log
 from kcodec.log.segment import SEGMENT_NAME, Segment, is_last_segment, overlap, walk_headers
 from kcodec.log.storage import Entry, FileObject, Storage, storage_at
+from kcodec.quantities import count_text
 
 # What `path` may be: a path or address, or an object with seek and read, or with read_at(position, size).
 Source = str | os.PathLike[str] | Any
@@ -131,8 +132,8 @@ def _nothing_in(storage: Storage, directory: str) -> Exception:
     partitions = sorted(path for path in inside if has_segments(storage.list(path)))
     if partitions:
         return ValueError(
-            f"{directory} is a log directory of {len(partitions)} partitions: kcodec.open opens it, open_partition one "
-            f"of them, {partitions[0]} for example"
+            f"{directory} is a log directory of {count_text(len(partitions), 'partition')}: kcodec.open opens it, "
+            f"open_partition one of them, {partitions[0]} for example"
         )
     return FileNotFoundError(f"{directory}: the directory has no segment (20 digits and .log)")
 

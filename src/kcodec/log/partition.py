@@ -325,7 +325,7 @@ class Log:
         if follow:
             if threads > 1 or on_error != "raise" or self._given_high_watermark is not None:
                 raise ValueError(
-                    "follow=True needs threads=1, on_error='raise' and a log opened without high_watermark"
+                    "follow=True needs threads=1, on_error='raise' and a log that was opened without high_watermark"
                 )
             return RecordsStream(partial(self._follow, following), options)
         if (timeout, stop) != (None, None):

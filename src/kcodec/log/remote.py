@@ -155,7 +155,7 @@ class BlockFile(OpenFile):
             except TypeError:
                 raise TypeError(f"expected bytes, got {type(data).__name__}") from None
             if len(block) > size:
-                raise ValueError(f"expected at most {size} bytes, got {len(block)}")
+                raise ValueError(f"the filesystem returned {len(block)} bytes, expected at most {size}")
             return block
 
         return with_place(reading(self._path, size, position), read)

@@ -121,7 +121,10 @@ class _Loader:
         with SegmentFile(self.path, self.storage, fresh=True, likely_end=self.position + self.size) as file:
             data = bytes(file.read(self.position, self.size))
         if not data.startswith(self.header):
-            reason = "the file changed after its headers were read: another batch is here now"
+            reason = (
+                "the file changed after its headers were read: another batch is at this position now; open the "
+                "log again"
+            )
             raise DecodeError(reason, position=self.position, path=self.path)
         return data
 

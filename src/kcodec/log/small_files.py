@@ -35,7 +35,7 @@ def read_whole(path: str | os.PathLike[str], storage: Storage = LOCAL, limit: st
         size = file.size()
         if size > most:
             raise LimitExceededError(
-                f"the file has {size} bytes, expected at most {most}",
+                f"the file has {size} bytes, expected at most {most} ({limit})",
                 limit=limit,
                 value=most,
                 claimed=size,

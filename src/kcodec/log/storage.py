@@ -350,7 +350,7 @@ def _filler(file: Any) -> Callable[[memoryview, int], int]:
         file.seek(position)
         count = file.readinto(window)
         if not isinstance(count, int) or not 0 <= count <= len(window):
-            raise TypeError(f"readinto returned {count!r} for at most {len(window)} bytes")
+            raise TypeError(f"readinto() of the file returned {count!r}, expected at most {len(window)}")
         return count
 
     def fill(window: memoryview, position: int) -> int:
@@ -373,7 +373,7 @@ def copy_into(window: memoryview, data: Any) -> int:
     except TypeError:
         raise TypeError(f"expected bytes, got {type(data).__name__}") from None
     if len(flat) > len(window):
-        raise TypeError(f"{len(window)} bytes were requested and {len(flat)} returned")
+        raise TypeError(f"the file returned {len(flat)} bytes, expected at most {len(window)}")
     window[: len(flat)] = flat
     return len(flat)
 

@@ -282,7 +282,9 @@ class _Walk:
     ) -> int:
         """Note that what is at `position` cannot be read; return where to go on."""
         if self.error is None:
-            self.error = error or DecodeError("a batch is corrupt", position=position, path=walked.segment.path)
+            self.error = error or DecodeError(
+                "the bytes are not a valid batch", position=position, path=walked.segment.path
+            )
         found = positions.behind(position, end, self.above)
         walked.end = end if found is None else found.position
         first = 0 if self.next_offset is None else self.next_offset

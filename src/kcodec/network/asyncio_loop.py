@@ -12,6 +12,7 @@ from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
 from kcodec.network.connection import Connection
+from kcodec.quantities import seconds_text
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ class AsyncioLoop(IoLoop):
         except TimeoutError as error:
             if task.done:
                 raise
-            raise DeliveryTimeoutError(f"the call did not finish within {round(timeout or 0.0, 2):g} s") from error
+            raise DeliveryTimeoutError(f"the call did not finish within {seconds_text(timeout or 0.0)}") from error
         finally:
             self._running.discard(waiter)
             if not task.done:

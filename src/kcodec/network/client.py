@@ -73,7 +73,7 @@ class Client:
 
     def crash(self, error: BaseException) -> None:
         """Stop the client after a failure of its I/O loop."""
-        log.critical("the loop of this client failed: %s", error, exc_info=error)
+        log.critical("the I/O loop of this client failed: %s", error, exc_info=error)
         for callback in self.on_crash:
             callback(error)
 
@@ -99,7 +99,9 @@ class IoLoop:
                 f"this client belongs to process {self._process}; the forked process {os.getpid()} must create its own"
             )
         if self._error is not None:
-            raise TransportError(f"the loop of this client failed: {self._error}") from self._error
+            raise TransportError(
+                f"the I/O loop of this client failed: {self._error}; create another client"
+            ) from self._error
         if self._is_closing:
             raise TransportError("the client is closed")
 

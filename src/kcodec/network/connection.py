@@ -27,6 +27,7 @@ from kcodec.network.options import ClientConfig
 from kcodec.network.tls_layer import TlsLayer
 from kcodec.protocol.frame import FrameReader, correlation_id_of, decode_response, encode_request_parts
 from kcodec.protocol.versions import BrokerVersions
+from kcodec.quantities import seconds_text
 
 if TYPE_CHECKING:
     from kcodec.network.scheduler import Scheduler, Timer
@@ -227,7 +228,7 @@ class Connection:
         if not pending.is_sent:
             if pending in self._waiting:
                 self._waiting.remove(pending)
-            reason = f"{self.name}: {what} was not sent within {seconds:.1f} s"
+            reason = f"{self.name}: {what} was not sent within {seconds_text(seconds)}"
             cause = self.network.last_failure(self.node_id)
             if cause is not None:
                 reason += f"; the last connection failed: {str(cause).removeprefix(f'{self.name}: ')}"
@@ -235,7 +236,7 @@ class Connection:
         elif pending in self._in_flight:
             # Answers come in order: behind one that does not come, none will. A new connection begins afresh.
             self._in_flight.remove(pending)
-            reason = f"{self.name}: no response to {what} within {seconds:.1f} s"
+            reason = f"{self.name}: no response to {what} within {seconds_text(seconds)}"
             pending.finish(None, RequestTimedOutError(reason, possibly_sent=True))
             self.close(TransportError(f"{reason}; the connection was closed"))
 
@@ -475,7 +476,12 @@ class Connection:
         if self.is_closed:
             return
         if not self.load and now - self.last_used >= limit:
-            self.close(TransportError(f"{self.name}: idle for {limit:.0f} s"))
+            self.close(
+                TransportError(
+                    f"{self.name}: the connection was idle for connections_max_idle_ms ({seconds_text(limit)}), "
+                    "and was closed"
+                )
+            )
             return
         again = max(self.last_used, now if self.load else 0.0) + limit
         self.call_at(again, self._watch_idleness)

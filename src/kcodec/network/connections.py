@@ -16,6 +16,7 @@ from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import ANY_NODE, Address, Call, Clock, Done
 from kcodec.network.connection import Connection, ConnectionOwner, Trace, Transport
 from kcodec.network.options import ClientConfig
+from kcodec.quantities import seconds_text
 
 if TYPE_CHECKING:
     from kcodec.cluster.values import Broker
@@ -151,7 +152,7 @@ class Network(ConnectionOwner):
 
         def late() -> None:
             if not connection.is_ready:
-                connection.close(TransportError(f"{connection.name}: not connected within {seconds:g} s"))
+                connection.close(TransportError(f"{connection.name}: not connected within {seconds_text(seconds)}"))
 
         connection.call_at(self.clock() + seconds, late)
         self.opener.open(connection.address, connection)
@@ -162,7 +163,9 @@ class Network(ConnectionOwner):
         if connection.load:
             self._retired.append(connection)
         else:
-            connection.close(TransportError(f"{connection.name}: the broker moved to another address"))
+            connection.close(
+                TransportError(f"{connection.name}: the connection was closed, as the broker has another address now")
+            )
 
     def connection_ready(self, connection: Connection) -> None:
         """Negotiation is over."""

@@ -33,6 +33,7 @@ from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
 from kcodec.network.connection import Connection
+from kcodec.quantities import seconds_text
 
 T = TypeVar("T")
 log = logging.getLogger("kcodec.client")
@@ -104,7 +105,7 @@ class ThreadLoop(IoLoop):
             if waiter.done():
                 raise
             self.post(give_up)
-            raise DeliveryTimeoutError(f"the call did not finish within {round(timeout or 0.0, 2):g} s") from error
+            raise DeliveryTimeoutError(f"the call did not finish within {seconds_text(timeout or 0.0)}") from error
         except (KeyboardInterrupt, SystemExit):
             self.post(give_up)
             raise

@@ -32,6 +32,7 @@ from kcodec.producer.options import ProducerSettings
 from kcodec.producer.produce_responses import ProduceResponses
 from kcodec.producer.reports import waiting_text
 from kcodec.producer.sender import Sender
+from kcodec.quantities import count_text, seconds_text
 
 
 class ProducerCore:
@@ -208,7 +209,7 @@ class ProducerCore:
         count = len(self.accumulator.unfinished)
         why = self.why_full()
         return DeliveryTimeoutError(
-            f"flush: {count} batches are not finished after {round(timeout or 0.0, 2):g} s"
+            f"flush: {count_text(count, 'batch', 'batches')} not acknowledged within {seconds_text(timeout or 0.0)}"
             + (f": {why}" if why else ""),
             remedy=None if self.id_manager.transactional_id is None else "abort",
         )
@@ -227,7 +228,7 @@ class ProducerCore:
             yield from self.id_manager.close_flow(timeout)
             yield from self.flush(None if deadline is None else max(deadline - self.clock(), 0.0))
         except DeliveryTimeoutError:
-            text = f"the producer was closed: the record was not acknowledged within {round(timeout or 0.0, 2):g} s"
+            text = f"the producer was closed: the record was not acknowledged within {seconds_text(timeout or 0.0)}"
             self.sender.fail_all(lambda batch: self._closed_early(DeliveryTimeoutError, text, batch))
         self.sender.stop()
 
@@ -255,7 +256,7 @@ class ProducerCore:
         if isinstance(error, CancelledFlow):
             reason = TransportError("the producer was closed")
         elif not isinstance(error, KcodecError):
-            reason = TransportError(f"the loop of this producer failed: {error!r}")
+            reason = TransportError(f"the I/O loop of this producer failed: {error!r}; create another producer")
             reason.__cause__ = error
         with self.lock:
             if not self.is_closed:

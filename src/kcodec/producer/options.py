@@ -12,6 +12,7 @@ from kcodec.errors import BufferFullError
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.network.preload import load_codec
 from kcodec.options import OptionSet, option, settings_of
+from kcodec.quantities import number_text
 
 Serializer = Callable[[Any], "bytes | None"]
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
@@ -73,7 +74,7 @@ class ProducerConfig(OptionSet):
         if self.acks not in _ACKS:
             raise ValueError(f'acks must be 0, 1 or "all", not {self.acks!r}')
         if self.transactional_id is not None and not (isinstance(self.transactional_id, str) and self.transactional_id):
-            raise ValueError(f"transactional_id must be a non-empty string, got {self.transactional_id!r}")
+            raise ValueError(f"transactional_id must be a non-empty string, not {self.transactional_id!r}")
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ValueError(
                 "a transactional producer needs idempotence: remove enable_idempotence=False or transactional_id"
@@ -119,8 +120,9 @@ class ProducerConfig(OptionSet):
             delivery_timeout_ms = max(DEFAULT_DELIVERY_TIMEOUT_MS, least)
         if delivery_timeout_ms < least:
             raise ValueError(
-                f"delivery_timeout_ms {delivery_timeout_ms:g} must be at least linger_ms + request_timeout_ms"
-                f" ({least:g})"
+                f"delivery_timeout_ms ({number_text(delivery_timeout_ms)}) must be at least linger_ms + "
+                "request_timeout_ms"
+                f" ({number_text(least)})"
             )
         return settings_of(
             ProducerSettings,
@@ -170,7 +172,9 @@ def take_options(given: Mapping[str, Any]) -> tuple[ProducerConfig, ClientConfig
 
 def buffer_full(options: ProducerConfig, why: str | None) -> BufferFullError:
     """Return the error of a send that got no buffer space in time. why: the cause, if known."""
-    text = f"buffer_memory ({options.buffer_memory} bytes) was full for max_block_ms ({options.max_block_ms:g})"
+    text = (
+        f"buffer_memory ({options.buffer_memory} bytes) was full for max_block_ms ({number_text(options.max_block_ms)})"
+    )
     if why:
         return BufferFullError(f"{text} because records are not acknowledged: {why}")
     advice = "records are sent faster than brokers acknowledge them; send more slowly, or increase one of the two"

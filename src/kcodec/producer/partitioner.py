@@ -97,8 +97,10 @@ class TopicBuffer:
         count = len(self.queues)
         if 0 <= partition < count:
             return self.queues[partition]
-        reason = f"topic {self.topic!r} has {count} partitions: partition must be an int from 0 to {count - 1}"
-        raise EncodeError(f"{reason}, not {partition!r}", field="partition", value=partition)
+        reason = f"topic {self.topic!r}: partition must be between 0 and {count - 1}"
+        raise EncodeError(
+            f"{reason}, not {partition!r}; omit it to let the key decide", field="partition", value=partition
+        )
 
     def batch_closed(self, queue: PartitionQueue, produced: int) -> None:
         """Note that a batch of this size accepts no more records; choose another sticky partition if it is time."""

@@ -30,6 +30,7 @@ from kcodec.producer.delivery import call_all
 from kcodec.producer.identity import IDENTITY_ERRORS, BatchDisposition, ProducerIdManager
 from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
+from kcodec.quantities import seconds_text
 
 if TYPE_CHECKING:
     from kcodec.flow import Clock, Reply
@@ -116,7 +117,7 @@ class ProduceResponses:
             result = results.get((queue.topic_id if by_id else batch.topic, batch.partition))
             if result is None:
                 error = TransportError(
-                    f"the Produce response of broker {node} lacks {queue.partition}", possibly_sent=True
+                    f"the Produce response of broker {node} has no result for {queue.partition}", possibly_sent=True
                 )
                 self._without_result(queue, batch, error)
             elif result.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
@@ -312,11 +313,14 @@ class ProduceResponses:
         """End a batch at its deadline. The outcome of a request under way is then no longer reported."""
         settings, topic = self.settings, batch.topic
         if queue is None:
-            reason = f"topic {topic!r}: no metadata within max_block_ms ({settings.max_block:g} s)"
+            reason = f"topic {topic!r}: no metadata within max_block_ms ({seconds_text(settings.max_block)})"
             why = self.cluster.why_missing(topic)
             reason += f": {why}" if why else ""
         else:
-            reason = f"{queue.partition}: not acknowledged within delivery_timeout_ms ({settings.delivery_timeout:g} s)"
+            reason = (
+                f"{queue.partition}: not acknowledged within delivery_timeout_ms "
+                f"({seconds_text(settings.delivery_timeout)})"
+            )
         if batch.last_error is not None:
             reason += f"; the last of {batch.attempts} attempts: {batch.last_error}"
         elif queue is not None and batch.attempts == 0:

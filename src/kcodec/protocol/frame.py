@@ -67,7 +67,9 @@ def correlation_id_of(frame: bytes | memoryview) -> int:
     """Return the correlation id of a response frame without its length. Raises TruncatedError."""
     if len(frame) < 4:
         raise TruncatedError(
-            f"a response of {len(frame)} bytes is too short for a correlation id of 4", needed=4, available=len(frame)
+            f"a response of {len(frame)} bytes is too short for a correlation id of 4 bytes",
+            needed=4,
+            available=len(frame),
         )
     return int.from_bytes(frame[:4], "big", signed=True)
 

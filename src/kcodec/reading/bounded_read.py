@@ -46,6 +46,7 @@ from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 from kcodec.protocol.frame import RESPONSE_LIMIT
 from kcodec.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kcodec.quantities import seconds_text
 
 log = logging.getLogger("kcodec.reading")
 OnMissing = Literal["raise", "skip"]
@@ -439,8 +440,8 @@ class BoundedRead:
         start = min(max(position, first), end)
         if first <= position and end <= last:
             return
-        missing = f"the log contains [{first}, {last}), so that "
-        missing += f"offset {position} is not in it" if not first <= position <= last else f"it ends before {end}"
+        lacking = f"offset {position} is" if not first <= position <= last else f"offsets up to {end} are"
+        missing = f"{lacking} not in the log, which has offsets {first} to {last} (exclusive)"
         if self.on_missing == "raise":
             raise OffsetOutOfRangeError(
                 f"range {partition.range}: {missing}: records were deleted (retention, DeleteRecords) or the log was "
@@ -523,7 +524,7 @@ class BoundedRead:
             why = f"; last error: {partition.last_error}" if partition.last_error is not None else ""
             raise DeliveryTimeoutError(
                 f"{partition.topic_partition}: offset {partition.fetch_offset} (reading up to {partition.end}) could "
-                f"not be read within {self.settings.default_api_timeout:g} s{why}"
+                f"not be read within {seconds_text(self.settings.default_api_timeout)}{why}"
             )
         pause = min(self.settings.retry_backoff(partition.attempt, self.cluster.random.random()), LONGEST_PAUSE_SECONDS)
         partition.attempt += 1

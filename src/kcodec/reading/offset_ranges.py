@@ -14,6 +14,7 @@ from kcodec.errors import BrokerError
 from kcodec.flow import Flow, sleep
 from kcodec.offsets import OffsetRange
 from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.quantities import count_text
 from kcodec.reading.bounded_read import GONE, TOPIC_PATIENCE_SECONDS, BoundedRead, OnMissing
 
 ON_MISSING: tuple[OnMissing, ...] = ("raise", "skip")
@@ -59,7 +60,7 @@ def _missing(cluster: Cluster, each: OffsetRange) -> BrokerError | None:
         doing = f"topic {each.topic!r} was deleted and created again: its id is {found.topic_id}, not {each.topic_id}"
         return broker_error(ErrorCode.INCONSISTENT_TOPIC_ID, doing, resource=each.topic, remedy="stop")
     if each.partition not in found.partitions:
-        doing = f"topic {each.topic!r} has {len(found.partitions)} partitions, numbered from 0"
+        doing = f"topic {each.topic!r} has {count_text(len(found.partitions), 'partition')}, numbered from 0"
         return broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, doing, resource=each.topic_partition, remedy="stop")
     return None
 

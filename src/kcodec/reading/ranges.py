@@ -21,6 +21,7 @@ from kcodec.errors import OffsetOutOfRangeError
 from kcodec.flow import Flow
 from kcodec.offsets import Timestamp, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.quantities import count_text
 from kcodec.reading.predicate import ALL, HIGHEST, Bounds
 
 RangeBound: TypeAlias = "str | int | Timestamp | datetime.datetime"
@@ -78,7 +79,7 @@ class TopicRange:
         found: dict[int | None, str | int | Timestamp] = {None: otherwise}
         for number, bound in given.items():
             if isinstance(number, bool) or not isinstance(number, int):
-                raise TypeError(f"{name}: {number!r} is not a partition number")
+                raise TypeError(f"{name}: expected a partition number, an int of 0 or more, got {number!r}")
             if self.partitions is not None and number not in self.partitions:
                 raise ValueError(f"{name} names partition {number}, which is not in partitions={self.partitions}")
             found[number] = bound_of(bound, f"{name}[{number}]")
@@ -125,7 +126,8 @@ class TopicRange:
         if (start < first and start < end) or start > last:
             partition = TopicPartition(self.topic, number)
             raise OffsetOutOfRangeError(
-                f"{partition}: start offset {start} is not in the log [{first}, {last}){_as_time(start)}",
+                f"{partition}: start offset {start}{_as_time(start)} is not in the log, which has offsets {first} "
+                f"to {last} (exclusive)",
                 partition=partition,
                 position=start,
                 log_start_offset=first,
@@ -138,7 +140,10 @@ class TopicRange:
         numbers = known if self.partitions is None else self.partitions
         for number in [*numbers, *(one for one in [*self._start, *self._end] if one is not None)]:
             if number not in known:
-                doing = f"topic {self.topic!r} has {len(known)} partitions, numbered from 0, and no partition {number}"
+                doing = (
+                    f"topic {self.topic!r} has {count_text(len(known), 'partition')}, numbered from 0, and no "
+                    f"partition {number}"
+                )
                 raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, doing, remedy="stop")
         return numbers
 

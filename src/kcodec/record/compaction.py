@@ -153,7 +153,7 @@ def _rewritten(batch: RecordBatch, records: Sequence[Record], delete_horizon_ms:
 def _emptied(batch: RecordBatch) -> bytes:
     """DefaultRecordBatch.writeEmptyHeader: whatever the fields hold stays, but for base_timestamp."""
     if batch.magic != 2:
-        reason = f"a batch of magic {batch.magic} cannot be kept empty, as it has no sequence numbers"
+        reason = f"batch_retention RETAIN_EMPTY needs a batch of magic 2, not {batch.magic}"
         raise EncodeError(reason, field="batch_retention", value=BatchRetention.RETAIN_EMPTY)
     attributes = _LOG_APPEND_TIME if batch.timestamp_type == TimestampType.LOG_APPEND_TIME else 0
     attributes |= (_TRANSACTIONAL if batch.is_transactional else 0) | (_CONTROL if batch.is_control_batch else 0)

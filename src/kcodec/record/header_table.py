@@ -60,7 +60,9 @@ INT64_MAX = (1 << 63) - 1
 def _row(batch: RecordBatch) -> tuple[Any, ...]:
     if batch.next_offset > INT64_MAX:
         raise DecodeError(
-            f"next_offset {batch.next_offset} is beyond int64", position=batch.position, base_offset=batch.base_offset
+            f"next_offset {batch.next_offset} exceeds {INT64_MAX}, the highest of 64 bits",
+            position=batch.position,
+            base_offset=batch.base_offset,
         )
     values = {name: getattr(batch, name) for name in FIELDS}
     if batch.records_count is None:

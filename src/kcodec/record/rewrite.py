@@ -74,7 +74,7 @@ def _batch_at(buffer: Buffer, position: int) -> memoryview:
             raise DecodeError(reason, position=position)
     needed = _LOG_OVERHEAD + max(length, _LEAST_LENGTH)
     if available < needed:
-        reason = f"{needed} bytes are needed, but {available} are available"
+        reason = f"the batch has {needed} bytes, but the buffer has {available} from position {position} on"
         raise TruncatedError(reason, needed=needed, available=available, position=position)
     return view[position : position + needed]
 

@@ -170,7 +170,10 @@ def _checked(given: Any) -> AwsCredentials:
         or not isinstance(secret, str | Secret)
         or not isinstance(token, str | Secret | None)
     ):
-        raise AuthenticationError("sasl_aws_credentials_provider returned credentials that are not all str")
+        types = ", ".join(type(part).__name__ for part in given)
+        raise AuthenticationError(
+            f"sasl_aws_credentials_provider returned values of the types ({types}); expected (str, str[, str])"
+        )
     return AwsCredentials(key_id, _secret(secret), None if token is None else _secret(token))
 
 
@@ -196,7 +199,10 @@ def _from_botocore() -> AwsCredentials:
         credentials = get_session().get_credentials()
         frozen = None if credentials is None else credentials.get_frozen_credentials()
     except BotoCoreError as error:
-        raise AuthenticationError(f"botocore found no AWS credentials: {type(error).__name__}") from error
+        raise AuthenticationError(
+            f"botocore found no AWS credentials ({type(error).__name__}); check the AWS profile, or set "
+            "sasl_aws_credentials_provider"
+        ) from error
     if frozen is None or not frozen.access_key or not frozen.secret_key:
         raise AuthenticationError(_MISSING)
     return AwsCredentials(frozen.access_key, Secret(frozen.secret_key), Secret(frozen.token) if frozen.token else None)

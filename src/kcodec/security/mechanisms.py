@@ -164,7 +164,7 @@ def _token_source(options: Mapping[str, object]) -> TokenSource:
     if (provider is None) == (url is None):
         raise ValueError(
             "OAUTHBEARER requires either sasl_oauth_token_provider, or sasl_oauthbearer_token_endpoint_url with"
-            f" sasl_oauthbearer_client_id and _client_secret; {'both are' if url else 'neither is'} set"
+            f" sasl_oauthbearer_client_id and sasl_oauthbearer_client_secret; {'both are' if url else 'neither is'} set"
         )
     if provider is not None:
         others = sorted(name for name in OAUTHBEARER_OPTIONS if options.get(name) is not None)

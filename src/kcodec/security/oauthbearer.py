@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import Clock, Flow, Signal, blocking, sleep, spawn, wait
+from kcodec.quantities import seconds_text
 from kcodec.security.sasl import Exchange, ExchangeRefused, json_object
 from kcodec.security.secret import Secret
 
@@ -247,7 +248,7 @@ class TokenSource:
         if isinstance(self._failure, AuthenticationError):
             raise AuthenticationError(self._failure.reason) from self._failure
         last = f"; last: {self._failure}" if self._failure else ""
-        raise TransportError(f"no token from {self.name} within {round(timeout, 2):g} s{last}") from self._failure
+        raise TransportError(f"no token from {self.name} within {seconds_text(timeout)}{last}") from self._failure
 
     def reject(self, token: Secret) -> None:
         """Drop a token that a broker rejected, so that the next login fetches another."""

@@ -139,7 +139,9 @@ class ClientCredentials:
             raise AuthenticationError(
                 f"{text}; redirects are not followed: set the target as sasl_oauthbearer_token_endpoint_url"
             )
-        raise AuthenticationError(f"{text}; check sasl_oauthbearer_client_id, _client_secret and _scope")
+        raise AuthenticationError(
+            f"{text}; check sasl_oauthbearer_client_id, sasl_oauthbearer_client_secret and sasl_oauthbearer_scope"
+        )
 
     def _unreachable(self, error: object) -> NoReturn:
         if isinstance(error, ssl.SSLCertVerificationError):

@@ -80,7 +80,7 @@ def _describe(
             reply = yield from call(node, request, timeout=max(min(left, cluster.times.request), 0.0), lowest=1)
             results = reply.message.results
             if not results:
-                raise DecodeError(f"{doing}: the response does not contain it")
+                raise DecodeError(f"{doing}: the response has no result for {name!r}")
             if code := results[0].error_code:
                 raise broker_error(code, doing, resource=name, message=results[0].error_message)
             return {one.name.removeprefix(prefix): one.value for one in results[0].configs}

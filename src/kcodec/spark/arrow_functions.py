@@ -55,11 +55,11 @@ def decode_in_arrow(
         raise ValueError("column and paths exclude each other: bytes come from cells or from files")
     columns = _columns(decode_options)
     if paths is not None:
-        _check(decode_options, BOTH_OPTIONS, "files")
+        _check(decode_options, BOTH_OPTIONS, "decoding files")
         reading = ranges.RangeOptions(columns, **decode_options)
         read = _reader_of_files(df, paths, reading, topic, partition)
         return df.select(paths).mapInArrow(for_workers(read), ddl(columns))
-    _check(decode_options, BYTES_OPTIONS, "record sets")
+    _check(decode_options, BYTES_OPTIONS, "decoding record sets")
 
     def decode_cells(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -88,10 +88,10 @@ def decode_partition(
     where an RDD is what you need.
     """
     columns = _columns(decode_options)
-    _check(decode_options, BYTES_OPTIONS, "record sets")
+    _check(decode_options, BYTES_OPTIONS, "decoding record sets")
     for item in iterator:
         if isinstance(item, (str, os.PathLike)):
-            _check(decode_options, BOTH_OPTIONS, "files")
+            _check(decode_options, BOTH_OPTIONS, "decoding files")
             reading = ranges.RangeOptions(columns, **decode_options)
             batches = ranges.read_alone(os.fspath(item), reading, topic, partition)
         else:
@@ -110,7 +110,7 @@ def _columns(decode_options: dict[str, Any]) -> tuple[SparkColumn, ...]:
     if names is None:
         return default_columns(headers, batch_meta)
     if headers or batch_meta:
-        raise ValueError("columns names every column: include_headers and include_batch_meta are for the default ones")
+        raise ValueError("columns excludes include_headers and include_batch_meta: add their columns to columns")
     if isinstance(names, str):
         raise TypeError(f"columns must be a sequence of names, not the string {names!r}")
     return columns_named(names)
@@ -120,9 +120,11 @@ def _check(decode_options: dict[str, Any], known: Sequence[str], what: str) -> N
     """ValueError for an option that is not `known`."""
     for name in decode_options:
         if name == "binary_type":
-            raise ValueError("binary_type must stay 'binary': Spark takes no other")
+            raise ValueError(
+                f"binary_type must be 'binary', the only one that Spark reads, not {decode_options[name]!r}"
+            )
         if name not in known:
-            raise ValueError(f"{name!r} is no option for {what}{suggestion(name, [*known, *SHAPE_OPTIONS])}")
+            raise ValueError(f"{what} has no option {name!r}{suggestion(name, [*known, *SHAPE_OPTIONS])}")
 
 
 def _of_bytes(

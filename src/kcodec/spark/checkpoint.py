@@ -59,7 +59,10 @@ def _sources(lines: list[str], place: str) -> dict[str, str]:
 
 def _check_version(lines: list[str], place: str, known: Iterable[str]) -> None:
     if not lines or lines[0] not in known:
-        raise ValueError(f"{place}: expected version {' or '.join(known)} in its first line, found {lines[:1]}")
+        raise ValueError(
+            f"{place}: expected version {' or '.join(known)} in its first line, found "
+            f"{repr(lines[0]) if lines else 'an empty file'}"
+        )
 
 
 def _name_of(sources: Mapping[str, str], source: int | str | None, path: str) -> str:

@@ -74,7 +74,7 @@ def columns_named(names: Iterable[str]) -> tuple[SparkColumn, ...]:
             raise ValueError(f"column {column.name!r} is requested twice")
         found.append(column)
     if not found:
-        raise ValueError("columns is empty")
+        raise ValueError("columns is empty: name at least one column")
     return tuple(found)
 
 

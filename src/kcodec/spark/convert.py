@@ -113,7 +113,11 @@ def _microseconds(timestamps: pa.Array, offsets: pa.Array) -> pa.Array:
         milliseconds = timestamps.cast(pa.int64()).to_numpy()
         largest = np.iinfo(np.int64).max // 1000
         at = int(np.flatnonzero((milliseconds > largest) | (milliseconds < -largest))[0])
-        reason = f"timestamp {milliseconds[at]} of the record at offset {offsets[at]} does not fit Spark's microseconds"
+        reason = (
+            f"timestamp {milliseconds[at]} ms of the record at offset {offsets[at]} does not fit into Spark's "
+            "microseconds; "
+            "leave out the column timestamp"
+        )
         raise DecodeError(reason) from None
 
 

@@ -59,8 +59,8 @@ class FileStreamOptions:
         files = parse_options({name: value for name, value in given.items() if name.lower() not in PLANNING})
         if files.on_error == "skip":
             raise ValueError(
-                "option 'mode' is 'permissive': a stream over files stops at corruption; what is behind it can be "
-                'read with spark.read.format("kcodec") and mode=permissive'
+                "option 'mode' is 'permissive': a stream over files stops at corruption; read the records after it "
+                'with spark.read.format("kcodec") and mode=permissive'
             )
         text = planning.get("failOnDataLoss", "true").lower()
         if text not in ("true", "false"):

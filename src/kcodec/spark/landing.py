@@ -227,7 +227,7 @@ def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
     rows = spark.range(0, count, 1, count).mapInArrow(for_workers(run), task.SCHEMA).collect()
     results = {row.task: json.loads(row.result) for row in rows}
     if len(rows) != count or len(results) != count:
-        raise LandingError(f"{count} tasks returned {len(rows)} results; expected one of each")
+        raise LandingError(f"{count} tasks returned {len(rows)} results; expected one result from each task")
     return [results[number] for number in range(count)]
 
 

@@ -175,7 +175,9 @@ class Manifest:
                 **{name: value[name] for name in ("number", "run", "committed", "schema", *COUNTS)},
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise LandingError(f"{path} is not a manifest of a landing: {type(error).__name__}: {error}") from None
+            raise LandingError(
+                f"{path} is not a valid manifest of a landing ({type(error).__name__}: {error})"
+            ) from None
 
 
 class LandingFolder:
@@ -333,8 +335,8 @@ class LandingFolder:
 
     def _conflict(self, number: int) -> LandingError:
         return LandingError(
-            f"{self.path}: another run has committed landing {number} meanwhile, so that this one is discarded; "
-            "a folder takes one run of land() at a time"
+            f"{self.path}: another run has committed landing {number} in the meantime, so this run was discarded; "
+            "run one land() at a time in a folder"
         )
 
     def _exists(self, path: str) -> bool:

@@ -200,14 +200,14 @@ def _list(value: Any) -> list[Any]:
 
 def _partition(text: str) -> int:
     if not WHOLE_NUMBER.fullmatch(text) or not 0 <= int(text) <= HIGHEST_PARTITION:
-        raise ValueError(f"{text!r} is not a partition")
+        raise ValueError(f"{text!r} is not a partition number")
     return int(text)
 
 
 def _whole(value: Any, highest: int) -> int:
     number = int(value) if isinstance(value, float) and value.is_integer() else value
     if not isinstance(number, int) or isinstance(number, bool) or not -highest - 1 <= number <= highest:
-        raise ValueError(f"{value!r} is not a whole number of its range")
+        raise ValueError(f"{value!r} is not a whole number from {-highest - 1} to {highest}")
     return number
 
 

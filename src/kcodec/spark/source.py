@@ -111,8 +111,9 @@ def reads_topics(given: Mapping[str, str]) -> bool:
     of_files = [name for name in ("path", "paths") if name in folded]
     if of_topics and of_files:
         raise ValueError(
-            f"option {of_topics[0]!r} names a cluster, and a path is given as well: load() takes no path where topics "
-            "are read from brokers, and files are read without any option of a cluster"
+            f"option {of_topics[0]!r} is for reading topics from brokers, and a path is given as well: leave out "
+            "the path to "
+            "read topics, or the option to read files"
         )
     if not of_topics and not of_files:
         raise ValueError(

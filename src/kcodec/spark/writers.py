@@ -55,9 +55,8 @@ SECURITY = ("ssl_", "sasl_", "security_", "kcodec.")
 MOST_IDLE = 4
 
 EXACTLY_ONCE = (
-    "option 'delivery' is 'exactly_once', and format(\"kcodec\") writes at least once: Spark does not tell a Python "
-    "sink which task has which partition of Kafka, hides new attempts of a stage from it, and ends the query with each "
-    "lost worker; call kcodec.spark.exactly_once instead"
+    "option 'delivery' is 'exactly_once': expected at_least_once, as Spark hides repeated stages from a Python sink; "
+    "call kcodec.spark.exactly_once instead"
 )
 NO_OVERWRITE = 'mode("overwrite") is not possible: the records of a topic cannot be replaced; use mode("append")'
 NO_STREAM_WRITE = (
@@ -95,7 +94,7 @@ class WriteOptions:
         if delivery != "at_least_once":
             raise ValueError(f"option 'delivery' is {delivery!r}: expected at_least_once")
         if "bootstrap_servers" not in producer:
-            raise ValueError("option 'kafka.bootstrap.servers' is missing")
+            raise ValueError("option 'kafka.bootstrap.servers' is missing: it names the brokers, as host:port")
         if str(producer.get("acks", "all")) not in ("all", "-1"):
             raise ValueError(
                 f"option 'kafka.acks' is {producer['acks']!r}: expected all, as rows that not all in-sync replicas "

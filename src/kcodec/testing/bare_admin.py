@@ -14,7 +14,7 @@ from typing import Any
 from kcodec.admin.security import AclBinding, acl_creation, acl_filter_fields
 from kcodec.errors import DecodeError
 from kcodec.protocol import messages
-from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.error_codes import ErrorCode, error_code
 from kcodec.protocol.frame import decode_response, encode_request
 from kcodec.testing.proxy.frames import read_frame
 
@@ -48,7 +48,7 @@ def _request(address: str, request: Any, version: int, timeout: float = TIMEOUT_
 
 def _check(what: str, code: int, text: str | None = None) -> None:
     if code:
-        raise BrokerRefused(f"{what}: {text or 'no reason given'} (error {code})", code)
+        raise BrokerRefused(f"{what}: {text or error_code(code).text} [{error_code(code).name}]", code)
 
 
 def metadata(address: str, topics: tuple[str, ...] = (), timeout: float = TIMEOUT_SECONDS) -> messages.MetadataResponse:

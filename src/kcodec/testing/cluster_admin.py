@@ -218,7 +218,10 @@ def _acl(
     }
     chosen = {kind: name for kind, name in named.items() if name is not None} or {ResourceType.CLUSTER: "kafka-cluster"}
     if len(chosen) > 1:
-        raise ValueError(f"expected one resource, got {', '.join(kind.name.lower() for kind in chosen)}")
+        raise ValueError(
+            "topic=, group= and transactional_id= exclude each other; got "
+            f"{', '.join(f'{kind.name.lower()}=' for kind in chosen)}"
+        )
     if operation not in OPERATIONS:
         raise ValueError(f"unknown operation {operation!r}; expected one of {', '.join(OPERATIONS)}")
     principal = user if user.startswith("User:") else f"User:{user}"

@@ -50,7 +50,9 @@ class TransactionHandle:
             raise ValueError(f"invalid transaction handle: {error}") from None
         names = {field.name for field in fields(cls)}
         if not isinstance(found, dict) or set(found) != names:
-            raise ValueError(f"invalid transaction handle: expected an object with {', '.join(sorted(names))}")
+            raise ValueError(
+                f"invalid transaction handle: expected a JSON object with the names {', '.join(sorted(names))}"
+            )
         return cls(**found)
 
 

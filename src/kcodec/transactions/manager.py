@@ -95,7 +95,7 @@ class TransactionManager(ProducerIdManager):
     ) -> None:
         super().__init__()
         if not isinstance(transactional_id, str) or not transactional_id:
-            raise ValueError("transactional_id must be a non-empty string")
+            raise ValueError(f"transactional_id must be a non-empty string, not {transactional_id!r}")
         self.cluster = cluster
         self.transactional_id = transactional_id
         self.transaction_timeout_ms = transaction_timeout_ms
@@ -168,7 +168,9 @@ class TransactionManager(ProducerIdManager):
     def now_open(self) -> ProducerTransaction:
         """The transaction of a state that has one."""
         if self.open is None:
-            raise TransactionStateError("no transaction has begun", state=self.state.name, event="SEND")
+            raise TransactionStateError(
+                "no transaction has begun: call begin_transaction() first", state=self.state.name, event="SEND"
+            )
         return self.open
 
     def note_sent(self, transaction: ProducerTransaction) -> None:
@@ -381,7 +383,7 @@ class TransactionManager(ProducerIdManager):
                     raise self.kept_error.with_traceback(None)
                 if left <= 0:
                     raise DeliveryTimeoutError(
-                        f"AddPartitionsToTxn of {self.transactional_id!r} got no response in time"
+                        f"AddPartitionsToTxn of {self.transactional_id!r}: no response before the timeout of the call"
                     )
                 yield from wait(self.changed, left)
         except GeneratorExit:
@@ -407,7 +409,9 @@ class TransactionManager(ProducerIdManager):
         """Return what other writers need for the open transaction. From now on it needs an EndTxn in any case."""
         if transaction is not self.open or self.state is not State.IN_TRANSACTION:
             self.call(Event.SEND)
-            raise TransactionStateError("this transaction has ended", state=self.state.name, event=Event.SEND.name)
+            raise TransactionStateError(
+                "this transaction has ended: begin the next one", state=self.state.name, event=Event.SEND.name
+            )
         self._check_shareable(transaction)
         return self._share(transaction)
 
@@ -553,7 +557,8 @@ class TransactionManager(ProducerIdManager):
                 left = deadline - self.cluster.clock()
                 if left <= 0:
                     raise DeliveryTimeoutError(
-                        f"a request of the transaction of {self.transactional_id!r} has received no response yet"
+                        f"a request of the transaction of {self.transactional_id!r} got no response before the "
+                        "timeout of the call"
                     )
                 yield from wait(self.changed, left)
         except DeliveryTimeoutError as error:

@@ -25,6 +25,7 @@ from kcodec.flow import Flow, Reply, call, sleep
 from kcodec.offsets import TopicPartition
 from kcodec.producer.identity import HIGHEST_VERSION
 from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.quantities import seconds_text
 from kcodec.transactions.errors import Failed, TransactionDisposition
 
 #: The coordinator moved, or is not ready.
@@ -142,7 +143,7 @@ class CoordinatorCall:
     def _late(self, why: str) -> DeliveryTimeoutError:
         seconds = max(self.deadline - self._started, 0.0)
         return DeliveryTimeoutError(
-            f"{self.doing}: not successful within {round(seconds, 2):g} s; {why}", possibly_sent=self.unconfirmed > 0
+            f"{self.doing}: not successful within {seconds_text(seconds)}; {why}", possibly_sent=self.unconfirmed > 0
         )
 
 

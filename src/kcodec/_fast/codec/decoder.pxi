@@ -45,11 +45,12 @@ cdef class Decoder:
         self.visibility.limit = INT64_MAX
         if _is_committed(isolation_level):
             if aborted_transactions is None:
-                raise ValueError("isolation_level='read_committed' of a Decoder needs aborted_transactions: "
-                                 "it does not read ahead")
+                raise ValueError("isolation_level='read_committed' of a Decoder needs aborted_transactions=, "
+                                 "as a Decoder does not read ahead to the markers")
             self.aborted = _as_aborted(aborted_transactions)
             if self.aborted.index.open_ended_count:
-                raise ValueError("aborted_transactions of a Decoder need their last_offset: it does not read ahead")
+                raise ValueError("aborted_transactions: each needs a last_offset, as a Decoder does not read ahead "
+                                 "to the markers")
             self.visibility.isolation = READ_COMMITTED_BY_LIST
             self.visibility.aborted = &self.aborted.index
             self.visibility.limit = _offset_or(last_stable_offset, INT64_MAX, "last_stable_offset")

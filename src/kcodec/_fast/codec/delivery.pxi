@@ -169,7 +169,7 @@ cdef class AsyncRecordIterator:
             # The request swallowed the error, and has a response: its records stay for the next await.
             self.waiting = None
             self.delivery = ended.value
-            raise RuntimeError("the request for records ignored an exception") from None
+            raise RuntimeError("the awaited request for records ignored an exception that was thrown into it") from None
         except BaseException:
             self.waiting = None
             raise

@@ -29,7 +29,7 @@ _TEXTS = {
     FAULT_WRAPPER_EMPTY: "a compressed message contains no whole message in its {found} decompressed bytes",
     FAULT_WRAPPER_OFFSET: "{field} {found} of a compressed message is below {expected}, the relative offset of the "
                           "last message inside, and is not 0",
-    FAULT_CONTROL_KEY_SHORT: "{field} has {found} bytes (-1: null), expected at least {expected}",
+    FAULT_CONTROL_KEY_SHORT: "{field}: {size}, expected at least {expected} bytes",
     FAULT_CONTROL_KEY_VERSION: "{field} {found} is negative",
     FAULT_TIMESTAMP_OVERFLOW: "timestamp {found} ms at offset {expected} does not fit into microseconds",
     FAULT_COMPRESSED_CUT: "the {field} stream is incomplete",
@@ -51,7 +51,8 @@ cdef object _error_of(const Fault *fault, object path=None, object next_offset=N
         return _python_errors.pop(fault.found)
     cdef int64_t found = fault.found, expected = fault.expected
     reason = _TEXTS[fault.code].format(
-        field=_static_text(fault.field), found=found, expected=expected, detail=_static_text(fault.detail)
+        field=_static_text(fault.field), found=found, expected=expected, detail=_static_text(fault.detail),
+        size="null" if found < 0 else f"{found} bytes",
     )
     fields = {
         "position": fault.position if fault.has_base_offset else None,

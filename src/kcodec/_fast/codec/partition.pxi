@@ -99,7 +99,7 @@ cdef class Partitions:
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         if flags & PyBUF_WRITABLE:
-            raise BufferError("Partitions are read-only")
+            raise BufferError("the buffer of Partitions is read-only: copy it to change it")
         view.obj = self
         view.buf = self.values.data
         view.len = 4 * self.count

@@ -68,7 +68,7 @@ cdef class _RowReader:
 
     cdef int _record(self, Record row) except -1:
         if _is_absent(row._key) and _is_absent(row._value):
-            raise self.error("the Record was decoded with neither key nor value", "record", row)
+            raise self.error("the Record has neither key nor value: decode it with one of these columns", "record", row)
         self.take(
             None if _is_absent(row._key) else row._key, None if _is_absent(row._value) else row._value,
             () if _is_absent(row._headers) else row._headers, None if _is_absent(row._timestamp) else row._timestamp,

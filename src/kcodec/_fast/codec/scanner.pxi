@@ -145,7 +145,8 @@ cdef class TransactionScanner:
                 raise MemoryError("no memory for a context")
             if copy.control_type == CONTROL_UNREADABLE:
                 raise DecodeError(
-                    "the key of a control record cannot be read", position=header.position,
+                    "the key of a control record is invalid: expected a version of 0 or more and a type, 2 bytes each",
+                    position=header.position,
                     base_offset=header.base_offset, path=self.path, record=0,
                 )
             if copy.control_type == CONTROL_ABORT or copy.control_type == CONTROL_COMMIT:

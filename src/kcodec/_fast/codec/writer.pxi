@@ -179,8 +179,10 @@ cdef class _Writer:
 
     cdef object full_error(self, object row):
         limit = self.settings.max_batch_bytes
-        return EncodeError(f"the records do not fit into one batch of max_batch_bytes {limit}", field="batch",
-                           value=self.writer.length, row=row)
+        return EncodeError(
+            f"the records do not fit into one batch of max_batch_bytes ({limit}); raise it, or encode fewer records",
+            field="batch", value=self.writer.length, row=row,
+        )
 
     cdef int append_arrow(self, _ArrowSource source, bint one_batch) except -1:
         cdef _ArrowRows rows = _ArrowRows(self.timestamp, self.framed)

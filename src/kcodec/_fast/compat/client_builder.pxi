@@ -243,7 +243,7 @@ cdef class ClientBatchBuilder:
 
     def unknown_codec(self, codec):
         """Return the client's exception for an unknown compression type."""
-        return ValueError(f"compression type {codec} is unknown")
+        return ValueError(f"compression type {codec} is unknown; expected 0 to 4")
 
     def build(self):
         """Return the batch. A second call returns the same bytearray."""

@@ -15,7 +15,7 @@ cdef class FrameBuffer:
     def __cinit__(self, size):
         self.size = _int64(size, "size")
         if self.size < 0:
-            raise ValueError(f"size {size} is negative")
+            raise ValueError(f"size must be at least 0, not {size}")
         if buffer_acquire(&self.buffer, self.size + 1):
             raise MemoryError(f"no memory for a frame of {size} bytes")
 

@@ -28,10 +28,12 @@ cdef int _message_fault(MessageReader *reader, str reason) except -1:
 cdef int _message_cut(MessageReader *reader, int64_t needed, str what) except -1:
     """More bytes are needed than are left: a frame that was cut, or a length that lies."""
     cdef int64_t available = reader.end - reader.pos
-    reason = f"{_reading_place(reader)}: {what} takes {needed} bytes, but {available} remain"
+    place = _reading_place(reader)
     if reader.tagged_depth:
-        raise DecodeError(f"{reason} in the tagged field")
-    raise TruncatedError(reason, needed=needed, available=available)
+        raise DecodeError(f"{place}: {what} takes {needed} bytes, but {available} remain in the tagged field")
+    raise TruncatedError(
+        f"{place}: {what} takes {needed} bytes, but {available} remain", needed=needed, available=available
+    )
 
 
 cdef inline int _message_need(MessageReader *reader, int64_t needed) except -1:
@@ -52,7 +54,7 @@ cdef int64_t _read_long_varint(MessageReader *reader) except -1:
         value |= <uint64_t>(byte & 0x7f) << shift
         if byte < 0x80:
             if value > 0x7fffffff:
-                _message_fault(reader, f"the length {value} exceeds what a message can have")
+                _message_fault(reader, f"the length {value} exceeds 2147483647, the highest of 32 bits")
             return <int64_t>value
         shift += 7
     _message_fault(reader, "the varint has more than 5 bytes")
@@ -362,7 +364,7 @@ cdef int _read_tagged_field(MessageReader *reader, MessageOp *op, int64_t size, 
     value = _read_array(reader, op) if op.is_array else _read_value(reader, op)
     message_fill(made, op.offset, value)
     if reader.pos != reader.end:
-        _message_fault(reader, f"{reader.end - reader.pos} bytes remain of the {size} of its tagged field")
+        _message_fault(reader, f"{reader.end - reader.pos} of the {size} bytes of the tagged field are left over")
     reader.end = outer_end
     reader.tagged_depth -= 1
     step.op = NULL

@@ -103,6 +103,7 @@ class Admin(ClientBase):
     describe_user_scram_credentials = _method(flows.describe_user_scram_credentials)
     elect_leaders = _method(flows.elect_leaders)
     fence_producers = _method(flows.fence_producers)
+    find_abandoned_transactions = _method(flows.find_abandoned_transactions)
     find_hanging_transactions = _method(flows.find_hanging_transactions)
     find_stray_transactions = _method(flows.find_stray_transactions)
     list_group_offsets = _method(flows.list_group_offsets)

@@ -321,7 +321,7 @@ class SharedTransactions(ClientBase):
     ) -> None:
         taken = _client_options(options, "SharedTransactions")
         if not isinstance(group, str) or not group:
-            raise ValueError(f"group must be a non-empty string, got {group!r}")
+            raise ValueError(f"group must be a non-empty string, not {group!r}")
         timeout_ms = _transaction_timeout(transactional_id, transaction_timeout_ms)
         if progress_partition is not None:
             (progress_partition,) = partitions_of([progress_partition], "progress_partition")
@@ -401,7 +401,7 @@ def _client_options(options: Mapping[str, Any], what: str) -> ClientConfig:
 def _transaction_timeout(transactional_id: str, transaction_timeout_ms: float) -> int:
     """Return the timeout, checked as a producer's options are. Raise ValueError or TypeError if one is invalid."""
     if transactional_id is None:
-        raise ValueError("transactional_id must be a non-empty string, got None")
+        raise ValueError("transactional_id must be a non-empty string, not None")
     own = ProducerConfig(transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms)
     return int(own.transaction_timeout_ms)
 

@@ -155,7 +155,12 @@ class SegmentWalk:
 
     def _torn(self, file: SegmentFile, batch: RecordBatch, position: int, end: int) -> Tail | None:
         """The tail that a bad last batch of the active segment is; None where it is corruption."""
-        error = CorruptBatchError("the CRC is wrong", stored_crc=batch.crc, computed_crc=0, position=position)
+        error = CorruptBatchError(
+            "the stored CRC does not match the CRC of the bytes",
+            stored_crc=batch.crc,
+            computed_crc=0,
+            position=position,
+        )
         try:
             return judge_corruption(file, error, end, self.above, self._limits, is_active=self.segment.is_active)
         except DecodeError:

@@ -238,7 +238,8 @@ def _file_findings(file: Path, limits: DecodeLimits, progress: Progress | None) 
         return iter([finding("leftover", file, "the file is not part of the log")])
     if file.suffix != ".snapshot" and file.name not in TEXT_FILES:
         raise ValueError(
-            f"{file}: the file is not one of a log; expected {', '.join(['.log', *INDEXES, '.snapshot', *TEXT_FILES])}"
+            f"{file}: the name is not that of a file in a log directory; expected "
+            f"{', '.join(['.log', *INDEXES, '.snapshot', *TEXT_FILES])}"
         )
     return _text_findings(file)
 

@@ -34,6 +34,7 @@ from kcodec.protocol.messages.control_records import (
 )
 from kcodec.protocol.messages.records import GroupMetadataValue, TransactionLogValue
 from kcodec.protocol.schema import HIGHEST_VERSION, CoordinatorKey, Message, MetadataRecord, Struct, fields
+from kcodec.quantities import count_text
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
@@ -161,7 +162,7 @@ def decode_control_record(key: bytes | None, value: bytes | None) -> InternalRec
     try:
         if kind is EndTxnMarker:
             if version < 0:
-                raise DecodeError(f"version {version} of an end-transaction marker is unknown")
+                raise DecodeError(f"version {version} of an end-transaction marker is negative")
             # Behind its version, and a newer one begins like version 0 (EndTransactionMarker).
             return InternalRecord(name, version, value=decode_message(kind, 0, value, _VERSION.size))
         return InternalRecord(name, version, value=decode_message(kind, version, value))
@@ -225,7 +226,9 @@ def decode_coordinator_record(
         if value is None:
             return InternalRecord(found.name, key=message_key)
         if len(value) < _PREFIX.size:
-            raise DecodeError(f"a value of {len(value)} bytes is too short for a version")
+            raise DecodeError(
+                f"the value has {count_text(len(value), 'byte')}, expected a version of {_PREFIX.size} bytes first"
+            )
         (version,) = _PREFIX.unpack_from(value)
         return InternalRecord(
             found.name, version, message_key, decode_message(found.value, version, value, _PREFIX.size)
@@ -260,7 +263,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
             return value, position + index + 1
     if len(data) - position >= _VARINT_BYTES:
         raise DecodeError(f"a varint has more than {_VARINT_BYTES} bytes")
-    raise DecodeError("the data ends within a varint")
+    raise DecodeError("the data ends inside a varint")
 
 
 def decode_metadata_record(value: bytes | None) -> InternalRecord:

@@ -48,7 +48,7 @@ def cluster_topics(log: Log) -> dict[str, str]:
     log: The partition ``__cluster_metadata-0``; ValueError for another one. Raise DecodeError for corruption.
     """
     if (log.topic, log.partition) != CLUSTER_METADATA:
-        raise ValueError(f"{log.path} is not {CLUSTER_METADATA[0]}-{CLUSTER_METADATA[1]}")
+        raise ValueError(f"expected the log of {CLUSTER_METADATA[0]}-{CLUSTER_METADATA[1]}, got {log.path}")
     directory = log.storage.parent(log.segments[0].path)
     named = (SNAPSHOT_NAME.fullmatch(entry.name) for entry in log.storage.list(directory) if not entry.is_directory)
     newest = max(((int(match[1]), match[0]) for match in named if match is not None), default=None)

@@ -118,7 +118,7 @@ def logs_of(logs: Log | Iterable[Log], topic: str) -> list[Log]:
     for log in found:
         if log.topic != topic:
             named = log.path if log.topic is None else f"{log.topic}-{log.partition}"
-            raise ValueError(f"{named} is not a partition of {topic}")
+            raise ValueError(f"expected partitions of {topic}, got {named}")
     return found
 
 

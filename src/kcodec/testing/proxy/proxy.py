@@ -67,7 +67,7 @@ class Port:
     def upstream_address(self) -> HostPort:
         """The broker's host and port. Raise ConnectionError if they are not set yet."""
         if self.upstream is None:
-            raise ConnectionError(f"port {self.port} of the proxy has no upstream yet")
+            raise ConnectionError(f"port {self.port} of the proxy has no broker to connect to yet")
         return split_address(self.upstream)
 
     def close(self) -> None:

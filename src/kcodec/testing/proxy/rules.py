@@ -134,7 +134,8 @@ class Selection:
 
 def _content(content: Content, error: int | None, direction: str) -> Content:
     if (content is None) == (error is None):
-        raise ValueError("pass either content or error=")
+        found = "neither content nor error= is given" if content is None else "content and error= are both given"
+        raise ValueError(f"{found}; pass one of them")
     if error is None:
         return content
     from kcodec.testing.proxy import answers
@@ -180,7 +181,7 @@ class Rule:
         `timeout` seconds."""
         with self._hit:
             if not self._hit.wait_for(lambda: len(self.hits) >= hits, timeout):
-                raise TimeoutError(f"{self!r}: expected {hits} hits within {timeout} s")
+                raise TimeoutError(f"{self!r}: expected {hits} hits within {timeout} s, found {len(self.hits)}")
             return self.hits[hits - 1]
 
     def wait_release(self) -> None:

@@ -21,6 +21,7 @@ from kcodec.protocol.messages.consumer_protocol import (
     OwnedPartitions,
 )
 from kcodec.protocol.schema import Message
+from kcodec.quantities import count_text
 
 PROTOCOL_TYPE = "consumer"
 # Kafka's clients write version 3 of both; older members read the fields that they know, and leave the rest.
@@ -76,10 +77,13 @@ def _write(message: Message) -> bytes:
 
 def _read(kind: type[M], data: bytes, what: str) -> M:
     if len(data) < 2:
-        raise DecodeError(f"{what} has {len(data)} bytes, too few for a version; the leader may have assigned nothing")
+        raise DecodeError(
+            f"{what} has {count_text(len(data), 'byte')}, expected a version of 2 bytes first; the leader may "
+            "have assigned nothing"
+        )
     version = int.from_bytes(data[:2], "big", signed=True)
     if version < 0:
-        raise DecodeError(f"{what} has version {version}, but versions begin at 0")
+        raise DecodeError(f"{what} has version {version}, expected 0 or more")
     try:
         return kind.decode_prefix(data, min(version, NEWEST_VERSION), 2)[0]
     except DecodeError as error:

@@ -259,7 +259,9 @@ class ConsumerMembership:
         if response.error_code:
             raise heartbeat_error(response.error_code, self._group_id, response.error_message)
         if response.member_epoch <= 0:
-            raise DecodeError(f"ConsumerGroupHeartbeat: the response has member epoch {response.member_epoch}")
+            raise DecodeError(
+                f"ConsumerGroupHeartbeat: the response has member epoch {response.member_epoch}, expected 1 or more"
+            )
         self._attempt, self._not_before = 0, 0.0
         self.last_error = None
         if self.state is not ConsumerMemberState.JOINING:
