@@ -98,8 +98,13 @@ class Ended(NamedTuple):
 @contextmanager
 def started(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run a program until it prints "ready"."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    child = subprocess.Popen([sys.executable, "-c", HEAD + program, *arguments], text=True, **pipes)
+    child = subprocess.Popen(
+        [sys.executable, "-c", HEAD + program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kcodec.errors import TransportError
 from kcodec.flow import Flow, sleep, spawn
+from kcodec.quantities import seconds_text
 
 if TYPE_CHECKING:
     from kcodec.cluster.metadata import Cluster
@@ -59,11 +60,11 @@ def waiting_line(error: BaseException, seconds: float, what: str) -> str:
     name = type(error).__name__
     if is_interruption(error):
         again = "; press Ctrl-C again to end at once" if isinstance(error, KeyboardInterrupt) else ""
-        return f"{name}: waiting up to {seconds:.3g} s for {what}{again}"
+        return f"{name}: waiting up to {seconds_text(seconds)} for {what}{again}"
     text = " ".join(str(error).split())
     text = text if len(text) <= MAX_ERROR_CHARACTERS else text[: MAX_ERROR_CHARACTERS - 3] + "..."
     return (
-        f"an exception ends the `with` block, and the end of the block waits up to {seconds:.3g} s for {what}. "
+        f"an exception ends the `with` block, and the end of the block waits up to {seconds_text(seconds)} for {what}. "
         f"To end sooner, press Ctrl-C, or call close(timeout=...) in the block. The exception: {name}: {text}"
     )
 

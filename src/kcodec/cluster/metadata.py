@@ -378,14 +378,12 @@ class Cluster:
         """
         deadline = self.clock() + timeout
         attempt = 0
-        last: BaseException | None = None
+        last: BaseException | None = self.coordinator_errors.get((kind, key)) or self.last_error
         while (known := self._coordinators.get((kind, key))) is None or known not in self.brokers:
             left = deadline - self.clock()
             if left <= 0:
-                raise DeliveryTimeoutError(
-                    f"the coordinator of {kind} {key!r} was not found within {seconds_text(timeout)}: "
-                    f"{last or 'no response'}"
-                )
+                how = f"was not found within {seconds_text(timeout)}" if attempt else "is unknown, and no time was left"
+                raise DeliveryTimeoutError(f"the coordinator of {kind} {key!r} {how}: {last or 'no response'}")
             try:
                 yield from self._find_coordinator(kind, key, min(left, self.times.request))
                 if (found := self._coordinators.get((kind, key))) is not None and found in self.brokers:
