@@ -7,11 +7,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
 from kcodec.admin import flows
 from kcodec.client.flows import document
 from kcodec.client.waiting import ClientBase, IoLoop
+from kcodec.cluster.broker_report import reported
 from kcodec.cluster.retry_driver import CallContext
 from kcodec.flow import Flow
 from kcodec.network.client import Client
@@ -30,7 +31,11 @@ def _method(
     flow: Callable[Concatenate[CallContext, P], Flow[T]],
 ) -> Callable[Concatenate[Admin, P], T]:
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(flow(self._context, *args, **kwargs))
+        timeout: Any = kwargs.get("timeout")
+        limit = self._context.api_timeout if timeout is None else timeout
+        called = flow(self._context, *args, **kwargs)
+        cluster, servers = self._context.cluster, ",".join(map(str, self._client.options.addresses))
+        return self._run(reported(called, cluster, servers, f"Admin.{flow.__name__}", limit, "kcodec.client"))
 
     document(method, flow)
     return method

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from kcodec.errors import TransportError
+from kcodec.errors import KcodecError, TransportError
 from kcodec.flow import Flow, sleep, spawn
 from kcodec.quantities import seconds_text
 
@@ -56,16 +56,18 @@ def closing_seconds(error: BaseException | None, cluster: Cluster, default: floa
 
 
 def waiting_line(error: BaseException, seconds: float, what: str) -> str:
-    """Return the log line of a close that waits up to `seconds` for `what` after `error`."""
+    """Return the log line of a close that waits up to `seconds` for `what` after `error`. It has the text of kcodec's
+    own errors only, as another one may contain the content of a record."""
     name = type(error).__name__
     if is_interruption(error):
         again = "; press Ctrl-C again to end at once" if isinstance(error, KeyboardInterrupt) else ""
         return f"{name}: waiting up to {seconds_text(seconds)} for {what}{again}"
-    text = " ".join(str(error).split())
-    text = text if len(text) <= MAX_ERROR_CHARACTERS else text[: MAX_ERROR_CHARACTERS - 3] + "..."
+    if isinstance(error, KcodecError):
+        text = " ".join(str(error).split())
+        name += ": " + (text if len(text) <= MAX_ERROR_CHARACTERS else text[: MAX_ERROR_CHARACTERS - 3] + "...")
     return (
         f"an exception ends the `with` block, and the end of the block waits up to {seconds_text(seconds)} for {what}. "
-        f"To end sooner, press Ctrl-C, or call close(timeout=...) in the block. The exception: {name}: {text}"
+        f"To end sooner, press Ctrl-C, or call close(timeout=...) in the block. The exception: {name}"
     )
 
 

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Unpack
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from kcodec.arguments import partitions_of
 from kcodec.client.flows import run_in_background
@@ -25,6 +25,7 @@ from kcodec.client.interruption import (
     note_failures,
 )
 from kcodec.client.waiting import Delivery, IoLoop, ProducerBase, TableDelivery
+from kcodec.cluster.broker_report import reported
 from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransactionStateError, TransportError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
@@ -45,6 +46,7 @@ from kcodec.transactions.transaction import ProducerTransaction
 if TYPE_CHECKING:
     from kcodec.client.options import ProducerOptions
 
+T = TypeVar("T")
 log = logging.getLogger("kcodec.transactions")
 _time_ns = time.time_ns  # for `send`, which looks it up for each record
 
@@ -253,7 +255,7 @@ class Producer(ProducerBase):
         Raises AuthorizationError, FatalTransactionError (for example, transaction_timeout_ms above the broker's
         maximum), DeliveryTimeoutError, after which it can be called again.
         """
-        self._run(self._manager().initialize(timeout))
+        self._run(self._begun(self._manager().initialize(timeout), timeout))
 
     def begin_transaction(self, timeout: float | None = None) -> None:
         """Begin a transaction; later calls of `send` belong to it.
@@ -262,7 +264,7 @@ class Producer(ProducerBase):
         """
         manager = self._manager()
         if self._begin_at_once(manager) is None:
-            self._run(manager.begin(timeout))
+            self._run(self._begun(manager.begin(timeout), timeout))
 
     def send_offsets_to_transaction(
         self,
@@ -334,6 +336,18 @@ class Producer(ProducerBase):
                 event=Event.BEGIN.name,
             )
         return self._core.id_manager
+
+    def _begun(self, flow: Flow[T], timeout: float | None) -> Flow[T]:
+        """Run the begin of a transaction, and log a warning if no broker responds."""
+        client, manager = self._client, self._manager()
+        return reported(
+            flow,
+            client.cluster,
+            ",".join(map(str, client.options.addresses)),
+            f"begin of the transaction of {manager.transactional_id!r}",
+            manager.max_block if timeout is None else timeout,
+            "kcodec.transactions",
+        )
 
     def _begin_at_once(self, manager: TransactionManager) -> ProducerTransaction | None:
         """Begin a transaction if that sends no request. Otherwise return None; also for a closed producer and in a
@@ -436,7 +450,8 @@ class Transaction:
     def __enter__(self) -> Transaction:
         self._open = None if self._partitions else self._producer._begin_at_once(self._manager)
         if self._open is None:
-            self._open = self._producer._run(self._manager.begin(self._timeout, self._partitions))
+            begin = self._manager.begin(self._timeout, self._partitions)
+            self._open = self._producer._run(self._producer._begun(begin, self._timeout))
         return self
 
     def __exit__(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 from kcodec.admin import flows
 from kcodec.client.aio.waiting import ClientBase, IoLoop
 from kcodec.client.flows import document
+from kcodec.cluster.broker_report import reported
 from kcodec.cluster.retry_driver import CallContext
 from kcodec.flow import Flow
 from kcodec.network.client import Client
@@ -29,7 +30,11 @@ def _method(
     flow: Callable[Concatenate[CallContext, P], Flow[T]],
 ) -> Callable[Concatenate[Admin, P], Coroutine[Any, Any, T]]:
     async def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(flow(self._context, *args, **kwargs))
+        timeout: Any = kwargs.get("timeout")
+        limit = self._context.api_timeout if timeout is None else timeout
+        called = flow(self._context, *args, **kwargs)
+        cluster, servers = self._context.cluster, ",".join(map(str, self._client.options.addresses))
+        return await self._run(reported(called, cluster, servers, f"Admin.{flow.__name__}", limit, "kcodec.client"))
 
     document(method, flow)
     return method

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Unpack
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from kcodec.arguments import partitions_of
 from kcodec.client.aio.waiting import Delivery, IoLoop, ProducerBase, TableDelivery
@@ -24,6 +24,7 @@ from kcodec.client.interruption import (
     limited_seconds,
     note_failures,
 )
+from kcodec.cluster.broker_report import reported
 from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransactionStateError, TransportError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
@@ -44,6 +45,7 @@ from kcodec.transactions.transaction import ProducerTransaction
 if TYPE_CHECKING:
     from kcodec.client.options import ProducerOptions
 
+T = TypeVar("T")
 log = logging.getLogger("kcodec.transactions")
 _time_ns = time.time_ns  # for `send`, which looks it up for each record
 
@@ -273,7 +275,7 @@ class Producer(ProducerBase):
         Raises AuthorizationError, FatalTransactionError (for example, transaction_timeout_ms above the broker's
         maximum), DeliveryTimeoutError, after which it can be called again.
         """
-        await self._run(self._manager().initialize(timeout))
+        await self._run(self._begun(self._manager().initialize(timeout), timeout))
 
     async def begin_transaction(self, timeout: float | None = None) -> None:
         """Begin a transaction; later calls of `send` belong to it.
@@ -282,7 +284,7 @@ class Producer(ProducerBase):
         """
         manager = self._manager()
         if self._begin_at_once(manager) is None:
-            await self._run(manager.begin(timeout))
+            await self._run(self._begun(manager.begin(timeout), timeout))
 
     async def send_offsets_to_transaction(
         self,
@@ -354,6 +356,18 @@ class Producer(ProducerBase):
                 event=Event.BEGIN.name,
             )
         return self._core.id_manager
+
+    def _begun(self, flow: Flow[T], timeout: float | None) -> Flow[T]:
+        """Run the begin of a transaction, and log a warning if no broker responds."""
+        client, manager = self._client, self._manager()
+        return reported(
+            flow,
+            client.cluster,
+            ",".join(map(str, client.options.addresses)),
+            f"begin of the transaction of {manager.transactional_id!r}",
+            manager.max_block if timeout is None else timeout,
+            "kcodec.transactions",
+        )
 
     def _begin_at_once(self, manager: TransactionManager) -> ProducerTransaction | None:
         """Begin a transaction if that sends no request. Otherwise return None; also for a closed producer and in a
@@ -468,7 +482,8 @@ class Transaction:
     async def __aenter__(self) -> Transaction:
         self._open = None if self._partitions else self._producer._begin_at_once(self._manager)
         if self._open is None:
-            self._open = await self._producer._run(self._manager.begin(self._timeout, self._partitions))
+            begin = self._manager.begin(self._timeout, self._partitions)
+            self._open = await self._producer._run(self._producer._begun(begin, self._timeout))
         return self
 
     async def __aexit__(
