@@ -73,7 +73,8 @@ lint: build  ## ruff, cython-lint, generated files, language, and how the source
 	@$(PY) tools/check_language.py
 
 types: build  ## mypy --strict, basedpyright, and the stub of the core against the core
-	@$(PY) -m mypy --strict src tools examples $(wildcard tests/typing/*.py)
+	@$(PY) -m mypy --strict src tools $(wildcard tests/typing/*.py)
+	@$(PY) -m mypy --strict examples
 	@$(PY) -m mypy tests
 	@$(PY) -m basedpyright
 	@$(PY) -m mypy.stubtest kcodec._fast --mypy-config-file pyproject.toml --concise --ignore-disjoint-bases \

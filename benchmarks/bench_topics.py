@@ -18,9 +18,10 @@ Nothing has to be watched: 4,000,000 rows and 5 pairs take about half an hour on
 
 The connector has kafka.max.poll.records=20000 and fetches of 8 MiB per partition; minPartitions is the same for both.
 Each part runs once without being measured, then in pairs, the first of which alternates. CPU is that of this process
-and all below it (driver, JVM, Python workers) without the broker, whose CPU is shown separately. `others` is the number
-of cores that all other programs used meanwhile. Ratios are kcodec / connector, of medians; rows a second are the
-quotient kcodec / connector. The exit code is 1 if a result is wrong, and 0 if bars are missed.
+and all below it (driver, JVM, Python workers) without the threads that measure and without the broker, whose CPU is
+shown separately. `others` is the number of cores that all other programs used meanwhile. Ratios are kcodec / connector,
+of medians; rows a second are the quotient kcodec / connector. The exit code is 1 if a result is wrong, and 0 if bars
+are missed.
 """
 
 from __future__ import annotations
@@ -140,6 +141,9 @@ def start_spark(folder: Path) -> SparkSession:
     os.environ.setdefault("JAVA_HOME", str(ROOT / ".cache" / "java"))
     here = str(Path(__file__).resolve().parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    # Workers find the bytecode of kcodec, as where it is installed, after the runs that are not counted.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
     options = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -255,7 +259,8 @@ class Contestants:
 
 
 class ProcessorTime:
-    """User and system time of a process and all below it, without some of these; also of those that end meanwhile.
+    """User and system time of a process and all below it, without some of these and without the time that this takes;
+    also of those that end meanwhile.
 
     Workers of PySpark end without being waited for, and their parents are not credited with their time. A thread
     therefore looks at all processes ten times a second; of one that ends at most the last tenth is missed.
@@ -267,7 +272,13 @@ class ProcessorTime:
         self._root, self._without = root, without
         self._spent: dict[tuple[int, str], int] = {}
         self._lock = threading.Lock()
+        self._watching = 0.0
         threading.Thread(target=self._watch, daemon=True).start()
+
+    @property
+    def watching_seconds(self) -> float:
+        """The time of the thread that looks at the processes."""
+        return self._watching
 
     def seconds(self) -> float:
         """The time until now."""
@@ -280,6 +291,7 @@ class ProcessorTime:
             time.sleep(self.PAUSE_SECONDS)
             with self._lock:
                 self._look()
+            self._watching = time.thread_time()
 
     def _look(self) -> None:
         parents: dict[int, int] = {}
@@ -337,7 +349,8 @@ class Meter:
         return runs
 
     def _clocks(self) -> tuple[float, float, float, float]:
-        return time.perf_counter(), self._ours.seconds(), self._broker.seconds(), measure.busy_seconds()
+        watching = self._ours.watching_seconds + self._broker.watching_seconds
+        return time.perf_counter(), self._ours.seconds() - watching, self._broker.seconds(), measure.busy_seconds()
 
 
 def row_of(part: str, codec: str, rows: int, runs: tuple[list[Run], list[Run]]) -> dict[str, Any]:

@@ -16,13 +16,20 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from kcodec.arguments import take_renamed
+from kcodec.offsets import TopicPartition
 from kcodec.quantities import number_text
 
 #: A name that no client has, but that is written for an option of all of them.
 SHORTENED = {"max_in_flight_requests": "max_in_flight_requests_per_connection"}
+
+#: Types of options that are functions: key_serializer and value_serializer, on_revoked and others. They are here, so
+#: that `kcodec.client.options` is imported without the producer and the session.
+Serializer = Callable[[Any], "bytes | None"]
+Callback = Callable[[frozenset[TopicPartition]], object]
 
 T = TypeVar("T")
 Options = TypeVar("Options", bound="OptionSet")

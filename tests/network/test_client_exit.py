@@ -29,9 +29,12 @@ FLOW_PACKAGES = (
     *("protocol", "security", "network", "cluster", "producer", "transactions", "consumer", "session", "reading"),
     *("admin", "client"),
 )
-#: Imported by code that runs on the caller's thread: Arrow and Polars input, and the lazy names of a package.
+#: Imported by code that runs on the caller's thread: Arrow and Polars input, the lazy names of a package, and the
+#: constructors and methods of public classes.
 ON_THE_CALLERS_THREAD = {
     *("producer/tables.py", "client/polars_scan.py", "reading/predicate.py", "client/__init__.py"),
+    *("client/admin.py", "client/consumer.py", "client/producer.py", "client/flows.py", "client/waiting.py"),
+    *("client/aio/admin.py", "client/aio/consumer.py", "client/aio/producer.py", "client/aio/waiting.py"),
     *("client/aio/__init__.py", "security/options.py", "producer/options.py"),
 }
 #: Imported when a client with these options is made; test_client_threads_import_nothing covers them.

@@ -60,6 +60,7 @@ FACADE = {"client", "reading"}
 # What the packages on top may import, by name: public modules, and the values and helpers that they share with kcodec.
 PUBLIC = {
     "kcodec",
+    "kcodec._lazy",
     "kcodec.admin.groups",
     "kcodec.admin.open_transactions",
     "kcodec.admin.security",

@@ -30,20 +30,9 @@ CORE = {
 }
 ISOLATION = {"AbortedTransaction", "IsolationLevel", "Compression", "TimestampType", "ControlType"}
 ERRORS = {"KcodecError", "DecodeError", "TruncatedError", "CorruptBatchError", "UnsupportedError", "LimitExceededError"}
-HEAVY = {
-    "numpy",
-    "crc32c",
-    "pyarrow",
-    "pyspark",
-    "pandas",
-    "zstandard",
-    "isal",
-    "lz4",
-    "cramjam",
-    "dataclasses",
-    "typing",
-}
-HEAVY |= {"re", "inspect", "difflib", "asyncio", "socket", "threading", "tempfile", "kcodec.log", "kcodec.spark"}
+PACKAGES = {"numpy", "crc32c", "pyarrow", "pyspark", "pandas", "zstandard", "isal", "lz4", "cramjam"}
+HEAVY = PACKAGES | {"dataclasses", "typing", "re", "inspect", "difflib", "asyncio", "socket", "threading", "tempfile"}
+HEAVY |= {"kcodec.log", "kcodec.spark"}
 
 
 def run(program: str) -> Any:
@@ -112,6 +101,31 @@ def test_the_import_is_light() -> None:
     )
     assert {"kcodec._fast", "kcodec.errors"} <= set(imported)
     assert set(imported) & HEAVY == set()
+
+
+def test_the_clients_import_neither_codecs_nor_network() -> None:
+    """A program imports the network, TLS and the core of a client with the first one; Arrow and codecs when used."""
+    imported = run(
+        "import json, sys\nfrom kcodec.client import Admin, Consumer, Producer\nprint(json.dumps(sorted(sys.modules)))"
+    )
+    used_later = {"ssl", "socket", "asyncio", "difflib", "kcodec.network.client", "kcodec.network.options"}
+    used_later |= {"kcodec.producer.core", "kcodec.consumer.core", "kcodec.admin.flows", "kcodec.transactions.manager"}
+    assert "kcodec.client.producer" in imported
+    assert set(imported) & (PACKAGES | used_later) == set()
+
+
+def test_methods_of_clients_are_documented_before_their_use() -> None:
+    for module in ("kcodec.client", "kcodec.client.aio"):
+        seen = run(
+            f"import inspect, json; from {module} import Admin, Consumer\n"
+            "wanted = [Admin.create_topics, Consumer.commit, Consumer.lag]\n"
+            "print(json.dumps([[one.__name__, one.__doc__, str(inspect.signature(one)), type(one).__name__]\n"
+            "                  for one in wanted]))"
+        )
+        assert [name for name, *_ in seen] == ["create_topics", "commit", "lag"]
+        for _, text, signature, kind in seen:
+            assert text and kind == "function"
+            assert signature.startswith("(self, ") and "timeout" in signature
 
 
 def test_decoding_without_compression_imports_nothing_heavy() -> None:

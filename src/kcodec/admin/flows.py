@@ -4,38 +4,79 @@
 Each is a function `name(context, ...) -> Flow[result]`; `timeout` is in seconds.
 """
 
-from kcodec.admin.cluster import describe_cluster, describe_features, update_features
-from kcodec.admin.configs import alter_configs, describe_configs
-from kcodec.admin.groups import (
-    alter_group_offsets,
-    delete_group_offsets,
-    delete_groups,
-    describe_group_lag,
-    describe_groups,
-    list_group_offsets,
-    list_groups,
-)
-from kcodec.admin.open_transactions import (
-    find_abandoned_transactions,
-    find_hanging_transactions,
-    find_stray_transactions,
-)
-from kcodec.admin.records import delete_records, elect_leaders, list_offsets
-from kcodec.admin.security import (
-    alter_user_scram_credentials,
-    create_acls,
-    delete_acls,
-    describe_acls,
-    describe_user_scram_credentials,
-)
-from kcodec.admin.topics import create_partitions, create_topics, delete_topics, describe_topics, list_topics
-from kcodec.admin.transactions import (
-    abort_transaction,
-    describe_producers,
-    describe_transactions,
-    fence_producers,
-    list_transactions,
-)
+from kcodec._lazy import lazy_exports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kcodec.admin.cluster import describe_cluster, describe_features, update_features
+    from kcodec.admin.configs import alter_configs, describe_configs
+    from kcodec.admin.groups import (
+        alter_group_offsets,
+        delete_group_offsets,
+        delete_groups,
+        describe_group_lag,
+        describe_groups,
+        list_group_offsets,
+        list_groups,
+    )
+    from kcodec.admin.open_transactions import (
+        find_abandoned_transactions,
+        find_hanging_transactions,
+        find_stray_transactions,
+    )
+    from kcodec.admin.records import delete_records, elect_leaders, list_offsets
+    from kcodec.admin.security import (
+        alter_user_scram_credentials,
+        create_acls,
+        delete_acls,
+        describe_acls,
+        describe_user_scram_credentials,
+    )
+    from kcodec.admin.topics import create_partitions, create_topics, delete_topics, describe_topics, list_topics
+    from kcodec.admin.transactions import (
+        abort_transaction,
+        describe_producers,
+        describe_transactions,
+        fence_producers,
+        list_transactions,
+    )
+
+# Each module is imported with the first use of one of its flows.
+_EXPORTS = {
+    "abort_transaction": "kcodec.admin.transactions",
+    "alter_configs": "kcodec.admin.configs",
+    "alter_group_offsets": "kcodec.admin.groups",
+    "alter_user_scram_credentials": "kcodec.admin.security",
+    "create_acls": "kcodec.admin.security",
+    "create_partitions": "kcodec.admin.topics",
+    "create_topics": "kcodec.admin.topics",
+    "delete_acls": "kcodec.admin.security",
+    "delete_group_offsets": "kcodec.admin.groups",
+    "delete_groups": "kcodec.admin.groups",
+    "delete_records": "kcodec.admin.records",
+    "delete_topics": "kcodec.admin.topics",
+    "describe_acls": "kcodec.admin.security",
+    "describe_cluster": "kcodec.admin.cluster",
+    "describe_configs": "kcodec.admin.configs",
+    "describe_features": "kcodec.admin.cluster",
+    "describe_group_lag": "kcodec.admin.groups",
+    "describe_groups": "kcodec.admin.groups",
+    "describe_producers": "kcodec.admin.transactions",
+    "describe_topics": "kcodec.admin.topics",
+    "describe_transactions": "kcodec.admin.transactions",
+    "describe_user_scram_credentials": "kcodec.admin.security",
+    "elect_leaders": "kcodec.admin.records",
+    "fence_producers": "kcodec.admin.transactions",
+    "find_abandoned_transactions": "kcodec.admin.open_transactions",
+    "find_hanging_transactions": "kcodec.admin.open_transactions",
+    "find_stray_transactions": "kcodec.admin.open_transactions",
+    "list_group_offsets": "kcodec.admin.groups",
+    "list_groups": "kcodec.admin.groups",
+    "list_offsets": "kcodec.admin.records",
+    "list_topics": "kcodec.admin.topics",
+    "list_transactions": "kcodec.admin.transactions",
+    "update_features": "kcodec.admin.cluster",
+}
 
 __all__ = [
     "abort_transaction",
@@ -72,3 +113,5 @@ __all__ = [
     "list_transactions",
     "update_features",
 ]
+
+__getattr__, __dir__ = lazy_exports("kcodec.admin.flows", _EXPORTS)

@@ -9,25 +9,23 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
-from kcodec.admin import flows
-from kcodec.client.flows import document
+from kcodec.client.flows import Client, FlowMethod, LateFlows
 from kcodec.client.waiting import ClientBase, IoLoop
 from kcodec.cluster.broker_report import reported
-from kcodec.cluster.retry_driver import CallContext
-from kcodec.flow import Flow
-from kcodec.network.client import Client
-from kcodec.network.option_names import refuse_positional
-from kcodec.network.options import ClientConfig, refuse_unknown
-from kcodec.security import SECURITY_OPTIONS
 
 if TYPE_CHECKING:
+    from kcodec.admin import flows
     from kcodec.client.options import ClientOptions
+    from kcodec.cluster.retry_driver import CallContext
+    from kcodec.flow import Flow
+else:
+    flows = LateFlows("kcodec.admin.flows")
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _method(
+def _run_of(
     flow: Callable[Concatenate[CallContext, P], Flow[T]],
 ) -> Callable[Concatenate[Admin, P], T]:
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -37,8 +35,14 @@ def _method(
         cluster, servers = self._context.cluster, ",".join(map(str, self._client.options.addresses))
         return self._run(reported(called, cluster, servers, f"Admin.{flow.__name__}", limit, "kcodec.client"))
 
-    document(method, flow)
     return method
+
+
+def _method(
+    flow: Callable[Concatenate[CallContext, P], Flow[T]],
+) -> Callable[Concatenate[Admin, P], T]:
+    late: Any = flow
+    return FlowMethod(late, _run_of)  # type: ignore[return-value]
 
 
 class Admin(ClientBase):
@@ -56,6 +60,11 @@ class Admin(ClientBase):
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ClientOptions]) -> None:
+        from kcodec.cluster.retry_driver import CallContext
+        from kcodec.network.option_names import refuse_positional
+        from kcodec.network.options import ClientConfig, refuse_unknown
+        from kcodec.security import SECURITY_OPTIONS
+
         refuse_positional(positional, "Admin")
         left = dict(options)
         taken = ClientConfig.take(left)

@@ -16,19 +16,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar, Unpack
 
 from kcodec._fast import RecordIterator
-from kcodec.client.flows import document, run_in_background
+from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
 from kcodec.client.interruption import announced, limited_seconds
 from kcodec.client.waiting import ClientBase, CoreLock, IoLoop
-from kcodec.consumer.core import ConsumerCore
-from kcodec.consumer.options import checked_subscription, take_options
 from kcodec.flow import Flow, join, spawn
-from kcodec.network.client import Client
-from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery, Record
     from kcodec.client.options import ConsumerOptions
+    from kcodec.consumer.core import ConsumerCore
+else:
+    ConsumerCore = LateFlows("kcodec.consumer.core", "ConsumerCore")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,14 +38,20 @@ LONG_SECONDS = 3600.0
 CLOSE_SECONDS = 30.0
 
 
-def _method(
+def _run_of(
     flow: Callable[Concatenate[ConsumerCore, P], Flow[T]],
 ) -> Callable[Concatenate[Consumer, P], T]:
     def method(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._run(flow(self._core, *args, **kwargs))
 
-    document(method, flow)
     return method
+
+
+def _method(
+    flow: Callable[Concatenate[ConsumerCore, P], Flow[T]],
+) -> Callable[Concatenate[Consumer, P], T]:
+    late: Any = flow
+    return FlowMethod(late, _run_of)  # type: ignore[return-value]
 
 
 class Consumer(ClientBase):
@@ -70,6 +75,10 @@ class Consumer(ClientBase):
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ConsumerOptions]) -> None:
+        from kcodec.consumer.core import ConsumerCore
+        from kcodec.consumer.options import take_options
+        from kcodec.network.option_names import refuse_positional
+
         refuse_positional(positional, "Consumer")
         self._options, client_options = take_options(options)
         self._client = Client(client_options)
@@ -112,6 +121,8 @@ class Consumer(ClientBase):
 
         This replaces the previous subscription. Raises ValueError after `assign`, or without a group_id.
         """
+        from kcodec.consumer.options import checked_subscription
+
         names, text = checked_subscription(topics, pattern)
         self._run(self._core.subscribe(names, text, on_revoked, on_assigned, on_lost))
 

@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns flows into methods of public classes, and runs background flows, for threads and asyncio alike."""
+"""Turns flows into methods of public classes, and runs background flows, for threads and asyncio alike.
+
+The public classes are imported without the network and without their cores, which the first client imports: a program
+that only produces does not import what Consumer and Admin need.
+"""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from typing import Any, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kcodec.flow import Flow
-from kcodec.network.client import Client
+if TYPE_CHECKING:
+    from kcodec.flow import Flow
+    from kcodec.network.client import Client as Client
+else:
+
+    def Client(options):  # noqa: N802  the name of the class, which it creates
+        """Create a client; the first one imports the network."""
+        from kcodec.network import client
+
+        return client.Client(options)
 
 
 class Core(Protocol):
@@ -18,8 +30,49 @@ class Core(Protocol):
         """Make every waiting and every later call fail."""
 
 
+class LateFlows:
+    """Flows by name, of a module or of a class in it, which is imported when one of them is first used."""
+
+    def __init__(self, module: str, name: str = "") -> None:
+        self._module = module
+        self._class = name
+
+    def __getattr__(self, name: str) -> Callable[[], Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda: getattr(self._home(), name)
+
+    def _home(self) -> Any:
+        module = import_module(self._module)
+        return getattr(module, self._class) if self._class else module
+
+
+class FlowMethod:
+    """A method of a public class that runs a flow. It becomes a function of the class when it is first used.
+
+    find: imports and returns the flow. method: makes the function from it.
+    """
+
+    def __init__(self, find: Callable[[], Any], method: Callable[[Any], Any]) -> None:
+        self._find = find
+        self._method = method
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        flow = self._find()
+        method = self._method(flow)
+        document(method, flow)
+        setattr(self._owner, self._name, method)
+        return method.__get__(instance, owner)
+
+
 def document(method: Any, flow: Callable[..., Any]) -> None:
     """Give a method the name, docstring and signature of its flow, for help()."""
+    import inspect
+
     method.__name__ = method.__qualname__ = flow.__name__
     method.__doc__ = flow.__doc__
     found = inspect.signature(flow)

@@ -19,11 +19,10 @@ from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignors import Assignor
 from kcodec.limits import DecodeLimits
 from kcodec.network.metrics import Metrics
-from kcodec.producer.options import Serializer
+from kcodec.options import Callback, Serializer
 from kcodec.security import Security
 from kcodec.security.option_names import TokenProvider
 from kcodec.security.secret import Secret
-from kcodec.session.options import Callback
 
 
 class SecurityOptions(TypedDict, total=False):

@@ -13,21 +13,32 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from kcodec.consumer.callbacks import Callback, CallbackQueue
 from kcodec.errors import DeliveryTimeoutError, TransportError
-from kcodec.flow import Flow
-from kcodec.network.option_names import NotPickled
-from kcodec.network.thread_loop import ThreadLoop
+from kcodec.network.not_pickled import NotPickled
 from kcodec.producer import delivery as deliveries
-from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.reports import log_lost
 from kcodec.quantities import seconds_text
 
+if TYPE_CHECKING:
+    from kcodec.consumer.callbacks import Callback, CallbackQueue
+    from kcodec.flow import Flow
+    from kcodec.network.thread_loop import ThreadLoop
+    from kcodec.producer.core import ProducerCore
+
+    IoLoop = ThreadLoop
+else:
+
+    def IoLoop(client):  # noqa: N802  the name of a class, of which it creates an object
+        """Create the I/O thread of a client; the first one imports the network."""
+        from kcodec.network.thread_loop import ThreadLoop
+
+        return ThreadLoop(client)
+
+
 T = TypeVar("T")
-IoLoop = ThreadLoop
 #: A Delivery ends by its deadline. If the I/O thread does not end it, `result` returns this much later.
 GRACE_SECONDS = 1.0
 #: The lock of a core: calls come from any thread.

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from kcodec.cluster.metadata import Cluster
 from kcodec.flow import Flow, sleep, spawn
 from kcodec.quantities import seconds_text
+
+if TYPE_CHECKING:
+    from kcodec.cluster.metadata import Cluster
 
 T = TypeVar("T")
 #: No response of a broker is logged when it has lasted for this time ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from kcodec.options import counterparts
 
@@ -83,14 +83,3 @@ def refuse_positional(given: tuple[Any, ...], what: str) -> None:
         f"{what} takes its options as keyword arguments, got a positional argument of type {type(given[0]).__name__}: "
         f'{what}(bootstrap_servers="localhost:9092")'
     )
-
-
-class NotPickled:
-    """A client: it has connections and threads, which a copy in another process could not have."""
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        name = type(self).__name__
-        raise TypeError(
-            f"a {name} cannot be pickled or copied, as it holds connections: create one in each process from the "
-            "same options (for a transaction of several processes, use TransactionHandle and TransactionWriter)"
-        )

@@ -29,12 +29,13 @@ from kcodec.producer.batch import (
 )
 from kcodec.producer.delivery import Delivery, TableDelivery
 from kcodec.producer.failures import Failures
-from kcodec.producer.options import ProducerSettings
 from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.producer.partitioner import TopicBuffer, WaitingRecord
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from kcodec.producer.options import ProducerSettings
 
 #: The default of `send`, which is recognized without a look at its type.
 NO_HEADERS: tuple[()] = ()

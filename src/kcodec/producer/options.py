@@ -11,10 +11,9 @@ from kcodec._fast import RecordBatchBuilder
 from kcodec.errors import BufferFullError
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.network.preload import load_codec
-from kcodec.options import OptionSet, option, settings_of
+from kcodec.options import OptionSet, Serializer, option, settings_of
 from kcodec.quantities import number_text
 
-Serializer = Callable[[Any], "bytes | None"]
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
 _ACKS = {0: 0, 1: 1, -1: -1, "0": 0, "1": 1, "-1": -1, "all": -1}
 

@@ -19,11 +19,12 @@ from kcodec._fast import partition_for
 from kcodec.errors import EncodeError
 from kcodec.offsets import TopicPartition
 from kcodec.producer.batch import ProducerBatch
-from kcodec.producer.options import ProducerSettings
 from kcodec.producer.partition_queue import PartitionQueue
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from kcodec.producer.options import ProducerSettings
 
 
 def draw_partition(queue_sizes: Sequence[int], available: Sequence[int], random: Callable[[], float]) -> int:

@@ -12,7 +12,7 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
-from kcodec.admin.flows import describe_topics
+from kcodec.admin.topics import describe_topics
 from kcodec.arguments import numbers_of
 from kcodec.cluster.list_offsets import list_offsets
 from kcodec.cluster.retry_driver import CallContext

@@ -22,8 +22,7 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
 from kcodec.session.safety import GENERATION_VERSION, MARKER_WAIT_SECONDS
-from kcodec.transactions.manager import TO_ABORT
-from kcodec.transactions.state import State
+from kcodec.transactions.state import TO_ABORT, State
 
 #: The group has gone on without this member. To the application this is a rebalance.
 GROUP_CODES = frozenset(

@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.options import ConsumerConfig, ConsumerSettings, checked_subscription, take_consumer_client
 from kcodec.network.options import ClientConfig
-from kcodec.offsets import TopicPartition
-from kcodec.options import OptionSet, option
+from kcodec.options import Callback, OptionSet, option
 from kcodec.producer.options import ProducerConfig
 from kcodec.session.safety import SCAN_SECONDS, SessionTimes
 
 #: Below the group's session time-out of 45 s, as franz-go has it.
 DEFAULT_TRANSACTION_TIMEOUT_MS = 40_000
-Callback = Callable[[frozenset[TopicPartition]], object]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

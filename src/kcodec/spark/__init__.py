@@ -15,13 +15,36 @@
 docs/spark.md has the options. pyspark and pyarrow are imported when they are needed, not with this package.
 """
 
-from kcodec.spark.arrow_functions import decode_in_arrow, decode_partition
-from kcodec.spark.batch_functions import map_batches
-from kcodec.spark.checkpoint import offsets_of_checkpoint
-from kcodec.spark.columns import schema
+# Not imported late, as the module has the name of the function: whatever imports the module would hide the function.
+from kcodec._lazy import lazy_exports
 from kcodec.spark.exactly_once import exactly_once
-from kcodec.spark.landing import LandedFile, Landing, LandingError, land, landings
-from kcodec.spark.sink_protocol import CheckpointMismatchError, ExactlyOnceError, SinkResult
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kcodec.spark.arrow_functions import decode_in_arrow, decode_partition
+    from kcodec.spark.batch_functions import map_batches
+    from kcodec.spark.checkpoint import offsets_of_checkpoint
+    from kcodec.spark.columns import schema
+    from kcodec.spark.landing import LandedFile, Landing, LandingError, land, landings
+    from kcodec.spark.sink_protocol import CheckpointMismatchError, ExactlyOnceError, SinkResult
+del TYPE_CHECKING
+
+# Imported at their first use: each streaming query starts a Python, which needs none of them.
+_EXPORTS = {
+    "CheckpointMismatchError": "kcodec.spark.sink_protocol",
+    "ExactlyOnceError": "kcodec.spark.sink_protocol",
+    "LandedFile": "kcodec.spark.landing",
+    "Landing": "kcodec.spark.landing",
+    "LandingError": "kcodec.spark.landing",
+    "SinkResult": "kcodec.spark.sink_protocol",
+    "decode_in_arrow": "kcodec.spark.arrow_functions",
+    "decode_partition": "kcodec.spark.arrow_functions",
+    "land": "kcodec.spark.landing",
+    "landings": "kcodec.spark.landing",
+    "map_batches": "kcodec.spark.batch_functions",
+    "offsets_of_checkpoint": "kcodec.spark.checkpoint",
+    "schema": "kcodec.spark.columns",
+}
 
 __all__ = [
     "CheckpointMismatchError",
@@ -39,3 +62,5 @@ __all__ = [
     "offsets_of_checkpoint",
     "schema",
 ]
+
+__getattr__, __dir__ = lazy_exports("kcodec.spark", _EXPORTS)

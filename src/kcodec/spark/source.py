@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from kcodec.spark import ranges
 from kcodec.spark.columns import SparkColumn, columns_of_schema, default_columns, struct_type
-from kcodec.spark.file_stream import FileStreamOptions
 from kcodec.spark.filters import Pruning, pruning_of
-from kcodec.spark.options import SourceOptions, is_table, options_of_table, parse_options
+from kcodec.spark.options import is_table, options_of_table, parse_options
 from kcodec.spark.planner import STRATEGIES
 from kcodec.spark.stream_readers import FileQuery, TopicQuery, failed_reader, stream_reader
 from kcodec.spark.topic_source import TopicPushdownReader, TopicReader
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
+
+    from kcodec.spark.options import SourceOptions
 
 # Metadata of the first column of a table: the options that it was created with.
 TABLE_OPTIONS = "kcodec.options"
@@ -87,6 +87,8 @@ class KcodecDataSource(DataSource):
                 _, given = take_pushdown(given)  # Spark offers no filters to streams
                 source = TopicSource.of(given, is_stream=True, columns=columns_of_schema(schema))
                 return stream_reader(TopicQuery(source))
+            from kcodec.spark.file_stream import FileStreamOptions  # which imports the reader of logs
+
             return stream_reader(FileQuery(FileStreamOptions.of(given, columns_of_schema(schema))))
         except ValueError as error:
             return failed_reader(error)
@@ -154,6 +156,8 @@ def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
     try:
         options = parse_options(given)
     except ValueError as error:
+        from kcodec.spark.file_stream import FileStreamOptions
+
         try:
             options = FileStreamOptions.of(given, ()).files
         except ValueError:
@@ -165,6 +169,8 @@ class KcodecReader(DataSourceReader):
     """Plans on the driver, reads in tasks. What it holds is plain values: Spark pickles it."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[SparkColumn]) -> None:
+        from kcodec.spark import ranges  # which imports the reader of logs
+
         self._options = options
         self._pruning = Pruning()
         self._reading = ranges.RangeOptions(
@@ -177,11 +183,15 @@ class KcodecReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One InputPartition a task, each with the ranges it reads; never none, for which Spark 4.1 makes up a None."""
+        from kcodec.spark import ranges
+
         tasks = ranges.plan_tasks(self._options, self._reading, self._pruning)
         return [InputPartition(task) for task in tasks or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
+        from kcodec.spark import ranges
+
         return ranges.read_ranges(partition.value, self._reading)
 
 

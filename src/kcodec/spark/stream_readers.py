@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from kcodec.offsets import OffsetRange
-from kcodec.spark.file_stream import FileStream, FileStreamOptions
-from kcodec.spark.ranges import Task, read_ranges
-from kcodec.spark.topic_stream import TopicStream
-from kcodec.spark.topics import TopicSource
-from kcodec.spark.trigger_limits import TriggerLimits
-
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from kcodec.offsets import OffsetRange
+    from kcodec.spark.file_stream import FileStream, FileStreamOptions
+    from kcodec.spark.ranges import Task
+    from kcodec.spark.topic_stream import TopicStream
+    from kcodec.spark.topics import TopicSource
+    from kcodec.spark.trigger_limits import TriggerLimits
 
 logger = logging.getLogger("kcodec.spark")
 
@@ -89,6 +89,8 @@ class TopicQuery:
 
     def driver(self) -> TopicStream:
         """Return the state of the query."""
+        from kcodec.spark.topic_stream import TopicStream
+
         return TopicStream(self.source)
 
     def read(self, task: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
@@ -109,10 +111,14 @@ class FileQuery:
 
     def driver(self) -> FileStream:
         """Return the state of the query."""
+        from kcodec.spark.file_stream import FileStream
+
         return FileStream(self.options)
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task. A segment that was deleted since it was planned is lost."""
+        from kcodec.spark.ranges import read_ranges
+
         for each in task:
             try:
                 yield from read_ranges([each], self.options.reading)

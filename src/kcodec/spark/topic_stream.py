@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import kcodec
-from kcodec.client import Admin
 from kcodec.errors import AdminError, BrokerError, KcodecError
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
@@ -25,6 +24,9 @@ from kcodec.spark.client_options import with_credentials
 from kcodec.spark.planner import StreamOffsets
 from kcodec.spark.stream_state import KnownLogs, StreamState
 from kcodec.spark.topics import TopicSource, find_topics, list_offsets, offsets_at
+
+if TYPE_CHECKING:
+    from kcodec.client import Admin
 
 logger = logging.getLogger("kcodec.spark")
 #: Topics, partitions and the starts of logs are looked up again after this time.

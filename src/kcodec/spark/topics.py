@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 import kcodec
-from kcodec.client import Admin, ClientOptions, ReadTopicOptions
+from kcodec.client import ClientOptions, ReadTopicOptions
 from kcodec.constants import IsolationLevel
 from kcodec.limits import DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
 from kcodec.offsets import OffsetRange, TopicPartition
@@ -29,6 +29,8 @@ from kcodec.spark.trigger_limits import LIMIT_OPTIONS, NO_LIMITS, TriggerLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from kcodec.client import Admin
 
 logger = logging.getLogger("kcodec.spark")
 SERVERS = "kafka.bootstrap.servers"
@@ -151,6 +153,8 @@ class TopicSource:
 
     def admin(self) -> Admin:
         """Return an Admin with the options of the client, for the caller to close."""
+        from kcodec.client import Admin
+
         reading = with_credentials(self.reading)
         return Admin(**{name: value for name, value in reading.items() if name in CLIENT_OPTIONS})
 

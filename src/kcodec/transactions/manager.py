@@ -49,7 +49,7 @@ from kcodec.transactions.initialize import init_producer_id
 from kcodec.transactions.markers import MarkerProbe
 from kcodec.transactions.offsets import Offsets, commit_offsets
 from kcodec.transactions.partitions import add_partitions
-from kcodec.transactions.state import RAISES_KEPT_ERROR, Event, State, illegal, next_state
+from kcodec.transactions.state import RAISES_KEPT_ERROR, TO_ABORT, Event, State, illegal, next_state
 from kcodec.transactions.transaction import (
     NEW_FLOW_LEVEL,
     OLD_FLOW_PRODUCE_VERSION,
@@ -60,8 +60,6 @@ from kcodec.transactions.transaction import (
 log = logging.getLogger("kcodec.transactions")
 #: A transaction with at least this number of batches is a large one.
 LARGE_BATCHES = 16
-#: States in which something is open that only an abort ends.
-TO_ABORT = frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR})
 #: States in which records are written.
 _WRITING = frozenset({State.IN_TRANSACTION, State.COMMITTING, State.RELEASING})
 #: States in which a call waits for the records that are under way.

@@ -132,6 +132,8 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     },
 }
 
+#: States in which something is open that only an abort ends.
+TO_ABORT = frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR})
 #: Calls that raise the error which led into the state.
 RAISES_KEPT_ERROR: dict[State, tuple[Event, ...]] = {
     State.ABORTABLE_ERROR: (Event.SEND, Event.SEND_OFFSETS, Event.COMMIT, Event.RELEASE),

@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar, U
 
 from kcodec._fast import AsyncRecordIterator
 from kcodec.client.aio.waiting import ClientBase, CoreLock, IoLoop
-from kcodec.client.flows import document, run_in_background
+from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
 from kcodec.client.interruption import announced, limited_seconds
-from kcodec.consumer.core import ConsumerCore
-from kcodec.consumer.options import checked_subscription, take_options
 from kcodec.flow import Flow, join, spawn
-from kcodec.network.client import Client
-from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Delivery, Record
     from kcodec.client.options import ConsumerOptions
+    from kcodec.consumer.core import ConsumerCore
+else:
+    ConsumerCore = LateFlows("kcodec.consumer.core", "ConsumerCore")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,14 +42,20 @@ if True:  # ASYNC
     SUSPEND_SECONDS = 0.05
 
 
-def _method(
+def _run_of(
     flow: Callable[Concatenate[ConsumerCore, P], Flow[T]],
 ) -> Callable[Concatenate[Consumer, P], Coroutine[Any, Any, T]]:
     async def method(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._run(flow(self._core, *args, **kwargs))
 
-    document(method, flow)
     return method
+
+
+def _method(
+    flow: Callable[Concatenate[ConsumerCore, P], Flow[T]],
+) -> Callable[Concatenate[Consumer, P], Coroutine[Any, Any, T]]:
+    late: Any = flow
+    return FlowMethod(late, _run_of)  # type: ignore[return-value]
 
 
 class Consumer(ClientBase):
@@ -77,6 +82,10 @@ class Consumer(ClientBase):
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ConsumerOptions]) -> None:
+        from kcodec.consumer.core import ConsumerCore
+        from kcodec.consumer.options import take_options
+        from kcodec.network.option_names import refuse_positional
+
         refuse_positional(positional, "Consumer")
         self._options, client_options = take_options(options)
         self._client = Client(client_options)
@@ -122,6 +131,8 @@ class Consumer(ClientBase):
 
         This replaces the previous subscription. Raises ValueError after `assign`, or without a group_id.
         """
+        from kcodec.consumer.options import checked_subscription
+
         names, text = checked_subscription(topics, pattern)
         await self._run(self._core.subscribe(names, text, on_revoked, on_assigned, on_lost))
 

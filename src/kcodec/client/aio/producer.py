@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from kcodec.arguments import partitions_of
 from kcodec.client.aio.waiting import Delivery, IoLoop, ProducerBase, TableDelivery
-from kcodec.client.flows import run_in_background
+from kcodec.client.flows import Client, run_in_background
 from kcodec.client.interruption import (
     INTERRUPTED_ABORT_SECONDS,
     abort_of,
@@ -25,25 +25,28 @@ from kcodec.client.interruption import (
     note_failures,
 )
 from kcodec.cluster.broker_report import reported
-from kcodec.errors import DeliveryErrors, KcodecError, TopicDeliveryError, TransactionStateError, TransportError
+from kcodec.errors import (
+    BufferFullError,
+    DeliveryErrors,
+    KcodecError,
+    TopicDeliveryError,
+    TransactionStateError,
+    TransportError,
+)
 from kcodec.flow import Flow
-from kcodec.network.client import Client
-from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
-from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
-from kcodec.producer.identity import IdempotentProducerId, ProducerIdManager, WithoutProducerId
-from kcodec.producer.options import ProducerConfig, buffer_full, take_options
-from kcodec.producer.tables import TableBatch, table_batches
-from kcodec.transactions.handle import TransactionHandle, WriterReceipt
-from kcodec.transactions.manager import TO_ABORT, TransactionManager
-from kcodec.transactions.offsets import check_group_metadata
-from kcodec.transactions.state import Event, State
-from kcodec.transactions.transaction import ProducerTransaction
+from kcodec.transactions.state import TO_ABORT, Event, State
 
 if TYPE_CHECKING:
     from kcodec.client.options import ProducerOptions
+    from kcodec.producer.identity import ProducerIdManager
+    from kcodec.producer.options import ProducerConfig
+    from kcodec.producer.tables import TableBatch
+    from kcodec.transactions.handle import TransactionHandle, WriterReceipt
+    from kcodec.transactions.manager import TransactionManager
+    from kcodec.transactions.transaction import ProducerTransaction
 
 T = TypeVar("T")
 log = logging.getLogger("kcodec.transactions")
@@ -85,6 +88,9 @@ class Producer(ProducerBase):
     """
 
     def __init__(self, *positional: Never, **options: Unpack[ProducerOptions]) -> None:
+        from kcodec.network.option_names import refuse_positional
+        from kcodec.producer.options import take_options
+
         refuse_positional(positional, "Producer")
         own, client_options = take_options(options)
         client = Client(client_options)
@@ -94,6 +100,8 @@ class Producer(ProducerBase):
 
     def _build(self, own: ProducerConfig, client: Client, io_loop: IoLoop) -> None:
         """Build it from checked options. A group transact session shares its client and io_loop with its producer."""
+        from kcodec.producer.core import ProducerCore
+
         self._options: ProducerConfig = own
         self._serializes = own.key_serializer is not None or own.value_serializer is not None
         self._client = client
@@ -120,7 +128,11 @@ class Producer(ProducerBase):
 
     def _make_id_manager(self, own: ProducerConfig) -> ProducerIdManager:
         """Return the object that provides the producer's identity."""
+        from kcodec.producer.identity import IdempotentProducerId, WithoutProducerId
+
         if own.transactional_id is not None:
+            from kcodec.transactions.manager import TransactionManager
+
             return TransactionManager(
                 self._client.cluster,
                 own.transactional_id,
@@ -138,6 +150,8 @@ class Producer(ProducerBase):
 
     def _table_batches(self, topic: str, table: Any, count: int, framing: str | None) -> Iterable[TableBatch]:
         """Return the batches of a table; the producer of a TransactionWriter chooses their partitions."""
+        from kcodec.producer.tables import table_batches
+
         return table_batches(table, count, self._core.settings, time.time_ns() // 1_000_000, framing)
 
     def _begin(self) -> None:
@@ -187,12 +201,17 @@ class Producer(ProducerBase):
                     lambda: self._append(topic, key, value, headers, partition, timestamp)
                 )
                 if delivery is None:
-                    raise buffer_full(self._options, self._core.why_full())
+                    raise self._buffer_full()
         # SYNC: "KcodecError" -> "(KcodecError, RuntimeError)"
         except KcodecError as error:
             self._rejected(topic, partition, error)
             raise
         return delivery  # type: ignore[return-value]
+
+    def _buffer_full(self) -> BufferFullError:
+        from kcodec.producer.options import buffer_full
+
+        return buffer_full(self._options, self._core.why_full())
 
     def _rejected(self, topic: str, partition: int | None, error: Exception) -> None:
         note = self._core.rejection(topic, partition, error)
@@ -243,8 +262,7 @@ class Producer(ProducerBase):
                 done = put()
             done = done or await self._put_when_space(put)
         if done is None:
-            error = buffer_full(self._options, self._core.why_full())
-            self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, error)
+            self._core.fail_batch(topic, batch.partition, batch.records_count, delivery, self._buffer_full())
         return done is not None
 
     async def partitions_for(self, topic: str) -> int:
@@ -296,6 +314,8 @@ class Producer(ProducerBase):
 
         timeout: seconds; max_block_ms by default.
         """
+        from kcodec.transactions.offsets import check_group_metadata
+
         manager = self._manager()
         await self._run(manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout))
 
@@ -336,6 +356,8 @@ class Producer(ProducerBase):
     def receipt(self) -> WriterReceipt:
         """The receipt of what this producer has written to the transaction that it has released; every record was
         acknowledged. Raise TransactionStateError before `release` has returned."""
+        from kcodec.transactions.handle import WriterReceipt
+
         manager = self._manager()
         if manager.state is not State.RELEASED or manager.open is None:
             raise TransactionStateError(
@@ -349,6 +371,8 @@ class Producer(ProducerBase):
 
     def _manager(self) -> TransactionManager:
         """Return the manager of a transactional producer. Raise TransactionStateError for another one."""
+        from kcodec.transactions.manager import TransactionManager
+
         if not isinstance(self._core.id_manager, TransactionManager):
             raise TransactionStateError(
                 "this producer has no transactional_id: set it to use transactions",
@@ -528,6 +552,8 @@ class Transaction:
 
         Raises AbortableTransactionError for an old generation, AuthorizationError with the group or topic.
         """
+        from kcodec.transactions.offsets import check_group_metadata
+
         self._check_open(Event.SEND_OFFSETS)
         flow = self._manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout)
         await self._producer._run(flow)
@@ -566,6 +592,8 @@ class Transaction:
     def receipt(self) -> WriterReceipt:
         """The receipt of what this producer itself has written to a transaction whose handle was read, for
         `commit_transaction` in another process. Flush before."""
+        from kcodec.transactions.handle import WriterReceipt
+
         if not self._current.is_shared:
             raise TransactionStateError(
                 "the owner of a transaction needs a receipt only if another process ends it: read txn.handle first",

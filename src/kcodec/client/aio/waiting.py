@@ -14,19 +14,30 @@ import warnings
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from kcodec.consumer.callbacks import Callback, CallbackQueue
-from kcodec.flow import Flow
-from kcodec.network.asyncio_loop import AsyncioLoop
-from kcodec.network.option_names import NotPickled
+from kcodec.network.not_pickled import NotPickled
 from kcodec.producer import delivery as deliveries
-from kcodec.producer.core import ProducerCore
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.reports import log_lost
 
+if TYPE_CHECKING:
+    from kcodec.consumer.callbacks import Callback, CallbackQueue
+    from kcodec.flow import Flow
+    from kcodec.network.asyncio_loop import AsyncioLoop
+    from kcodec.producer.core import ProducerCore
+
+    IoLoop = AsyncioLoop
+else:
+
+    def IoLoop(client):  # noqa: N802  the name of a class, of which it creates an object
+        """Create the event loop's part of a client; the first one imports the network."""
+        from kcodec.network.asyncio_loop import AsyncioLoop
+
+        return AsyncioLoop(client)
+
+
 T = TypeVar("T")
-IoLoop = AsyncioLoop
 #: The lock of a core: all calls come from one thread.
 CoreLock = nullcontext
 

@@ -40,11 +40,15 @@ if TYPE_CHECKING:
     from kcodec.protocol.messages.topics import *
     from kcodec.protocol.messages.transactions import *
 
-# In the order in which they are searched.
-_MODULES = (
+# What clients exchange with brokers and with other members of a group, and what only logs hold. In the order in which
+# they are searched.
+_EXCHANGED = (
     *("produce", "transactions", "metadata", "auth", "fetch", "offsets", "groups", "topics", "configs", "cluster"),
-    *("acls", "records", "group_records", "share_records", "streams_records", "metadata_records", "control_records"),
-    *("consumer_protocol", "group_types"),
+    *("acls", "consumer_protocol", "group_types"),
+)
+_MODULES = (
+    *_EXCHANGED,
+    *("records", "group_records", "share_records", "streams_records", "metadata_records", "control_records"),
 )
 
 
@@ -70,6 +74,12 @@ if not TYPE_CHECKING:
 
 def __dir__() -> list[str]:
     return [*globals(), *(name for module in _MODULES for name in _classes(module))]
+
+
+def load_exchanged() -> None:
+    """Import the messages that clients send and receive, without those that only logs hold."""
+    for module in _EXCHANGED:
+        import_module(f"{__name__}.{module}")
 
 
 @cache
