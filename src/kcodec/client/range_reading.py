@@ -57,7 +57,6 @@ class RangeReading(BoundedReading):
         self._read = yield from reported(
             opening,
             client.cluster,
-            settings.bootstrap_servers,
             f"read of {topics}",
             settings.default_api_timeout,
             "kcodec.reading",

@@ -112,7 +112,6 @@ class TopicReading(BoundedReading):
         return reported(
             self._open(),
             self.client.cluster,
-            settings.bootstrap_servers,
             f"read of {self.range.topic!r}",
             settings.default_api_timeout,
             "kcodec.reading",

@@ -24,12 +24,12 @@ LOOK_SECONDS: Final = 0.5
 MAX_NAMED_TOPICS: Final = 5
 
 
-def reported(flow: Flow[T], cluster: Cluster, bootstrap_servers: str, doing: str, limit: float, logger: str) -> Flow[T]:
+def reported(flow: Flow[T], cluster: Cluster, doing: str, limit: float, logger: str) -> Flow[T]:
     """Run a flow, and log one warning if no broker responds for some seconds.
 
     doing: names the call. limit: seconds that it waits in total. logger: the name of the logger.
     """
-    watch = yield from spawn(report_brokers(cluster, bootstrap_servers, doing, limit, logger), "broker report")
+    watch = yield from spawn(report_brokers(cluster, doing, limit, logger), "broker report")
     try:
         return (yield from flow)
     finally:
@@ -38,7 +38,6 @@ def reported(flow: Flow[T], cluster: Cluster, bootstrap_servers: str, doing: str
 
 def report_brokers(
     cluster: Cluster,
-    bootstrap_servers: str,
     doing: str,
     limit: float,
     logger: str,
@@ -62,7 +61,7 @@ def report_brokers(
                 "%s: no broker has responded at bootstrap_servers=%r for %.0f s; last cause: %s. kcodec retries, and"
                 " raises an error after %s without a response; check the host, the port and security_protocol",
                 doing,
-                bootstrap_servers,
+                cluster.bootstrap_servers,
                 now - since,
                 cluster.last_error or "no response to any request so far",
                 seconds_text(limit),

@@ -61,6 +61,8 @@ class Cluster:
         self.clock = clock
         self.random = random
         self.times = times
+        #: The addresses that the client was given, for messages.
+        self.bootstrap_servers = ""
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
         self.controller_id = -1

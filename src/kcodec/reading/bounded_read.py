@@ -199,7 +199,7 @@ class BoundedRead:
             limit = settings.default_api_timeout
             topics = ", ".join(sorted({repr(one.range.topic) for one in self.partitions})[:MAX_NAMED_TOPICS])
             report = report_brokers(
-                *(self.cluster, settings.bootstrap_servers, f"read of {topics}", limit, "kcodec.reading"),
+                *(self.cluster, f"read of {topics}", limit, "kcodec.reading"),
                 is_over=lambda: not self._left,
             )
             self._tasks.append((yield from spawn(report, "broker report")))

@@ -100,9 +100,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m kcodec.testing.kafka", description="A real Apache Kafka on loopback.")
     commands = top.add_subparsers(dest="command", required=True)
-    begin = commands.add_parser(
-        "start", help="start a cluster, unless it is running, and print its bootstrap servers"
-    )
+    begin = commands.add_parser("start", help="start a cluster, unless it is running, and print its bootstrap servers")
     begin.add_argument(
         "--version", default=KAFKA_VERSION, help="Kafka version (default %(default)s); tested: 4.3.1, 3.9.1"
     )
@@ -177,7 +175,7 @@ def start(given: argparse.Namespace) -> int:
 
 
 def _find(directory: Path, given: argparse.Namespace) -> RunningCluster | None:
-    """Return the state of the cluster that is to be used or continued; None: there is none. Options that were not given
+    """Return the state of the cluster that is to be used or continued; None if it does not exist. Options that were not given
     become those of its start. Raise ValueError if its start was interrupted, or had other options."""
     if not directory.is_dir():
         return None

@@ -31,8 +31,8 @@ def _run_of(
         timeout: Any = kwargs.get("timeout")
         limit = self._context.api_timeout if timeout is None else timeout
         called = flow(self._context, *args, **kwargs)
-        cluster, servers = self._context.cluster, ",".join(map(str, self._client.options.addresses))
-        return await self._run(reported(called, cluster, servers, f"Admin.{flow.__name__}", limit, "kcodec.client"))
+        cluster = self._context.cluster
+        return await self._run(reported(called, cluster, f"Admin.{flow.__name__}", limit, "kcodec.client"))
 
     return method
 

@@ -109,7 +109,7 @@ class Producer(ProducerBase):
         on_space = self._make_lock()
         self._core = ProducerCore(
             own.settings(client.options),
-            client.cluster,
+            self._client.cluster,
             self._make_id_manager(own),
             clock=client.clock,
             random=client.random.random,
@@ -383,11 +383,10 @@ class Producer(ProducerBase):
 
     def _begun(self, flow: Flow[T], timeout: float | None) -> Flow[T]:
         """Run the begin of a transaction, and log a warning if no broker responds."""
-        client, manager = self._client, self._manager()
+        manager = self._manager()
         return reported(
             flow,
-            client.cluster,
-            ",".join(map(str, client.options.addresses)),
+            self._client.cluster,
             f"begin of the transaction of {manager.transactional_id!r}",
             manager.max_block if timeout is None else timeout,
             "kcodec.transactions",

@@ -417,9 +417,8 @@ def _seconds(timeout: float | None, options: ClientConfig) -> float:
 
 def _reported(client: Client, flow: Flow[T], what: str, transactional_id: str, seconds: float) -> Flow[T]:
     """Run a flow, and log a warning if no broker responds."""
-    servers = ",".join(map(str, client.options.addresses))
     doing = f"{what} of the transaction of {transactional_id!r}"
-    return reported(flow, client.cluster, servers, doing, seconds, "kcodec.transactions")
+    return reported(flow, client.cluster, doing, seconds, "kcodec.transactions")
 
 
 async def _run_once(client: Client, flow: Flow[T]) -> T:
