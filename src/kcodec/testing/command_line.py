@@ -175,8 +175,8 @@ def start(given: argparse.Namespace) -> int:
 
 
 def _find(directory: Path, given: argparse.Namespace) -> RunningCluster | None:
-    """Return the state of the cluster that is to be used or continued; None if it does not exist. Options that were not given
-    become those of its start. Raise ValueError if its start was interrupted, or had other options."""
+    """Return the state of the cluster that is to be used or continued; None if it does not exist. Options that were not
+    given become those of its start. Raise ValueError if its start was interrupted, or had other options."""
     if not directory.is_dir():
         return None
     more = f" --name {given.name}" if given.name != DEFAULT_NAME else ""
