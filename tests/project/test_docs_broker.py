@@ -9,6 +9,7 @@ import inspect
 import os
 import re
 import textwrap
+import types
 import uuid
 from pathlib import Path
 from typing import Any
@@ -89,12 +90,11 @@ def test_transaction_examples_run(
     assert examples.run(block)["txn"].committed is True
     assert examples.run(with_asyncio)["txn"].committed is True
 
-    record = type("Record", (), {"offset": 41})
+    metadata = ConsumerGroupMetadata(f"group-{examples.topics['in']}")
     names: dict[str, Any] = {
         "TopicPartition": TopicPartition,
-        "record": record,
         "transformed": b"x",
-        "consumer_group_metadata": ConsumerGroupMetadata(f"group-{examples.topics['in']}"),
+        "consumer": types.SimpleNamespace(position=lambda _: 42, group_metadata=lambda: metadata),
     }
     with examples.producer(transactional_id=f"docs-{examples.topics['out']}") as producer:
         assert examples.run(offsets, producer=producer, **names)["txn"].committed is True

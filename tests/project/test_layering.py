@@ -88,6 +88,7 @@ PUBLIC = {
     "kcodec.log.windows",
     "kcodec.offsets",
     "kcodec.producer.options",
+    "kcodec.producer.tables",
     "kcodec.protocol.error_codes",
     "kcodec.protocol.frame",
     "kcodec.protocol.messages",

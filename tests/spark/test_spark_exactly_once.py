@@ -158,6 +158,50 @@ def test_columns_are_those_of_sparks_sink(spark: SparkSession, cluster: Transact
     assert all(3 <= len(values) <= 7 for values in cluster.committed(without_keys["topic"]))
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_sparks_connector_reads_the_same_rows(
+    spark: SparkSession, cluster: TransactionCluster, job: SinkQuery, compression: str
+) -> None:
+    """Rows are encoded before the shuffle, in batches of which a cell is only a piece. One record takes more than a
+    batch usually does."""
+    rows = spark.sql(
+        "SELECT CAST(id AS STRING) AS key, 7 AS other, CASE WHEN id % 11 > 0 THEN "
+        "CAST(concat(sha2(CAST(id AS STRING), 512), repeat('paid ', IF(id = 5, 60000, 20))) AS BINARY) END AS value, "
+        "CASE WHEN id % 3 > 0 THEN array(named_struct('key', 'h', 'value', CAST(CAST(id AS STRING) AS BINARY))) END "
+        "AS headers FROM range(0, 8000, 1, 3)"
+    )
+    began = time.time() * 1000
+    result = exactly_once(rows, **job.options, compression_type=compression, version=0)
+    assert result.rows == 8000
+    options = {
+        "kafka.bootstrap.servers": cluster.kafka.bootstrap_servers,
+        "subscribe": job.options["topic"],
+        "includeHeaders": "true",
+        "kafka.isolation.level": "read_committed",
+    }
+    read = spark.read.format("kafka").options(**options).load()
+    names = ["key", "value", "headers"]
+    assert read.select(*names).exceptAll(rows.selectExpr("CAST(key AS BINARY)", "value", "headers")).count() == 0
+    times = read.selectExpr("count(*)", "min(timestamp)", "max(timestamp)").collect()[0]
+    assert times[0] == 8000
+    assert began - 1 <= times[1].timestamp() * 1000 <= times[2].timestamp() * 1000 <= time.time() * 1000
+    for log in cluster.logs(job.options["topic"]):
+        batches = [batch for batch in log.batches if not batch.is_control_batch]
+        assert all(batch.is_valid and batch.compression.name.lower() == compression for batch in batches)
+        assert len(batches) < 20
+        sequences = [batch.base_sequence for batch in batches]
+        assert sequences == [sum(batch.records_count for batch in batches[:at]) for at in range(len(batches))]
+
+
+def test_a_record_above_max_request_size_ends_the_query(cluster: TransactionCluster, job: SinkQuery) -> None:
+    """It is not written again, as it would fail again; nothing of its batch is visible."""
+    job.add()
+    with pytest.raises(Exception, match=r"the record takes 20.. bytes, above max_request_size 2000; send smaller"):
+        job.run(lambda df: df.selectExpr("key", "rpad(value, 2000, ' ') AS value"), max_request_size=2000)
+    assert cluster.count("InitProducerId") == 1
+    assert committed(cluster, job) == []
+
+
 def test_a_version_of_a_batch_job_is_written_once(
     spark: SparkSession, cluster: TransactionCluster, job: SinkQuery
 ) -> None:

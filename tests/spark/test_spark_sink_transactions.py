@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +15,13 @@ import pyarrow as pa
 import pytest
 from transaction_cluster import TransactionCluster
 
-from kcodec import OffsetAndMetadata, TopicPartition, partition_for
+from kcodec import OffsetAndMetadata, TopicPartition, batches, partition_for
 from kcodec.client import Admin, TransactionHandle, TransactionWriter, WriterReceipt
-from kcodec.errors import BufferFullError, KcodecError, ProducerFencedError, TransactionTimedOutError
-from kcodec.spark import CheckpointMismatchError, ExactlyOnceError, sink_tasks
+from kcodec.errors import BufferFullError, EncodeError, KcodecError, ProducerFencedError, TransactionTimedOutError
+from kcodec.spark import CheckpointMismatchError, ExactlyOnceError
+from kcodec.spark.sink_cells import CELL_BYTES, CellReader, RowPacker
 from kcodec.spark.sink_protocol import VERSIONS, Batch, SinkProgress, is_committed, progress_of
-from kcodec.spark.sink_tasks import CELL_BYTES, RowPacker, TaskReport, TaskWriter, receipts_of, salts_for, spark_hash
+from kcodec.spark.sink_tasks import TaskReport, TaskWriter, receipts_of, salts_for, spark_hash
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
 
 PARTITIONS = 2
@@ -78,39 +81,77 @@ def test_salts_reach_each_task_by_sparks_hash() -> None:
         assert [spark_hash(salt) % tasks for salt in salts_for(tasks)] == list(range(tasks))
 
 
-def test_rows_are_packed_by_partition() -> None:
+def records_of(cells: pa.RecordBatch) -> dict[int, list[Any]]:
+    """The records of each partition that cells have."""
+    found: dict[int, list[Any]] = {}
+    for partition, records, data in CellReader().read(cells):
+        (batch,) = batches(data)
+        assert (batch.records_count, batch.base_offset) == (records, 0)
+        batch.ensure_valid()
+        found.setdefault(partition, []).extend(batch.records())
+    return found
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_rows_are_packed_by_partition(compression: str) -> None:
     """The column decides, then the key as Java's producer, then each partition in turn; rows keep their order."""
     keys = [None if number % 5 == 0 else b"%d" % number for number in range(1000)]
     given = [3 if number % 7 == 0 else None for number in range(1000)]
     values = [b"%d" % number for number in range(1000)]
     arrays = [pa.array(keys, pa.string()), pa.array(values), pa.array(given, pa.int32())]
     batch = pa.record_batch(arrays, names=["key", "value", "partition"])
-    packed = RowPacker("t", 4, by_key=True).pack([batch.slice(0, 300), batch.slice(300)], turn=0)
-    assert max(packed["size"].to_pylist()) < 2 * CELL_BYTES
-    writer = TaskWriter(TransactionHandle("a", 1, 0, 2), "t", 4, 1, {})
-    found = {each.partition: table for each, table in writer.tables(packed)}
-    for partition, table in found.items():
-        rows = [int(value) for value in table["value"].to_pylist()]
+    packer = RowPacker("t", 4, by_key=True, encoding={"compression_type": compression})
+    found = records_of(packer.pack([batch.slice(0, 300), batch.slice(300)], 0, itertools.count()))
+    for partition, records in found.items():
+        rows = [int(record.value) for record in records]
         assert rows == sorted(rows)
+        assert [record.key for record in records] == [keys[row] for row in rows]
         for row in rows:
             by_key = partition_for([keys[row]], 4)[0]
             assert partition == (3 if row % 7 == 0 else partition if by_key is None else by_key)
     assert sum(map(len, found.values())) == 1000
-    in_turn = sum(keys[int(value)] is None for value in found[0]["value"].to_pylist())
+    in_turn = sum(keys[int(record.value)] is None for record in found[0])
     assert 30 < in_turn < 60
 
 
-def test_cells_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compressed cells may be many times larger in memory, so a task does not decompress all that Spark gives it."""
-    values = [b"%04d" % number * 250 for number in range(1000)]
-    batch = pa.record_batch([pa.array(values), pa.array([1] * 1000, pa.int32())], names=["value", "partition"])
-    packed = RowPacker("t", 4, by_key=False).pack([batch], turn=0)
-    assert packed["cell"].nbytes < sum(packed["size"].to_pylist()) / 2
-    monkeypatch.setattr(sink_tasks, "WRITE_BYTES", 100_000)
-    tables = [table for _, table in TaskWriter(TransactionHandle("a", 1, 0, 2), "t", 4, 1, {}).tables(packed)]
-    assert len(tables) > 5
-    assert max(table.nbytes for table in tables) < 100_000 + 2 * CELL_BYTES
-    assert [value for table in tables for value in table["value"].to_pylist()] == values
+def test_cells_are_small_in_any_order() -> None:
+    """Spark holds up to 10,000 of them at once. Those of one record batch are put together, wherever they are."""
+    values = [os.urandom(1000) for _ in range(1000)] + [bytes(1000)] * 1000
+    arrays = [pa.array(values), pa.array([1] * 2000, pa.int32())]
+    batch = pa.record_batch(arrays, names=["value", "partition"])
+    cells = RowPacker("t", 4, by_key=False).pack([batch], 0, itertools.count())
+    assert max(len(cell) for cell in cells["cell"].to_pylist()) <= CELL_BYTES
+    assert cells["cell"].nbytes < 1_100_000  # zeros are compressed on their way
+    backwards = cells.take(list(reversed(range(len(cells)))))
+    found = records_of(backwards)
+    assert sorted(record.value for record in found[1]) == sorted(values)
+    reader = CellReader()
+    assert list(reader.read(cells.slice(0, 1))) == []
+    with pytest.raises(RuntimeError, match="1 record batches are incomplete"):
+        reader.check_complete()
+    assert len(list(reader.read(cells.slice(1)))) == len({*cells["batch"].to_pylist()})
+    reader.check_complete()
+
+
+def test_batches_have_the_sizes_of_the_producer() -> None:
+    """max_request_size limits a record, and a larger one is an error that says so."""
+    values = [bytes(200_000), b"small", bytes(300_000)]
+    batch = pa.record_batch([pa.array(values)], names=["value"])
+
+    def sizes(**encoding: Any) -> list[int]:
+        packer = RowPacker("t", 1, by_key=True, encoding=encoding)
+        return [len(each.data) for each in packer.encode(pa.Table.from_batches([batch]), 0)]
+
+    assert [size // 100_000 for size in sizes()] == [5]
+    assert [size // 100_000 for size in sizes(max_request_size=310_000)] == [2, 3]
+    with pytest.raises(
+        EncodeError, match=r"the record takes 3000.. bytes, above max_request_size 250000; send smaller"
+    ):
+        sizes(max_request_size=250_000)
+    full = pa.record_batch([pa.array([bytes(1000)] * 1000)], names=["value"])
+    found = list(RowPacker("t", 1, by_key=True).encode(pa.Table.from_batches([full]), 0))
+    assert (len(found), sum(each.records for each in found)) == (4, 1000)
+    assert max(len(each.data) for each in found) <= 256 * 1024
 
 
 @pytest.mark.parametrize(
@@ -124,7 +165,7 @@ def test_cells_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_wrong_partition_reaches_the_driver(partitions: list[int | None], by_key: bool, text: str) -> None:
     """As the result of the task that writes, whichever task had the row; nothing is repeated then."""
     batch = pa.record_batch([pa.array([b"v"] * 2), pa.array(partitions, pa.int32())], names=["value", "partition"])
-    packed = RowPacker("t", 4, by_key).pack([batch], turn=0)
+    packed = RowPacker("t", 4, by_key).pack([batch], 0, itertools.count())
     report = TaskWriter(TransactionHandle("a", 1, 0, 2), "t", 4, 2, {}).write(1, [packed])
     assert (report.receipt, type(report.error)) == (None, ValueError)
     assert text in str(report.error)

@@ -345,10 +345,19 @@ def find_abandoned_transactions(
     return AbandonedTransactions(tuple(one for one in found if one.idle_ms >= idle_ms), errors)
 
 
-def find_stray_transactions(context: CallContext, /, **arguments: Any) -> Flow[AbandonedTransactions]:
+def find_stray_transactions(
+    context: CallContext,
+    *,
+    transactional_ids: Iterable[str] | None = None,
+    idle_ms: int = DEFAULT_IDLE_MS,
+    now: int | None = None,
+    timeout: float | None = None,
+) -> Flow[AbandonedTransactions]:
     """Deprecated name of `find_abandoned_transactions`, with the same arguments."""
     warn_renamed("find_stray_transactions", "find_abandoned_transactions")
-    return find_abandoned_transactions(context, **arguments)
+    return find_abandoned_transactions(
+        context, transactional_ids=transactional_ids, idle_ms=idle_ms, now=now, timeout=timeout
+    )
 
 
 def _abandoned(

@@ -26,11 +26,12 @@ from kcodec.arguments import partitions_of
 from kcodec.client.producer import Delivery, Producer, TableDelivery
 from kcodec.client.waiting import ClientBase, IoLoop
 from kcodec.cluster.broker_report import reported
-from kcodec.errors import TransactionStateError
+from kcodec.errors import KcodecError, TransactionStateError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.options import ClientConfig, refuse_unknown
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
+from kcodec.producer.encoded import encoded_batch
 from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import ProducerConfig
 from kcodec.producer.tables import ANY_PARTITION, TableBatch, table_batches
@@ -98,6 +99,22 @@ class _HandleProducer(Producer):
             for batch in table_batches(table, count, self._core.settings, now, framing, default)
         ]
 
+    def send_encoded(self, topic: str, batch: bytes | bytearray | memoryview, partition: int) -> TableDelivery:
+        """Send an encoded batch to a partition of the writer, as `TransactionWriter.send_encoded`."""
+        try:
+            encoded = encoded_batch(batch, partition)
+            if not self._core.known_partitions(topic):
+                self.partitions_for(topic)
+            delivery = TableDelivery(topic, self._lock)
+            try:
+                self._send_batch(topic, encoded, delivery, True)
+            finally:
+                delivery.seal()
+        except KcodecError as error:
+            self._rejected(topic, partition, error)
+            raise
+        return delivery
+
     def raise_error(self) -> None:
         """Raise the error of the first record that failed, if there is one."""
         if self.id_manager.error is not None:
@@ -158,6 +175,21 @@ class TransactionWriter:
         """As `Producer.send_arrow`. A writer with one partition of the topic sends rows without a partition there,
         whatever their keys. A row for a partition of another writer raises ValueError, and nothing is sent."""
         return self._producer.send_arrow(topic, table, framing=framing)
+
+    def send_encoded(
+        self, topic: str, batch: bytes | bytearray | memoryview, partition: int | None = None
+    ) -> TableDelivery:
+        """Send one encoded record batch, for example one that `kcodec.encode` returned in another process, without
+        decoding it. partition may be omitted if the writer has one partition of the topic.
+
+        The writer replaces the producer id, epoch, sequence number and base offset. Compression, timestamps and
+        records stay as they are. A batch that the topic's max.message.bytes does not allow is split, as others are.
+
+        Waits for buffer space as `send_arrow` does. Raises EncodeError if it is not exactly one batch that a producer
+        may send (version 2, consecutive records, CreateTime, no control batch), and DecodeError or a subclass if its
+        header or its CRC is invalid. Like a record that cannot be sent, it then blocks the commit.
+        """
+        return self._producer.send_encoded(topic, batch, self._producer.choose(topic, partition))
 
     def flush(self, timeout: float | None = None) -> None:
         """As `Producer.flush`; raises the error of the first record that failed, as `close` does."""

@@ -7,16 +7,18 @@ import hashlib
 import logging
 import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kcodec.client import ClientOptions, TransactionHandle, WriterOptions, WriterReceipt
 from kcodec.producer.options import take_options
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option
 from kcodec.spark.columns import suggestion
+from kcodec.spark.sink_cells import ENCODING, RowPacker
 from kcodec.spark.sink_columns import SinkColumns
 from kcodec.spark.sink_protocol import VERSIONS, Batch, ExactlyOnceError, SinkResult
-from kcodec.spark.sink_tasks import RowPacker, TaskReport, TaskWriter, receipts_of, routed, sink_frame, tasks_for
+from kcodec.spark.sink_tasks import TaskReport, TaskWriter, receipts_of, routed, sink_frame, tasks_for
 from kcodec.spark.sink_transactions import SinkSettings, SinkTransactions
 from kcodec.spark.workers import for_workers
 
@@ -46,6 +48,7 @@ CANCELLED = (
 #: regular expression that overflows the stack of its thread on the text of a Py4JJavaError, which has a Java trace.
 STOPPED = "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: java.lang.InterruptedException"
 QUERY_ID = "sql.streaming.queryId"
+ADAPTIVE = "spark.sql.adaptive.enabled"
 #: Seconds without a batch after which it is checked whether the query has ended.
 LOOK_SECONDS = 60.0
 
@@ -71,9 +74,11 @@ def sink_of(
     checked_settings = SinkSettings(client=client, **settings)
     checked = {name: value for name, value in writing.items() if not name.startswith(SECURITY)}
     timeout = checked_settings.transaction_timeout_ms
-    take_options({**checked, "transactional_id": checked_settings.application, "transaction_timeout_ms": timeout})
+    identity = {"transactional_id": checked_settings.application, "transaction_timeout_ms": timeout}
+    producer, _ = take_options({**checked, **identity})
     transactions = SinkTransactions(checked_settings, is_cancelled)
-    return BatchSink(transactions, partitioner, partitions_per_task, writing)
+    encoding = {name: getattr(producer, name) for name in ENCODING}
+    return BatchSink(transactions, partitioner, partitions_per_task, writing, encoding)
 
 
 def query_writer(df: Any, sink: BatchSink) -> DataStreamWriter:
@@ -101,7 +106,7 @@ def write_version(df: Any, sink: BatchSink, version: int) -> SinkResult:
 
 
 class BatchSink:
-    """Writes batches of rows to one topic. options: of each TransactionWriter."""
+    """Writes batches of rows to one topic. options: of each TransactionWriter; encoding: of RowPacker."""
 
     def __init__(
         self,
@@ -109,17 +114,20 @@ class BatchSink:
         partitioner: Partitioner,
         partitions_per_task: int | None,
         options: dict[str, Any],
+        encoding: dict[str, Any],
     ) -> None:
         self.transactions = transactions
         self._topic = transactions.settings.topic
         self._partitioner = partitioner
         self._partitions_per_task = partitions_per_task
         self._options = options
+        self._encoding = encoding
+        self._columns: SinkColumns | None = None
 
     def check(self, df: DataFrame) -> None:
         """Raise ValueError or TypeError if a DataFrame cannot be written. Spark analyzes a plan for it, so a query does
-        it once."""
-        columns = SinkColumns.of(df.schema, self._topic)
+        it once; all batches of the query have these columns."""
+        columns = self._columns = SinkColumns.of(df.schema, self._topic)
         by_column = isinstance(self._partitioner, str) and self._partitioner == "column"
         if by_column and "partition" not in dict(columns.positions):
             raise ValueError('partitioner="column" needs a column partition (int); the data has none')
@@ -132,20 +140,39 @@ class BatchSink:
 
     def write(self, df: DataFrame, batch: Batch) -> SinkResult:
         """Write a batch, unless it was committed before. `check` has accepted its columns."""
-        columns = SinkColumns.of(df.schema, self._topic)
+        columns = self._columns or SinkColumns.of(df.schema, self._topic)
 
         def run(handle: TransactionHandle, partitions: int) -> list[WriterReceipt]:
             tasks = tasks_for(df, partitions, self._partitions_per_task)
             by_key = isinstance(self._partitioner, str) and self._partitioner == "key"
-            packer = RowPacker(self._topic, partitions, by_key)
+            packer = RowPacker(self._topic, partitions, by_key, self._encoding)
             given = sink_frame(df, columns, self._partitioner, partitions)
             cells = given.mapInArrow(for_workers(packer), RowPacker.SCHEMA)
             writer = TaskWriter(handle, self._topic, partitions, tasks, self._options)
-            rows = routed(cells, tasks).mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True).collect()
+            reporting = routed(cells, tasks).mapInArrow(for_workers(writer), TaskWriter.SCHEMA, barrier=True)
+            with plain_plans(df, batch):
+                rows = reporting.collect()
             reports: dict[int, TaskReport] = {row["task"]: pickle.loads(row["report"]) for row in rows}
             return receipts_of(reports, self._topic, partitions, tasks)
 
         return self.transactions.write(batch, run)
+
+
+@contextmanager
+def plain_plans(df: DataFrame, batch: Batch) -> Iterator[None]:
+    """Turn adaptive execution off for the job of a micro-batch. There is nothing in it to adapt, and planning it again
+    between its two stages takes 30 ms. Spark has planned the query itself before, and its session is a clone that
+    nothing else uses; that of a batch job is the user's, and is left alone."""
+    if batch.is_version:
+        yield
+        return
+    conf = df.sparkSession.conf
+    before = conf.get(ADAPTIVE)
+    conf.set(ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        conf.set(ADAPTIVE, str(before))
 
 
 class QueryCallback:

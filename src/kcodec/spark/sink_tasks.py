@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Spark runs to write one batch into a transaction: each Kafka partition in one task, each task in one attempt.
 
-    sink_frame    the columns that are written
-    RowPacker     the partition of each row: the user's, or the one that Java's producer chooses; rows to cells
+    sink_frame    the columns that are written, which `sink_cells.RowPacker` makes into cells
     routed        cells of Kafka partition p in task p % tasks, by one shuffle
     TaskWriter    one TransactionWriter in each task, in a barrier stage; returns a receipt, or an error
 
@@ -12,19 +11,19 @@ speculated. Brokers cannot tell two writers of one partition apart, so this is w
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kcodec import partition_for
 from kcodec.client import TransactionHandle, TransactionWriter, WriterReceipt
 from kcodec.errors import KcodecError
 from kcodec.offsets import TopicPartition
 from kcodec.spark.client_options import with_credentials
+from kcodec.spark.sink_cells import CellReader
 from kcodec.spark.sink_columns import SinkColumns
+from kcodec.spark.workers import exempt_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,16 +33,6 @@ if TYPE_CHECKING:
 CHOSEN = "__kcodec_partition"
 #: Seconds to wait for executors that are starting, or that replace killed ones.
 SLOTS_SECONDS = 30.0
-#: Bytes of rows that a task sorts by partition at a time.
-PACK_BYTES = 2 * 1024 * 1024
-#: Bytes of rows in a cell, before compression. Spark sends up to 10,000 cells to a Python worker at a time.
-CELL_BYTES = 32 * 1024
-#: Bytes of cells that a task gives to its writer together, after decompression.
-WRITE_BYTES = 4 * 1024 * 1024
-#: Compression of cells. Spark copies and compresses each byte of a shuffle several times, so fewer are cheaper.
-CODEC = "snappy"
-#: In the place of a partition: the cell is an error.
-ERROR = -1
 
 
 def free_slots(df: DataFrame, wanted: int) -> int:
@@ -76,17 +65,24 @@ def tasks_for(df: DataFrame, partitions: int, partitions_per_task: int | None) -
 
 
 def sink_frame(df: DataFrame, columns: SinkColumns, partitioner: Any, partitions: int) -> DataFrame:
-    """Return the columns key, value, headers and partition, those that there are."""
+    """Return the columns key, value, headers and partition, those that there are, in any order."""
     from pyspark.sql import functions
 
     chosen = chosen_partition(partitioner, partitions)
-    numbered = df if chosen is None else df.withColumn(CHOSEN, chosen.cast("int"))
-    # By position: names of a DataFrame may be ambiguous.
-    numbered = numbered.toDF(*(f"c{position}" for position in range(len(numbered.columns))))
     positions = dict(columns.positions)
+    kept = [name for name in ("key", "value", "headers", "partition") if name in positions]
+    # Each step is a plan that Spark analyzes, in every batch.
+    if chosen is None and not columns.unused:
+        return df
+    if len({name.lower() for name in df.columns}) == len(df.columns):
+        named = [functions.col(name) for name in kept if chosen is None or name != "partition"]
+        return df.select(*named, *([] if chosen is None else [chosen.cast("int").alias("partition")]))
+    # By position, as names are ambiguous.
+    numbered = df if chosen is None else df.withColumn(CHOSEN, chosen.cast("int"))
+    numbered = numbered.toDF(*(f"c{position}" for position in range(len(numbered.columns))))
     if chosen is not None:
         positions["partition"] = len(numbered.columns) - 1
-    kept = [name for name in ("key", "value", "headers", "partition") if name in positions]
+        kept = [name for name in kept if name != "partition"] + ["partition"]
     return numbered.select(*(functions.col(f"c{positions[name]}").alias(name) for name in kept))
 
 
@@ -104,100 +100,6 @@ def chosen_partition(partitioner: Any, partitions: int) -> Column | None:
     if not isinstance(found, Column):
         raise TypeError(f"partitioner must return a Column or SQL text, got {type(found).__name__}")
     return found
-
-
-@dataclass(frozen=True)
-class RowPacker:
-    """Packs the rows for one partition into cells before the shuffle, for ``mapInArrow``: a shuffle of cells costs a
-    fraction of a shuffle of rows.
-
-    by_key: rows without a number in the column `partition` go where Java's producer sends their key, and without a key
-            to each partition in turn. Otherwise each row must have a number.
-    """
-
-    topic: str
-    partitions: int
-    by_key: bool
-
-    #: A cell is a record batch in Arrow's IPC format, without its schema and compressed; size: its bytes before that.
-    #: The cell of partition ERROR is a pickled exception.
-    SCHEMA = "partition int, schema binary, size int, cell binary"
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the cells of a task."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        turn = 0 if context is None else context.partitionId()
-        waiting: list[pa.RecordBatch] = []
-        size = 0
-        for batch in batches:
-            waiting.append(batch)
-            size += batch.nbytes
-            if size >= PACK_BYTES:
-                yield self.pack(waiting, turn)
-                waiting, size = [], 0
-        if waiting:
-            yield self.pack(waiting, turn)
-
-    def pack(self, batches: list[pa.RecordBatch], turn: int) -> pa.RecordBatch:
-        """Return the cells of some batches; if a row has a wrong partition, one cell with the error."""
-        import numpy
-        import pyarrow as pa
-
-        table = pa.Table.from_batches(batches).combine_chunks()
-        codec = pa.Codec(CODEC)
-        cells: list[tuple[int, int, bytes]] = []
-        schema = b""
-        try:
-            numbers = self._numbers(table, turn)
-        except ValueError as error:
-            cells, numbers = [(ERROR, 0, pickle.dumps(error))], numpy.empty(0, "int32")
-        if len(numbers):
-            order = numpy.argsort(numbers, kind="stable")
-            ordered = numbers[order]
-            rows = table.select([name for name in table.column_names if name != "partition"]).take(order)
-            schema = rows.schema.serialize().to_pybytes()
-            most = max(1, CELL_BYTES * len(rows) // max(rows.nbytes, 1))
-            edges = [0, *(numpy.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(ordered)]
-            for first, end in itertools.pairwise(edges):
-                for batch in rows.slice(first, end - first).to_batches(max_chunksize=most):
-                    cell = batch.serialize()
-                    cells.append((int(ordered[first]), cell.size, codec.compress(cell, asbytes=True)))
-        columns = [
-            pa.array([number for number, _, _ in cells], pa.int32()),
-            pa.array([schema] * len(cells), pa.binary()),
-            pa.array([size for _, size, _ in cells], pa.int32()),
-            pa.array([cell for _, _, cell in cells], pa.binary()),
-        ]
-        return pa.record_batch(columns, names=["partition", "schema", "size", "cell"])
-
-    def _numbers(self, table: pa.Table, turn: int) -> Any:
-        """Return the partition of each row. Raise ValueError if one is NULL or out of range."""
-        import numpy
-
-        numbers = numpy.full(len(table), -1, "int32")
-        if "partition" in table.column_names:
-            column = table["partition"]
-            if column.null_count and not self.by_key:
-                raise ValueError(
-                    f"topic {self.topic!r}: column 'partition' is NULL in {column.null_count} rows; give each row one, "
-                    'or use partitioner="key", which chooses it where the column is NULL'
-                )
-            numbers = column.fill_null(-1).to_numpy()
-            wrong = ((numbers < 0) | (numbers >= self.partitions)) & column.is_valid().to_numpy()
-            if wrong.any():
-                raise ValueError(
-                    f"topic {self.topic!r}: partition must be between 0 and {self.partitions - 1}, got "
-                    f"{numbers[wrong][0]} in column 'partition'"
-                )
-        if self.by_key:
-            if "key" in table.column_names:
-                of_keys = numpy.asarray(partition_for(table["key"], self.partitions))
-                numbers = numpy.where(numbers < 0, of_keys, numbers)
-            in_turn = (numpy.arange(len(table)) + turn) % self.partitions
-            numbers = numpy.where(numbers < 0, in_turn, numbers)
-        return numbers.astype("int32", copy=False)
 
 
 def routed(frame: DataFrame, tasks: int) -> DataFrame:
@@ -264,6 +166,7 @@ class TaskWriter:
                 f"attempt {context.attemptNumber()} of a task that writes to {self.topic!r}: only the first attempt "
                 "may write; the batch is written again in a new transaction"
             )
+        exempt_modules()
         number = context.partitionId()
         report = pickle.dumps(self.write(number, batches))
         yield pa.record_batch(
@@ -274,22 +177,27 @@ class TaskWriter:
         """Write the cells of a task; return its receipt, or the error of a row, a broker or the transaction."""
         mine = [TopicPartition(self.topic, number) for number in range(task, self.partitions, self.tasks)]
         rows = 0
+        cells = CellReader()
         writer: TransactionWriter | None = None
         error: Exception | None = None
         try:
             for batch in batches:
                 try:
-                    for partition, table in self.tables(batch):
-                        if partition not in mine:
-                            raise RuntimeError(f"rows for {partition} were given to the task that writes {mine}")
+                    for partition, records, data in cells.read(batch):
+                        if TopicPartition(self.topic, partition) not in mine:
+                            raise RuntimeError(
+                                f"rows for {self.topic}-{partition} were given to the task that writes {mine}"
+                            )
                         if writer is None:
                             options = with_credentials(self.options)
                             writer = TransactionWriter(self.handle, mine, must_be_first=True, **options)
-                        writer.send_arrow(self.topic, table)
-                        rows += len(table)
+                        writer.send_encoded(self.topic, data, partition)
+                        rows += records
                 except (KcodecError, ValueError, TypeError) as failed:
                     error = failed
                     break
+            else:
+                cells.check_complete()
         finally:
             if writer is not None:
                 error = _closed(writer, error)
@@ -297,38 +205,6 @@ class TaskWriter:
             return TaskReport(rows, None, error)
         receipt = WriterReceipt(dict.fromkeys(mine, (0, -1))) if writer is None else writer.receipt
         return TaskReport(rows, receipt, None)
-
-    def tables(self, batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.Table]]:
-        """Yield the rows of cells, those of one partition together, up to WRITE_BYTES at a time. Raise the error that
-        is in a cell."""
-        import pyarrow as pa
-
-        codec = pa.Codec(CODEC)
-        found: dict[int, list[pa.RecordBatch]] = {}
-        held = 0
-        schemas: dict[bytes, pa.Schema] = {}
-        columns = (batch[name].to_pylist() for name in ("partition", "schema", "size"))
-        for number, text, size, cell in zip(*columns, batch["cell"], strict=True):
-            if number == ERROR:
-                error: Exception = pickle.loads(cell.as_py())
-                raise error
-            if text not in schemas:
-                schemas[text] = pa.ipc.read_schema(pa.py_buffer(text))
-            rows = codec.decompress(cell.as_buffer(), size)
-            found.setdefault(number, []).append(pa.ipc.read_record_batch(rows, schemas[text]))
-            held += size
-            if held >= WRITE_BYTES:
-                yield from self._together(found)
-                found, held = {}, 0
-        yield from self._together(found)
-
-    def _together(self, found: Mapping[int, list[pa.RecordBatch]]) -> Iterator[tuple[TopicPartition, pa.Table]]:
-        import pyarrow as pa
-
-        for number, parts in found.items():
-            table = pa.Table.from_batches(parts)
-            numbers = pa.repeat(pa.scalar(number, pa.int32()), len(table))
-            yield TopicPartition(self.topic, number), table.append_column("partition", numbers)
 
 
 def _closed(writer: TransactionWriter, error: Exception | None) -> Exception | None:
