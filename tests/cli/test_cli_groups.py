@@ -164,3 +164,9 @@ def test_a_wrong_call_says_what_was_meant(words: str, told: str) -> None:
     assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
     assert told in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_an_empty_variable_after_b_is_named() -> None:
+    """``-b $SERVERS orders`` with an empty variable: the shell leaves it out, and -b takes the name."""
+    ran = run("topics", "create", "-b", "orders")
+    assert "create needs a TOPIC: -b has taken 'orders' as HOST:PORT" in ran.err

@@ -232,7 +232,7 @@ def test_exports_need_no_pyarrow() -> None:
     assert done.stdout.decode().splitlines() == [
         "7 5",
         "[10, 11, 12, 13, 14, 20, 21] 5",
-        "to_arrow() needs pyarrow: pip install kcodec[arrow]",
+        "to_arrow() needs pyarrow: install the package pyarrow",
     ]
 
 

@@ -198,7 +198,7 @@ def test_partitions_are_found_by_name_and_by_topic_partition(tmp_path: Path) -> 
         assert present in directory
     for absent in ("b-11", "b", "b-x", "", 3, ("b",), TP("b", 11)):
         assert absent not in directory
-        with pytest.raises(KeyError, match="has no partition"):
+        with pytest.raises(KeyError, match=r"has no partition .*; it has "):
             directory[absent]  # type: ignore[index]
     assert [log.log_start_offset for log in directory.values()] == [7, 5, 0]
     assert directory.get("b-11") is None

@@ -151,6 +151,20 @@ with Producer(**options, delivery_timeout_ms=6000, request_timeout_ms=500) as pr
     assert done.returncode == 1
 
 
+def test_an_exception_that_waits_for_the_close_is_logged() -> None:
+    """With its text, what is waited for, how long, and how to end the wait."""
+    program = """
+with Producer(**options, delivery_timeout_ms=2500, request_timeout_ms=500) as producer:
+    producer.send("orders", b"x").result(timeout=0.1)
+"""
+    done = subprocess.run([sys.executable, "-c", HEAD + program], capture_output=True, text=True, timeout=30)
+    found = re.search("WARNING an exception ends the `with` block.*", done.stderr)
+    assert found is not None, done.stderr
+    assert re.search(r"waits up to 2\.\d+ s for 1 record of topic 'orders' \(.*Connect", found[0])
+    assert "press Ctrl-C, or call close(timeout=...)" in found[0]
+    assert "The exception: DeliveryTimeoutError: " in found[0] and "no result within 0.1 s" in found[0]
+
+
 @pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit])
 def test_a_transaction_block_ends_within_5_seconds(apache_kafka: ApacheKafka, leaving: type[BaseException]) -> None:
     """Though no response to its abort comes; the next begin, or the coordinator, ends the transaction."""

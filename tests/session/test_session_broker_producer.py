@@ -178,6 +178,7 @@ def test_c23_times_that_are_not_safe_are_refused_there(apache_kafka: ApacheKafka
         ({"acks": 1}, ValueError, 'acks must be "all"'),
         ({"transactional_id": None}, TypeError, "transactional_id is missing"),
         ({"group_id": ""}, TypeError, "group_id is missing"),
+        ({"transactional_id": None, "transactionalid": "a"}, TypeError, "did you mean 'transactional_id'"),
         ({"transacton_timeout_ms": 5}, TypeError, "did you mean 'transaction_timeout_ms'"),
         ({"transaction_scan_interval_ms": -1}, ValueError, "transaction_scan_interval_ms"),
         ({"topics": []}, ValueError, "topics is empty"),

@@ -15,6 +15,7 @@ from transaction_script import Action, Buffer, World
 from kcodec.cluster.flow_lock import FlowLock
 from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.group.rebalance import Heartbeat
+from kcodec.consumer.options import take_options
 from kcodec.errors import TransportError
 from kcodec.flow import Flow, Signal, Task, call, sleep, wait
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -133,6 +134,10 @@ class ScriptedCallbacks:
             function(*arguments)
 
 
+_own, _client = take_options({"bootstrap_servers": "a:1", "group_id": GROUP})
+SETTINGS = _own.settings(_client)
+
+
 class ScriptedConsumer:
     """Stands for a `ConsumerCore` that has both partitions, at offset 10."""
 
@@ -141,6 +146,7 @@ class ScriptedConsumer:
         self.assignment = Assignment(nullcontext(), world.scheduler.call_soon)
         self.callbacks: Any = ScriptedCallbacks()
         self.wake = Signal()
+        self.settings = SETTINGS
         self.membership: ScriptedMembership | None = ScriptedMembership(world)
         self.committed_offsets = self.fetcher = self
         self.dropped: list[TopicPartition] = []

@@ -98,7 +98,7 @@ def test_without_pyspark_it_is_said_how_to_have_it(monkeypatch: pytest.MonkeyPat
         return None
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    with pytest.raises(java.MissingTool, match=r"pip install kcodec\[testing\]"):
+    with pytest.raises(java.MissingTool, match=r"install the package pyspark"):
         jars.find_ivy()
 
 

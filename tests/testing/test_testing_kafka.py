@@ -147,6 +147,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def check_that_a_cluster_continues(servers: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After a crash, with its data, its address and the options of its start."""
+    bare_admin.create_topic(servers, "kept", 2, 1, {})
+    state = json.loads((cache / "clusters" / "one" / "cluster.json").read_text())
+    for pid, path in state["nodes"]:
+        Process(pid, path).kill()
+    assert command_line.main(["start", "--name", "one"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{servers}\n" and "had ended; it continues with its data" in err
+    assert len(bare_admin.partitions_of(servers, "kept")) == 2
+
+
 def test_the_command_line_starts_lists_and_stops(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, "-m", "kcodec.testing.kafka", "start", "--name", "one", "--property", "num.partitions=5"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ})
@@ -156,8 +168,11 @@ def test_the_command_line_starts_lists_and_stops(cache: Path, capsys: pytest.Cap
         assert "stop --name one" in done.stderr
         assert command_line.main(["status"]) == 0
         assert capsys.readouterr().out == f"one\t4.3.1\ttransaction version 2\t1 of 1 nodes run\t{servers}\n"
-        assert command_line.main(["start", "--name", "one"]) == 1
-        assert capsys.readouterr().err == f"kafka: the cluster one is already running: {servers}\n"
+        assert command_line.main(["start", "--name", "one"]) == 0
+        assert capsys.readouterr() == (f"{servers}\n", "the cluster one is already running\n")
+        assert command_line.main(["start", "--name", "one", "--nodes", "3", "--tls"]) == 1
+        assert "the cluster one was started without --nodes, --tls, or with another" in capsys.readouterr().err
+        check_that_a_cluster_continues(servers, cache, capsys)
         assert command_line.main(["stop"]) == 1
         assert capsys.readouterr().err == "kafka: the cluster default does not exist; existing clusters: one\n"
         pid, path = json.loads((cache / "clusters" / "one" / "cluster.json").read_text())["nodes"][0]

@@ -55,7 +55,7 @@ def test_a_release_without_a_transaction_is_refused(transaction_cluster: Transac
     with cluster.producer() as producer:
         with pytest.raises(TransactionStateError, match="begin a transaction first"):
             producer.release()
-        with pytest.raises(TransactionStateError, match="call release first"):
+        with pytest.raises(TransactionStateError, match=r"call release\(\) first"):
             _ = producer.receipt
         with producer.transaction() as txn:  # it is not closed
             txn.send(topic, b"x", partition=0)

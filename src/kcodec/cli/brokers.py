@@ -138,7 +138,13 @@ def name_and_value(text: str) -> tuple[str, str]:
     return name, value
 
 
-def needs_names(names: list[str], what: str, command: str) -> None:
-    """CommandError where nothing is named."""
-    if not names:
-        raise CommandError(f"{command} needs {what}")
+def needs_names(names: list[str], what: str, command: str, servers: str | None = None) -> None:
+    """Raise CommandError if nothing is named. servers: the value of -b, which may be the missing name."""
+    if names:
+        return
+    if servers is not None and ":" not in servers:
+        raise CommandError(
+            f"{command} needs {what}: -b has taken {servers!r} as HOST:PORT; check that the variable after -b is not"
+            " empty"
+        )
+    raise CommandError(f"{command} needs {what}")

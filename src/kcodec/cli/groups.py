@@ -171,7 +171,7 @@ def _member_fields(described: tuple[str, GroupMember]) -> dict[str, Any]:
 
 
 def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    needs_names(options.groups, "a GROUP", "delete")
+    needs_names(options.groups, "a GROUP", "delete", options.bootstrap_server)
     gone, status = partial_results(lambda: admin.delete_groups(options.groups), output)
     for name in gone:
         output.say(f"{name}: deleted")

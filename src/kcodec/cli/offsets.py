@@ -150,7 +150,7 @@ def _or_none(value: int) -> int | None:
 
 
 def _check_reset(options: argparse.Namespace) -> None:
-    needs_names(options.names, "a GROUP", "reset")
+    needs_names(options.names, "a GROUP", "reset", options.bootstrap_server)
     given = [name for name in ("to", "shift", "ago", "from_file") if getattr(options, name) is not None]
     if len(given) != 1:
         raise CommandError("reset needs one of --to, --shift, --ago and --from-file")

@@ -177,7 +177,7 @@ def needed_pyarrow(purpose: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise CommandError(f"{purpose} pyarrow: pip install kcodec[arrow]") from error
+        raise CommandError(f"{purpose} pyarrow: install the package pyarrow") from error
     return pyarrow
 
 

@@ -96,7 +96,7 @@ def _partition_row(described: tuple[TopicDescription, PartitionDescription]) -> 
 def _create(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     from kcodec.admin.values import NewTopic
 
-    needs_names(options.topics, "a TOPIC", "create")
+    needs_names(options.topics, "a TOPIC", "create", options.bootstrap_server)
     wanted = [
         NewTopic(name, options.partitions, options.replication_factor, dict(options.config)) for name in options.topics
     ]
@@ -110,7 +110,7 @@ def _create(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
 
 
 def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
-    needs_names(options.topics, "a TOPIC", "delete")
+    needs_names(options.topics, "a TOPIC", "delete", options.bootstrap_server)
     gone, status = partial_results(lambda: admin.delete_topics(options.topics), output)
     for name in gone:
         output.say(f"{name}: deleted")
@@ -120,7 +120,7 @@ def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
 def _config(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     from kcodec.admin.values import ConfigResource
 
-    needs_names(options.topics, "a TOPIC", "config")
+    needs_names(options.topics, "a TOPIC", "config", options.bootstrap_server)
     resources = [ConfigResource.topic(name) for name in options.topics]
     changes: dict[str, str | None] = {**dict(options.set), **dict.fromkeys(options.unset)}
     if changes:

@@ -12,12 +12,20 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Unpack
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from kcodec.arguments import partitions_of
 from kcodec.client.flows import Client, run_in_background
-from kcodec.client.interruption import INTERRUPTED_ABORT_SECONDS, interrupted_timeout, is_interruption, note_failures
+from kcodec.client.interruption import (
+    INTERRUPTED_ABORT_SECONDS,
+    abort_of,
+    announced,
+    closing_seconds,
+    limited_seconds,
+    note_failures,
+)
 from kcodec.client.waiting import Delivery, IoLoop, ProducerBase, TableDelivery
+from kcodec.cluster.broker_report import reported
 from kcodec.errors import (
     BufferFullError,
     DeliveryErrors,
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
     from kcodec.transactions.manager import TransactionManager
     from kcodec.transactions.transaction import ProducerTransaction
 
+T = TypeVar("T")
 log = logging.getLogger("kcodec.transactions")
 
 __all__ = [
@@ -96,7 +105,7 @@ class Producer(ProducerBase):
         on_space = self._make_lock()
         self._core = ProducerCore(
             own.settings(client.options),
-            client.cluster,
+            self._client.cluster,
             self._make_id_manager(own),
             clock=client.clock,
             random=client.random.random,
@@ -270,7 +279,7 @@ class Producer(ProducerBase):
         Raises AuthorizationError, FatalTransactionError (for example, transaction_timeout_ms above the broker's
         maximum), DeliveryTimeoutError, after which it can be called again.
         """
-        self._run(self._manager().initialize(timeout))
+        self._run(self._begun(self._manager().initialize(timeout), timeout))
 
     def begin_transaction(self, timeout: float | None = None) -> None:
         """Begin a transaction; later calls of `send` belong to it.
@@ -279,7 +288,7 @@ class Producer(ProducerBase):
         """
         manager = self._manager()
         if self._begin_at_once(manager) is None:
-            self._run(manager.begin(timeout))
+            self._run(self._begun(manager.begin(timeout), timeout))
 
     def send_offsets_to_transaction(
         self,
@@ -358,6 +367,17 @@ class Producer(ProducerBase):
             )
         return self._core.id_manager
 
+    def _begun(self, flow: Flow[T], timeout: float | None) -> Flow[T]:
+        """Run the begin of a transaction, and log a warning if no broker responds."""
+        manager = self._manager()
+        return reported(
+            flow,
+            self._client.cluster,
+            f"begin of the transaction of {manager.transactional_id!r}",
+            manager.max_block if timeout is None else timeout,
+            "kcodec.transactions",
+        )
+
     def _begin_at_once(self, manager: TransactionManager) -> ProducerTransaction | None:
         """Begin a transaction if that sends no request. Otherwise return None; also for a closed producer and in a
         forked process, where the flow raises the error."""
@@ -381,7 +401,7 @@ class Producer(ProducerBase):
 
         Records that are not acknowledged after `timeout` seconds fail with DeliveryTimeoutError. Raise DeliveryErrors
         as `flush` does. The end of the `with` block is `close`: if an exception leaves the block, the failures are
-        added to it as a note, and after Ctrl-C, SystemExit or the like the wait is limited to a few seconds.
+        added to it as a note, a wait is logged, and after Ctrl-C, SystemExit or the like it is limited to 3 seconds.
         """
         self._io_loop.check_wait()
         try:
@@ -392,10 +412,13 @@ class Producer(ProducerBase):
             raise
         self._raise_failures()
 
-    def _end(self, timeout: float | None) -> None:
+    def _end(self, timeout: float | None, error: BaseException | None = None) -> None:
         try:
             if self._is_started:
-                self._run(self._core.close(timeout), timeout)
+                core = self._core
+                seconds = core.closing_seconds(timeout)
+                flow = announced(core.close(timeout), error, seconds, core.waiting_text, "kcodec.producer")
+                self._run(flow, timeout)
         finally:
             self._io_loop.close()
             self._core.crash(TransportError("the producer is closed"))
@@ -413,13 +436,20 @@ class Producer(ProducerBase):
         else:
             try:
                 if not self._io_loop.is_closed:
-                    self._end(interrupted_timeout(error, self._core))
+                    self._end(self._closing_timeout(error), error)
             except Exception as failed:  # noqa: BLE001  the other one matters more
                 error.add_note(f"closing the producer failed, too: {failed}")
             except BaseException as interruption:
                 note_failures(interruption, self._core.take_failures())
                 raise
             note_failures(error, self._core.take_failures())
+
+    def _closing_timeout(self, error: BaseException) -> float | None:
+        """Return the timeout of the close after `error`. No broker is waited for again where only an abort is left."""
+        if self._core.id_manager.transactional_id is None:
+            return limited_seconds(error)
+        seconds = closing_seconds(error, self._client.cluster, float("inf"))
+        return None if seconds == float("inf") else seconds
 
     def __repr__(self) -> str:
         state = "closed" if self._io_loop.is_closed else "open"
@@ -449,7 +479,8 @@ class Transaction:
     def __enter__(self) -> Transaction:
         self._open = None if self._partitions else self._producer._begin_at_once(self._manager)
         if self._open is None:
-            self._open = self._producer._run(self._manager.begin(self._timeout, self._partitions))
+            begin = self._manager.begin(self._timeout, self._partitions)
+            self._open = self._producer._run(self._producer._begun(begin, self._timeout))
         return self
 
     def __exit__(
@@ -578,9 +609,8 @@ class Transaction:
         """Return the deadline of the end. If the program is being ended (Ctrl-C), the abort gets little time: otherwise
         the next begin, or the coordinator, ends the transaction."""
         seconds = self._manager.max_block if self._timeout is None else self._timeout
-        if error is not None and is_interruption(error):
-            seconds = min(seconds, INTERRUPTED_ABORT_SECONDS)
-        return self._manager.cluster.clock() + seconds
+        limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
+        return self._manager.cluster.clock() + (seconds if limit is None else min(seconds, limit))
 
     def _abort_after(self, error: BaseException | None, deadline: float | None = None) -> Flow[None]:
         """Abort the transaction that a block leaves open. An error of the abort is added as a note to `error`, the
@@ -589,8 +619,10 @@ class Transaction:
         deadline: of the end of the block, if a commit has used a part of its time.
         """
         deadline = self._end_deadline(error) if deadline is None else deadline
+        seconds = max(deadline - self._manager.cluster.clock(), 0.0)
+        what = abort_of(self._manager.transactional_id)
         try:
-            yield from self._manager.abort(max(deadline - self._manager.cluster.clock(), 0.0))
+            yield from announced(self._manager.abort(seconds), error, seconds, what, "kcodec.transactions")
         except KcodecError as failed:
             log.warning("the abort of a transaction failed; the next begin repeats it: %s", failed)
             if error is not None and failed is not error:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from kcodec.arguments import items_of
 from kcodec.client.client_pool import ClientPool, key_of
 from kcodec.client.topic_reading import BoundedReading
+from kcodec.cluster.broker_report import MAX_NAMED_TOPICS, reported
 from kcodec.errors import TransportError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
@@ -50,7 +51,16 @@ class RangeReading(BoundedReading):
 
     def open(self, client: Client) -> Flow[None]:
         """Start to fetch."""
-        self._read = yield from open_ranges(client.cluster, self.ranges, self.settings, self._on_missing)
+        settings = self.settings
+        opening = open_ranges(client.cluster, self.ranges, settings, self._on_missing)
+        topics = ", ".join(sorted({repr(each.topic) for each in self.ranges})[:MAX_NAMED_TOPICS])
+        self._read = yield from reported(
+            opening,
+            client.cluster,
+            f"read of {topics}",
+            settings.default_api_timeout,
+            "kcodec.reading",
+        )
 
     def stop(self) -> None:
         """On the I/O loop: stop fetching."""

@@ -16,6 +16,14 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from kcodec._fast import decode_fetch
 from kcodec.client.flows import run_in_background
+from kcodec.client.interruption import (
+    INTERRUPTED_ABORT_SECONDS,
+    abort_of,
+    announced,
+    closing_seconds,
+    is_interruption,
+    limited_seconds,
+)
 from kcodec.client.producer import Delivery, Producer, TableDelivery
 from kcodec.client.waiting import ClientBase, CoreLock, IoLoop
 from kcodec.consumer.callbacks import RebalanceListener
@@ -111,8 +119,12 @@ class SessionTransaction:
     ) -> None:
         block = self._current
         if not block.is_ending:
-            end = SessionEnd(self._flows, block, self._timeout)
-            self._session._run(end.run(is_commit=error is None, error=error))
+            limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
+            own = self._flows.manager.max_block if self._timeout is None else self._timeout
+            seconds = own if limit is None else min(own, limit)
+            end = SessionEnd(self._flows, block, seconds).run(is_commit=error is None, error=error)
+            what = abort_of(self._flows.manager.transactional_id)
+            self._session._run(announced(end, error, seconds, what, "kcodec.session"))
 
     def poll(self, timeout: float | None = 1.0) -> list[Record]:
         """As `Consumer.poll`; the returned records belong to this transaction."""
@@ -369,17 +381,34 @@ class GroupTransactSession(ClientBase):
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Abort an open transaction, revoke all partitions, leave the group and end, within `timeout` seconds in total,
-        not counting the rebalance callbacks. Idempotent."""
+        not counting the rebalance callbacks. Idempotent.
+
+        The end of the `with` block waits 3 seconds at most after Ctrl-C, SystemExit or the like, and after an error
+        while no broker responds.
+        """
+        self._end(timeout, None)
+
+    def _end(self, timeout: float, error: BaseException | None) -> None:
         if self._io_loop.is_closed:
             return
         deadline = time.monotonic() + timeout
         try:
             if self._is_started:
-                self._run(self._close(timeout))
+                self._run(announced(self._close(timeout), error, timeout, self._ending_text, "kcodec.session"))
                 while self._core.callbacks.waiting:
                     self._call_back(self._core.callbacks, self._core.callbacks.waiting.popleft())
+        except BaseException as interruption:
+            if is_interruption(interruption):
+                deadline = time.monotonic()  # a second Ctrl-C: nothing is waited for
+            raise
         finally:
             self._producer.close(max(deadline - time.monotonic(), 0.0))
+
+    def _ending_text(self) -> str:
+        """Return what a close waits for."""
+        cause = self._client.cluster.last_error
+        what = f"the session to abort its open transaction and to leave group {self._options.consumer.group_id!r}"
+        return what + (f" ({cause})" if cause else "")
 
     def _close(self, timeout: float) -> Flow[None]:
         """Abort an open transaction, then leave the group, with one deadline for both."""
@@ -395,7 +424,7 @@ class GroupTransactSession(ClientBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self._end(closing_seconds(error, self._client.cluster, CLOSE_SECONDS), error)
 
     def __repr__(self) -> str:
         own = self._options

@@ -10,6 +10,7 @@ from typing import Any
 
 from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
+from kcodec.cluster.broker_report import reported
 from kcodec.cluster.retry_driver import CallContext
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
@@ -107,6 +108,16 @@ class TopicReading(BoundedReading):
 
     def open(self) -> Flow[None]:
         """Determine the ranges to read, and start to fetch."""
+        settings = self.settings
+        return reported(
+            self._open(),
+            self.client.cluster,
+            f"read of {self.range.topic!r}",
+            settings.default_api_timeout,
+            "kcodec.reading",
+        )
+
+    def _open(self) -> Flow[None]:
         cluster = self.client.cluster
         topic = self.range.topic
         context = CallContext(cluster, self.settings.default_api_timeout, lambda: time.time_ns() // 1_000_000)

@@ -61,6 +61,8 @@ class Cluster:
         self.clock = clock
         self.random = random
         self.times = times
+        #: The addresses that the client was given, for messages.
+        self.bootstrap_servers = ""
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
         self.controller_id = -1
@@ -378,14 +380,12 @@ class Cluster:
         """
         deadline = self.clock() + timeout
         attempt = 0
-        last: BaseException | None = None
+        last: BaseException | None = self.coordinator_errors.get((kind, key)) or self.last_error
         while (known := self._coordinators.get((kind, key))) is None or known not in self.brokers:
             left = deadline - self.clock()
             if left <= 0:
-                raise DeliveryTimeoutError(
-                    f"the coordinator of {kind} {key!r} was not found within {seconds_text(timeout)}: "
-                    f"{last or 'no response'}"
-                )
+                how = f"was not found within {seconds_text(timeout)}" if attempt else "is unknown, and no time was left"
+                raise DeliveryTimeoutError(f"the coordinator of {kind} {key!r} {how}: {last or 'no response'}")
             try:
                 yield from self._find_coordinator(kind, key, min(left, self.times.request))
                 if (found := self._coordinators.get((kind, key))) is not None and found in self.brokers:

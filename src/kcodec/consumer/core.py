@@ -31,7 +31,7 @@ from kcodec.consumer.held_back import HeldBack
 from kcodec.consumer.lag import PartitionLag
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.consumer.positions import Positions
-from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls
+from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls, lost_text
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
@@ -94,7 +94,10 @@ class ConsumerCore:
         self._positions = Positions(cluster, assignment, self.committed_offsets, settings, member=member, now=now)
         self.commits = Commits(self.committed_offsets, assignment, self.callbacks, settings, self.clock, self._member)
         self.handler: RebalanceHandler = handler or ConsumerRebalanceHandler(
-            assignment, self.polls, self.callbacks, self.commits, add=self.add, remove=self.remove
+            *(assignment, self.polls, self.callbacks, self.commits),
+            add=self.add,
+            remove=self.remove,
+            lost_text=lambda gone: lost_text(gone, settings, cluster),
         )
         self.subscription = Subscription()
         self.membership: Membership | None = None

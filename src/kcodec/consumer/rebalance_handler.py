@@ -6,16 +6,38 @@ processes records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
+from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.callbacks import CallbackQueue, RebalanceListener
 from kcodec.consumer.commits import Commits
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.flow import Clock, Flow, Signal, wait
 from kcodec.offsets import TopicPartition
 
 Partitions = Iterable[TopicPartition]
+#: Partitions that a log line names.
+MAX_NAMED_PARTITIONS = 20
 log = logging.getLogger("kcodec.consumer")
+
+
+def lost_text(gone: Collection[TopicPartition], settings: ConsumerSettings, cluster: Cluster) -> str:
+    """Return the sentence for partitions that other members may own already: the consumer, its group and the cause."""
+    named = ", ".join(map(str, sorted(gone)[:MAX_NAMED_PARTITIONS]))
+    more = f" and {len(gone) - MAX_NAMED_PARTITIONS} more" if len(gone) > MAX_NAMED_PARTITIONS else ""
+    group_id = settings.group_id or ""
+    error = cluster.coordinator_errors.get(("group", group_id)) or cluster.last_error
+    cause = (
+        f"the coordinator of the group does not respond; last cause: {error}"
+        if error is not None
+        else "the group has gone on without this member, for example because session_timeout_ms or max_poll_interval_ms"
+        " has passed"
+    )
+    return (
+        f"consumer {settings.client_id!r} of group {group_id!r} has lost its partitions {named}{more}, which other"
+        f" members may read now: {cause}"
+    )
 
 
 class Polls:
@@ -62,7 +84,7 @@ class Polls:
 class ConsumerRebalanceHandler:
     """The RebalanceHandler of a plain consumer: its partitions change only while the application polls.
 
-    add, remove: start and stop to read partitions.
+    add, remove: start and stop to read partitions. lost_text: returns the sentence to log about lost partitions.
     """
 
     def __init__(
@@ -74,13 +96,14 @@ class ConsumerRebalanceHandler:
         *,
         add: Callable[..., None],
         remove: Callable[[Partitions], None],
+        lost_text: Callable[[Collection[TopicPartition]], str],
     ) -> None:
         self.listener = RebalanceListener()
         self._assignment = assignment
         self._polls = polls
         self._callbacks = callbacks
         self._commits = commits
-        self._add, self._remove = add, remove
+        self._add, self._remove, self._lost_text = add, remove, lost_text
         #: Being revoked: a call of the application and a rebalance may both give the same partitions away.
         self._going: frozenset[TopicPartition] = frozenset()
         self._gone = Signal()
@@ -126,7 +149,7 @@ class ConsumerRebalanceHandler:
         gone = frozenset(partitions) & self.owned
         if not gone:
             return
-        log.warning("lost: %s", ", ".join(map(str, sorted(gone))))
+        log.warning("%s. What was not committed is read again", self._lost_text(gone))
         self._assignment.set_revoking(gone)
         yield from self._polls.until_polled()
         self._remove(gone)

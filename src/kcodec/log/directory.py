@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 REPLICATION_OFFSETS, RECOVERY_POINTS, LOG_START_OFFSETS, CLEANER_OFFSETS = OFFSET_CHECKPOINTS
+#: Partitions that a message names.
+MAX_NAMED_PARTITIONS = 5
 KNOWN_FILES = {META_PROPERTIES, CLEAN_SHUTDOWN, BOOTSTRAP_CHECKPOINT, ".lock", *OFFSET_CHECKPOINTS}
 # What LocalLog appends to a partition's name: a unique id, and what is to become of the directory.
 RENAMED = re.compile(r".+\.[0-9a-zA-Z_-]+-(delete|future|stray)")
@@ -103,13 +105,19 @@ class LogDirectory(Mapping[str, Log]):
 
     # ----------------------------------------------------------------------------------------------------- partitions
 
+    def _there_are(self) -> str:
+        """Return the partitions that exist, for a message: the first of them."""
+        names = [str(partition) for partition in self._partitions]
+        more = f" and {len(names) - MAX_NAMED_PARTITIONS} more" if len(names) > MAX_NAMED_PARTITIONS else ""
+        return f"; it has {', '.join(names[:MAX_NAMED_PARTITIONS])}{more}" if names else "; it has no partitions"
+
     def __getitem__(self, name: str | tuple[str, int]) -> Log:
         found = self._named(name)
         if found is None:
             others = [other.kind for other in self.others if other.name == name]
             raise KeyError(
                 f"{self.path} has no partition {name!r}"
-                + (f": its directory of this name is of another kind ({others[0]})" if others else "")
+                + (f": its directory of this name is of another kind ({others[0]})" if others else self._there_are())
             )
         return open_partition(
             self.storage.join(self.path, self._partitions[found]),

@@ -52,6 +52,7 @@ class Client:
             unknown_topic=options.unknown_topic_timeout_ms / 1000,
         )
         self.cluster = Cluster(clock, self.random, times)
+        self.cluster.bootstrap_servers = ",".join(map(str, options.addresses))
         self.network = Network(options, clock, self.random)
         self.scheduler = Scheduler(clock, self.network)
         #: Called with the reason when the I/O loop ends otherwise than by `close`, for calls that still wait.

@@ -143,6 +143,14 @@ class ProducerCore:
         why = self.why_full()
         return f"{text} ({why})" if why else text
 
+    def closing_seconds(self, timeout: float | None) -> float:
+        """Any thread, without the lock: return the number of seconds after which all records have ended if the producer
+        is closed now. timeout: that of the close."""
+        with self.lock:
+            newest = max((batch.created for batch in self.accumulator.unfinished), default=float("-inf"))
+        left = max(newest + self.settings.delivery_timeout - self.clock(), 0.0)
+        return left if timeout is None else min(left, timeout)
+
     def take_failures(self) -> DeliveryErrors | None:
         """Any thread, without the lock: return the error for records that have failed since the last call without
         anyone retrieving their errors; None if there are none."""

@@ -24,6 +24,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from kcodec import _fast
+from kcodec.cluster.broker_report import MAX_NAMED_TOPICS, report_brokers
 from kcodec.cluster.list_offsets import list_offsets
 from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.constants import IsolationLevel
@@ -193,6 +194,15 @@ class BoundedRead:
             if partition.fetch_offset < partition.end:
                 self._left += 1
                 self._tasks.append((yield from spawn(self._read(partition), f"read of {partition.topic_partition}")))
+        if self._left:
+            settings = self.settings
+            limit = settings.default_api_timeout
+            topics = ", ".join(sorted({repr(one.range.topic) for one in self.partitions})[:MAX_NAMED_TOPICS])
+            report = report_brokers(
+                *(self.cluster, f"read of {topics}", limit, "kcodec.reading"),
+                is_over=lambda: not self._left,
+            )
+            self._tasks.append((yield from spawn(report, "broker report")))
 
     def stop(self) -> None:
         """On the I/O loop: stop fetching; `next_response` raises TransportError if something was left."""

@@ -90,7 +90,7 @@ def to_arrow(batches: Iterable[RecordBatch]) -> pyarrow.Table:
     try:
         import pyarrow
     except ImportError as error:
-        raise ImportError("to_arrow() needs pyarrow: pip install kcodec[arrow]") from error
+        raise ImportError("to_arrow() needs pyarrow: install the package pyarrow") from error
     schema = pyarrow.schema(
         pyarrow.field(name, pyarrow.type_for_alias(_ARROW_TYPES[kind]), nullable=name == NULLABLE)
         for name, kind in FIELDS.items()

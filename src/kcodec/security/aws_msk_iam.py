@@ -35,7 +35,7 @@ MAXIMUM_RESPONSE_BYTES = 4096
 _NOT_MSK = "check that this is a listener for IAM (port 9098, or 9198 for public access)"
 _MISSING = (
     "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, set sasl_aws_credentials_provider, "
-    "or pip install kcodec[aws], so that botocore searches where AWS tools do"
+    "or install the package botocore, so that botocore searches where AWS tools do"
 )
 _HOST_REGION = re.compile(r"\.kafka(?:-serverless)?\.([a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:\.cn)?$")
 

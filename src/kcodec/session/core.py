@@ -21,6 +21,7 @@ from kcodec.cluster.flow_lock import FlowLock
 from kcodec.consumer.callbacks import Callback, RebalanceListener
 from kcodec.consumer.core import ConsumerCore
 from kcodec.consumer.group.rebalance import Heartbeat, Membership
+from kcodec.consumer.rebalance_handler import lost_text
 from kcodec.errors import KcodecError, TransactionStateError
 from kcodec.flow import Flow, Signal, sleep, spawn, wait
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
@@ -269,7 +270,8 @@ class GroupSession:
         gone = frozenset(partitions) & self.owned
         if not gone:
             return
-        log.warning("lost: %s", ", ".join(map(str, sorted(gone))))
+        text = lost_text(gone, self.consumer.settings, self.manager.cluster)
+        log.warning("%s. A transaction that has read them is aborted, and its records are read again", text)
         yield from self._take_away(gone, "lost")
         self._call(self.listener.on_lost or self.listener.on_revoked, gone)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from kcodec.consumer.options import ConsumerConfig, ConsumerSettings, checked_su
 from kcodec.network.options import ClientConfig
 from kcodec.options import Callback, OptionSet, option
 from kcodec.producer.options import ProducerConfig
+from kcodec.security import SECURITY_OPTIONS
 from kcodec.session.safety import SCAN_SECONDS, SessionTimes
 
 #: Below the group's session time-out of 45 s, as franz-go has it.
@@ -52,7 +54,10 @@ def take_session_options(given: Mapping[str, Any]) -> SessionConfig:
     left = {name: value for name, value in given.items() if name not in {"topics", "pattern"}}
     for name in ("group_id", "transactional_id"):
         if not left.get(name):
-            raise TypeError(f"{name} is missing: a session is a member of a group and a transactional producer")
+            known = ConsumerConfig.names() | ProducerConfig.names() | ClientConfig.names() | SessionOwnConfig.names()
+            near = difflib.get_close_matches(name, left.keys() - known - SECURITY_OPTIONS, n=1)
+            hint = f"; {near[0]!r} is not an option: did you mean {name!r}?" if near else ""
+            raise TypeError(f"{name} is missing: a session is a member of a group and a transactional producer{hint}")
     _refuse_unsafe(left)
     own = SessionOwnConfig.take(left)
     left = {"auto_offset_reset": "earliest", "transaction_timeout_ms": DEFAULT_TRANSACTION_TIMEOUT_MS, **left}

@@ -18,7 +18,7 @@ from kcodec.constants import IsolationLevel
 from kcodec.limits import DEFAULT_LIMITS, DEFAULT_MAX_BATCH_BYTES, DEFAULT_MAX_DECOMPRESSED_BYTES, DecodeLimits
 from kcodec.offsets import TopicPartition
 from kcodec.spark.columns import suggestion
-from kcodec.spark.planner import EARLIEST, LATEST, parse_partition_numbers
+from kcodec.spark.planner import EARLIEST, LATEST, parse_partition_numbers, refuse_word
 
 logger = logging.getLogger("kcodec.spark")
 DEFAULT_SPLIT_BYTES = 128 << 20
@@ -217,6 +217,7 @@ def _bound(options: Mapping[str, str], side: str, default: Bound) -> Bound:
         return Bound(word, offsets)
     if value.lower() in ("earliest", "latest"):
         raise _wrong(offsets, value, f"{word!r} or JSON: a read of files that exist has no other {side} point")
+    refuse_word(offsets, value)
     each = _per_partition(offsets, value)
     for (topic, partition), offset in each:
         if offset == refused or offset < EARLIEST:

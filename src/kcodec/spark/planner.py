@@ -18,6 +18,7 @@ raised here.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -160,6 +161,7 @@ def parse_offset_limit(options: Mapping[str, str], side: str, *, is_stream: bool
         raise ValueError(f"option {offsets!r} is {text!r}: the {side} offset of a batch query cannot be {refused}")
     if text.lower() in ("earliest", "latest"):
         return OffsetLimit(text.lower(), offsets)
+    refuse_word(offsets, text)
     each = parse_partition_numbers(offsets, text, OFFSETS_EXAMPLE)
     for partition, offset in each.items():
         if refused is not None and offset == {"latest": LATEST, "earliest": EARLIEST}[refused]:
@@ -172,6 +174,16 @@ def parse_offset_limit(options: Mapping[str, str], side: str, *, is_stream: bool
                 f"or {EARLIEST} for earliest"
             )
     return OffsetLimit("offsets", offsets, each)
+
+
+def refuse_word(option: str, text: str) -> None:
+    """Raise ValueError if the text of an option about offsets is a word, which is not one of the allowed ones."""
+    if text.isalpha():
+        meant = difflib.get_close_matches(text.lower(), ("earliest", "latest"), n=1)
+        raise ValueError(
+            f"option {option!r} is {text!r}: expected 'earliest', 'latest', or JSON like {OFFSETS_EXAMPLE}"
+            + (f"; did you mean {meant[0]!r}?" if meant else "")
+        )
 
 
 def parse_partition_numbers(option: str, text: str, example: str = OFFSETS_EXAMPLE) -> dict[TopicPartition, int]:

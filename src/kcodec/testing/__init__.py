@@ -2,5 +2,5 @@
 """For tests: a real Apache Kafka on loopback.
 
 `kcodec.testing.kafka` starts it, `kcodec.testing.pytest_plugin` has fixtures.
-``pip install kcodec[testing]`` installs its dependencies.
+The extra ``testing`` installs its dependencies: ``pip install ".[testing]"`` in the checkout of kcodec.
 """

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m kcodec.testing.kafka: a Kafka that runs until it is stopped.
 
-    start    starts a cluster and prints its bootstrap servers, and nothing else, on stdout
+    start    starts a cluster and prints its bootstrap servers, and nothing else, on stdout; prints them also for a
+             cluster that is already running, and continues one whose processes have ended, with its data
     status   lists the clusters
     stop     ends a cluster and removes its data
 
@@ -16,7 +17,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,23 @@ __all__ = ["main"]
 
 DEFAULT_NAME = "default"
 DESCRIPTION = "cluster.json"
+#: The options of `start` that are saved, with their defaults.
+START_DEFAULTS: dict[str, Any] = {
+    "version": KAFKA_VERSION,
+    "nodes": 1,
+    "transaction_version": None,
+    "tls": False,
+    "sasl": None,
+    "authorizer": False,
+    "heap": "96m",
+    "property": [],
+}
 
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """The saved state of a cluster. `nodes` are pairs of process id and path of server.properties."""
+    """The saved state of a cluster. `nodes` are pairs of process id and path of server.properties; `options` those of
+    its start."""
 
     name: str
     version: str
@@ -43,6 +56,7 @@ class RunningCluster:
     bootstrap_servers: str
     admin_servers: str
     nodes: list[tuple[int, str]]
+    options: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, directory: Path) -> RunningCluster | None:
@@ -55,6 +69,11 @@ class RunningCluster:
     def write(self, directory: Path) -> None:
         """Write it next to the data."""
         (directory / DESCRIPTION).write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    def client_ports(self) -> dict[int, int]:
+        """Return the port for clients of each node, by its id."""
+        addresses = self.bootstrap_servers.split(",")
+        return {number: int(address.rpartition(":")[2]) for number, address in enumerate(addresses, 1)}
 
     def processes(self) -> list[Process]:
         """Return the running processes of its nodes."""
@@ -81,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m kcodec.testing.kafka", description="A real Apache Kafka on loopback.")
     commands = top.add_subparsers(dest="command", required=True)
-    begin = commands.add_parser("start", help="start a cluster and print its bootstrap servers")
+    begin = commands.add_parser("start", help="start a cluster, unless it is running, and print its bootstrap servers")
     begin.add_argument(
         "--version", default=KAFKA_VERSION, help="Kafka version (default %(default)s); tested: 4.3.1, 3.9.1"
     )
@@ -116,6 +135,11 @@ def start(given: argparse.Namespace) -> int:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", given.name):
         raise ValueError(f"invalid cluster name {given.name!r}: use letters, digits, dots and dashes")
     directory = clusters() / given.name
+    ended = _find(directory, given)
+    if ended is not None and ended.processes():
+        print(f"the cluster {given.name} is already running", file=sys.stderr)
+        print(ended.bootstrap_servers)
+        return 0
     properties: dict[str, Any] = dict(_property(text) for text in given.property)
     sasl = True if "all" in (given.sasl or ()) else given.sasl
     kafka = ApacheKafka(
@@ -129,35 +153,51 @@ def start(given: argparse.Namespace) -> int:
         directory=directory,
         **properties,
     )
-    _make_directory(directory, given.name)
+    if ended is None:
+        directory.mkdir(parents=True)
+    else:
+        kafka.client_ports = ended.client_ports()
     try:
         kafka.start(guarded=False)
         nodes = [(node.pid or 0, str(node.directory / "server.properties")) for node in kafka.nodes]
         servers = (kafka.bootstrap_servers, kafka.admin_servers)
-        RunningCluster(given.name, kafka.version, kafka.transaction_version, *servers, nodes).write(directory)
+        options = {name: getattr(given, name) for name in START_DEFAULTS}
+        RunningCluster(given.name, kafka.version, kafka.transaction_version, *servers, nodes, options).write(directory)
     except BaseException:
         kafka.close()
-        shutil.rmtree(directory, ignore_errors=True)
+        if ended is None:
+            shutil.rmtree(directory, ignore_errors=True)
         raise
+    if ended is not None:
+        print(f"the processes of the cluster {given.name} had ended; it continues with its data", file=sys.stderr)
     _show(kafka, given.name)
     return 0
 
 
-def _make_directory(directory: Path, name: str) -> None:
-    """Create an empty folder; the remains of an earlier cluster are removed if none of its processes runs. Raises
-    ValueError."""
-    try:
-        directory.mkdir(parents=True)
-    except FileExistsError:
-        state = RunningCluster.read(directory)
-        if state is None:
-            hint = f"`stop --name {name}` removes it" if name != DEFAULT_NAME else "`stop` removes it"
-            raise ValueError(f"the cluster {name} is starting, or its start was interrupted: {hint}") from None
-        if state.processes():
-            raise ValueError(f"the cluster {name} is already running: {state.bootstrap_servers}") from None
-        print(f"the cluster {name} had died; its data was removed", file=sys.stderr)
-        shutil.rmtree(directory)
-        directory.mkdir()
+def _find(directory: Path, given: argparse.Namespace) -> RunningCluster | None:
+    """Return the state of the cluster that is to be used or continued; None if it does not exist. Options that were not
+    given become those of its start. Raise ValueError if its start was interrupted, or had other options."""
+    if not directory.is_dir():
+        return None
+    more = f" --name {given.name}" if given.name != DEFAULT_NAME else ""
+    state = RunningCluster.read(directory)
+    if state is None:
+        hint = f"`stop{more}` removes it"
+        raise ValueError(f"the cluster {given.name} is starting, or its start was interrupted: {hint}")
+    saved = {**START_DEFAULTS, "version": state.version, "nodes": len(state.nodes), **state.options}
+    others = [
+        f"--{name.replace('_', '-')}"
+        for name, default in START_DEFAULTS.items()
+        if getattr(given, name) not in (default, saved[name])
+    ]
+    if others:
+        raise ValueError(
+            f"the cluster {given.name} was started without {', '.join(others)}, or with another value: remove it with"
+            f" `stop{more}`, or start another one with --name"
+        )
+    for name in START_DEFAULTS:
+        setattr(given, name, saved[name])
+    return state
 
 
 def _property(text: str) -> tuple[str, str]:

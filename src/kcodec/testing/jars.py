@@ -67,8 +67,8 @@ def find_ivy() -> Path:
         if jars:
             return jars[-1]
     raise MissingTool(
-        "pyspark, whose Ivy fetches Kafka's jars, is not installed: run `pip install kcodec[testing]` "
-        "(in a checkout: `make venv`)"
+        "pyspark, whose Ivy fetches Kafka's jars, is not installed: install the "
+        'package pyspark (with the extra `testing` in the checkout of kcodec: `pip install ".[testing]"`)'
     )
 
 

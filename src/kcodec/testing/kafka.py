@@ -121,6 +121,8 @@ class ApacheKafka(ClusterAdmin):
         has_client_certificates = "ssl.client.auth" in self._properties
         self._security = ListenerSecurity(tls, sasl, users, authorizer, token_server, has_client_certificates)
         self._addresses: dict[tuple[int, str], str] = {}
+        #: Ports for the clients of each node, by its id, if they are free when it is started for the first time.
+        self.client_ports: dict[int, int] = {}
         self._shares_classes = True
 
     def __repr__(self) -> str:
@@ -252,7 +254,8 @@ class ApacheKafka(ClusterAdmin):
 
     def _make_nodes(self, directory: Path, launch: Launch) -> list[Node]:
         taken: set[int] = set()
-        listeners = {number: listeners_of(number, taken) for number in range(1, self._node_count + 1)}
+        numbers = range(1, self._node_count + 1)
+        listeners = {number: listeners_of(number, taken, self.client_ports.get(number)) for number in numbers}
         voters = {number: own["CONTROLLER"] for number, own in listeners.items()}
         self._addresses = {
             (number, name): advertised(own[name], self._advertise)

@@ -94,10 +94,13 @@ DEFAULTS: dict[str, Value] = {
 }
 
 
-def free_port(taken: set[int]) -> int:
-    """Return a port of PORTS that is not in use and not in `taken`, and add it there."""
-    for _ in range(PORT_ATTEMPTS):
-        port = random.SystemRandom().choice(PORTS)
+def free_port(taken: set[int], preferred: int | None = None) -> int:
+    """Return a port of PORTS that is not in use and not in `taken`, and add it there.
+
+    preferred: the port to return if it is free.
+    """
+    for attempt in range(PORT_ATTEMPTS):
+        port = preferred if preferred is not None and not attempt else random.SystemRandom().choice(PORTS)
         if port in taken:
             continue
         with socket.socket() as probe:
@@ -111,9 +114,13 @@ def free_port(taken: set[int]) -> int:
     raise OSError(f"no free port between {PORTS.start} and {PORTS.stop} was found in {PORT_ATTEMPTS} attempts")
 
 
-def listeners_of(node: int, taken: set[int]) -> dict[str, Listener]:
-    """Return the listeners of a node by name, on ports that are free now."""
-    return {name: Listener(name, node, HOST, free_port(taken)) for name in NAMES}
+def listeners_of(node: int, taken: set[int], client_port: int | None = None) -> dict[str, Listener]:
+    """Return the listeners of a node by name, on ports that are free now.
+
+    client_port: that of the listener CLIENT, if it is free.
+    """
+    ports = {name: free_port(taken, client_port if name == "CLIENT" else None) for name in NAMES}
+    return {name: Listener(name, node, HOST, port) for name, port in ports.items()}
 
 
 def property_name(name: str) -> str:

@@ -98,7 +98,14 @@ cdef int _stream_get_next(ArrowArrayStream *stream, ArrowArray *out) noexcept no
             return 0
         except BaseException as error:  # noqa: BLE001  the C interface knows a number and a text, nothing else
             state.error = (str(error) or type(error).__name__).encode("utf-8", "replace")
-            return _EINVAL
+            is_interrupt = isinstance(error, KeyboardInterrupt)
+        if is_interrupt:
+            # Consumers raise their own exception for the number, which `except Exception` catches. So Python gets the
+            # interrupt once more, and raises it when the consumer's call has returned. The source is dropped before, as
+            # an exception that is raised in its finalizer would be lost.
+            state.source = iter(())
+            PyErr_SetInterrupt()
+        return _EINVAL
 
 
 cdef const char *_stream_get_last_error(ArrowArrayStream *stream) noexcept nogil:
@@ -138,7 +145,8 @@ def stream_capsule(columns, binary_type, iterator, spark_layout=False, framing=N
     """Return an ``arrow_array_stream`` capsule over an iterator of DecodedRecords, which is read as the consumer
     requests.
 
-    An exception of the iterator becomes the error of the stream, with its text.
+    An exception of the iterator becomes the error of the stream, with its text. After KeyboardInterrupt Python raises
+    that again as soon as the consumer's call has returned.
     """
     return _stream_capsule(_Layout(columns, binary_type, spark_layout, True, framing), iter(iterator), -1)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 
 from kcodec.client.aio.waiting import ClientBase, IoLoop
 from kcodec.client.flows import Client, FlowMethod, LateFlows
+from kcodec.cluster.broker_report import reported
 
 if TYPE_CHECKING:
     from kcodec.admin import flows
@@ -27,7 +28,11 @@ def _run_of(
     flow: Callable[Concatenate[CallContext, P], Flow[T]],
 ) -> Callable[Concatenate[Admin, P], Coroutine[Any, Any, T]]:
     async def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(flow(self._context, *args, **kwargs))
+        timeout: Any = kwargs.get("timeout")
+        limit = self._context.api_timeout if timeout is None else timeout
+        called = flow(self._context, *args, **kwargs)
+        cluster = self._context.cluster
+        return await self._run(reported(called, cluster, f"Admin.{flow.__name__}", limit, "kcodec.client"))
 
     return method
 

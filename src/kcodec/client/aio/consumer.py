@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar, U
 from kcodec._fast import AsyncRecordIterator
 from kcodec.client.aio.waiting import ClientBase, CoreLock, IoLoop
 from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
+from kcodec.client.interruption import announced, limited_seconds
 from kcodec.flow import Flow, join, spawn
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
@@ -35,6 +36,7 @@ Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords | Delivery | None"
 OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], Any]
 #: One wait of a poll without a timeout.
 LONG_SECONDS = 3600.0
+CLOSE_SECONDS = 30.0
 if True:  # ASYNC
     #: A poll that finds records at once does not suspend its task; after this time it does, so that the loop runs.
     SUSPEND_SECONDS = 0.05
@@ -279,26 +281,38 @@ class Consumer(ClientBase):
 
     # Ending
 
-    async def close(self, timeout: float = 30.0) -> None:
+    async def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"
         """Commit the positions if commits are automatic, revoke all partitions, leave the group and end.
 
         All delivered records count as completed, except at the end of a `with` block that an exception leaves: it
-        commits what was completed before, without the current record of a loop, or the last poll. Idempotent.
+        commits what was completed before, without the current record of a loop, or the last poll. That end waits 3
+        seconds at most after cancellation. Idempotent.
         """
+        await self._end(timeout, None)
+
+    async def _end(self, timeout: float, error: BaseException | None) -> None:
         if self._io_loop.is_closed:
             return
         try:
             if self._is_started:
-                await self._run_with_callbacks(self._core.close(timeout), timeout)
+                flow = announced(self._core.close(timeout), error, timeout, self._leaving_text, "kcodec.consumer")
+                await self._run_with_callbacks(flow, timeout)
         finally:
             await self._io_loop.close()
+
+    def _leaving_text(self) -> str:
+        """Return what a close waits for."""
+        cause = self._client.cluster.last_error
+        return f"the consumer to leave group {self._options.group_id!r}" + (f" ({cause})" if cause else "")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is not None:
             self._core.take_back_uncompleted()
-        await self.close()
+        limit = limited_seconds(error)
+        await self._end(CLOSE_SECONDS if limit is None else limit, error)
 
     def __repr__(self) -> str:
         state = "closed" if self._io_loop.is_closed else "open"

@@ -17,6 +17,14 @@ from kcodec._fast import decode_fetch
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
 from kcodec.client.aio.waiting import ClientBase, CoreLock, IoLoop
 from kcodec.client.flows import run_in_background
+from kcodec.client.interruption import (
+    INTERRUPTED_ABORT_SECONDS,
+    abort_of,
+    announced,
+    closing_seconds,
+    is_interruption,
+    limited_seconds,
+)
 from kcodec.consumer.callbacks import RebalanceListener
 from kcodec.consumer.core import ConsumerCore, leaving_seconds
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
@@ -116,8 +124,12 @@ class SessionTransaction:
     ) -> None:
         block = self._current
         if not block.is_ending:
-            end = SessionEnd(self._flows, block, self._timeout)
-            await self._session._run(end.run(is_commit=error is None, error=error))
+            limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
+            own = self._flows.manager.max_block if self._timeout is None else self._timeout
+            seconds = own if limit is None else min(own, limit)
+            end = SessionEnd(self._flows, block, seconds).run(is_commit=error is None, error=error)
+            what = abort_of(self._flows.manager.transactional_id)
+            await self._session._run(announced(end, error, seconds, what, "kcodec.session"))
 
     async def poll(self, timeout: float | None = 1.0) -> list[Record]:
         """As `Consumer.poll`; the returned records belong to this transaction."""
@@ -377,18 +389,36 @@ class GroupTransactSession(ClientBase):
         )
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        # SYNC: "after cancellation" -> "after Ctrl-C, SystemExit or the like"
         """Abort an open transaction, revoke all partitions, leave the group and end, within `timeout` seconds in total,
-        not counting the rebalance callbacks. Idempotent."""
+        not counting the rebalance callbacks. Idempotent.
+
+        The end of the `with` block waits 3 seconds at most after cancellation, and after an error
+        while no broker responds.
+        """
+        await self._end(timeout, None)
+
+    async def _end(self, timeout: float, error: BaseException | None) -> None:
         if self._io_loop.is_closed:
             return
         deadline = time.monotonic() + timeout
         try:
             if self._is_started:
-                await self._run(self._close(timeout))
+                await self._run(announced(self._close(timeout), error, timeout, self._ending_text, "kcodec.session"))
                 while self._core.callbacks.waiting:
                     await self._call_back(self._core.callbacks, self._core.callbacks.waiting.popleft())
+        except BaseException as interruption:
+            if is_interruption(interruption):
+                deadline = time.monotonic()  # a second Ctrl-C: nothing is waited for
+            raise
         finally:
             await self._producer.close(max(deadline - time.monotonic(), 0.0))
+
+    def _ending_text(self) -> str:
+        """Return what a close waits for."""
+        cause = self._client.cluster.last_error
+        what = f"the session to abort its open transaction and to leave group {self._options.consumer.group_id!r}"
+        return what + (f" ({cause})" if cause else "")
 
     def _close(self, timeout: float) -> Flow[None]:
         """Abort an open transaction, then leave the group, with one deadline for both."""
@@ -404,7 +434,7 @@ class GroupTransactSession(ClientBase):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._end(closing_seconds(error, self._client.cluster, CLOSE_SECONDS), error)
 
     def __repr__(self) -> str:
         own = self._options

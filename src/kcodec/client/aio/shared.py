@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from kcodec.arguments import partitions_of
 from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
 from kcodec.client.aio.waiting import ClientBase, IoLoop
+from kcodec.cluster.broker_report import reported
 from kcodec.errors import KcodecError, TransactionStateError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
@@ -264,7 +265,9 @@ async def begin_transaction(
     timeout_ms = _transaction_timeout(transactional_id, transaction_timeout_ms)
     client = Client(taken)
     deadline = client.cluster.clock() + _seconds(timeout, taken)
-    return await _run_once(client, begin_shared(client.cluster, transactional_id, named, timeout_ms, deadline))
+    begin = begin_shared(client.cluster, transactional_id, named, timeout_ms, deadline)
+    seconds = _seconds(timeout, taken)
+    return await _run_once(client, _reported(client, begin, "begin", transactional_id, seconds))
 
 
 async def commit_transaction(
@@ -301,7 +304,7 @@ async def commit_transaction(
         timeout=_seconds(timeout, taken),
         wall_clock=time.time,
     )
-    await _run_once(client, flow)
+    await _run_once(client, _reported(client, flow, "commit", handle.transactional_id, _seconds(timeout, taken)))
 
 
 async def abort_transaction(
@@ -317,7 +320,7 @@ async def abort_transaction(
     taken = _client_options(options, "abort_transaction")
     client = Client(taken)
     flow = abort_shared(client.cluster, handle, timeout=_seconds(timeout, taken), wall_clock=time.time)
-    await _run_once(client, flow)
+    await _run_once(client, _reported(client, flow, "abort", handle.transactional_id, _seconds(timeout, taken)))
 
 
 class SharedTransactions(ClientBase):
@@ -378,7 +381,9 @@ class SharedTransactions(ClientBase):
         partitions: as in `begin_transaction`. timeout: seconds; default_api_timeout_ms by default.
         Raises AuthorizationError, FatalTransactionError, TransactionStateError, DeliveryTimeoutError.
         """
-        return await self._run(self._flows.begin(partitions_of(partitions), self._seconds(timeout)))
+        seconds = self._seconds(timeout)
+        begin = self._flows.begin(partitions_of(partitions), seconds)
+        return await self._run(_reported(self._client, begin, "begin", self._flows.transactional_id, seconds))
 
     async def commit(
         self,
@@ -442,6 +447,12 @@ def _transaction_timeout(transactional_id: str, transaction_timeout_ms: float) -
 
 def _seconds(timeout: float | None, options: ClientConfig) -> float:
     return options.default_api_timeout_ms / 1000 if timeout is None else timeout
+
+
+def _reported(client: Client, flow: Flow[T], what: str, transactional_id: str, seconds: float) -> Flow[T]:
+    """Run a flow, and log a warning if no broker responds."""
+    doing = f"{what} of the transaction of {transactional_id!r}"
+    return reported(flow, client.cluster, doing, seconds, "kcodec.transactions")
 
 
 async def _run_once(client: Client, flow: Flow[T]) -> T:
