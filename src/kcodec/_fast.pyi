@@ -1072,7 +1072,8 @@ def stream_capsule(
     """Return an ``arrow_array_stream`` capsule over an iterator of DecodedRecords, which is read as the consumer
     requests.
 
-    An exception of the iterator becomes the error of the stream, with its text.
+    An exception of the iterator becomes the error of the stream, with its text. After KeyboardInterrupt Python raises
+    that again as soon as the consumer's call has returned.
     """
 
 def schema_of(
