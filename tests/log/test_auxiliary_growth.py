@@ -150,7 +150,7 @@ def test_a_file_larger_than_its_kind_can_be_is_not_read(name: str, limit: str, t
     size = small_files.LIMITS[limit] + 1
     write(tmp_path / name, None, size)
     (found,) = check_file(tmp_path / name)
-    assert found.text == f"the file has {size} bytes, expected at most {size - 1}"
+    assert found.text == f"the file has {size} bytes, expected at most {size - 1} ({limit})"
 
 
 def test_many_wrong_entries_are_counted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -129,7 +130,14 @@ def test_a_topic_with_a_limit_of_200_kb_gets_every_record(apache_kafka: ApacheKa
             producer.send(topic, b"first", partition=partition).result()
         apache_kafka.pause()  # what is sent first stays in flight
         try:
-            sent = [producer.send(topic, b"%08d" % number + value, partition=number % 2) for number in range(count)]
+            sent = [producer.send(topic, b"%08d" % number + value, partition=number % 2) for number in range(2)]
+            queues = producer._core.accumulator.topics[topic].queues
+            deadline = time.monotonic() + 30
+            while not all(queue.in_flight for queue in queues):  # a batch grows behind one that is in flight
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            for number in range(2, count):
+                sent.append(producer.send(topic, b"%08d" % number + value, partition=number % 2))
         finally:
             apache_kafka.resume()
         producer.flush()

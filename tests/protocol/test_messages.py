@@ -179,15 +179,20 @@ def test_nothing_is_kept_of_messages() -> None:
             with contextlib.suppress(DecodeError):
                 kind.decode(data[:size], kind.versions.last)
 
+    def growth() -> tuple[int, int]:
+        gc.collect()
+        before, blocks = len(gc.get_objects()), sys.getallocatedblocks()
+        for _ in range(20):
+            turn()
+        gc.collect()
+        return len(gc.get_objects()) - before, sys.getallocatedblocks() - blocks
+
     for _ in range(3):
         turn()
-    gc.collect()
-    before, blocks = len(gc.get_objects()), sys.getallocatedblocks()
-    for _ in range(20):
-        turn()
-    gc.collect()
-    assert len(gc.get_objects()) - before < 20
-    assert sys.getallocatedblocks() - blocks < 100
+    # A leak grows each time; a thread that another test of this process has left may grow something once.
+    objects, blocks = zip(*(growth() for _ in range(3)), strict=True)
+    assert min(objects) < 20
+    assert min(blocks) < 100
 
 
 def test_threads_share_plans() -> None:

@@ -237,7 +237,7 @@ def test_corruption_stops_the_query(copied: Path) -> None:
         ({"mode": "permissive"}, "option 'mode' is 'permissive': a stream over files stops at corruption"),
         ({"endingOffsets": "latest"}, "a stream has no end"),
         ({"failOnDataLoss": "no"}, "option 'failOnDataLoss' is 'no'"),
-        ({"subscribe": "t"}, "option 'subscribe' of Spark's Kafka source has no meaning here"),
+        ({"groupIdPrefix": "t"}, "option 'groupIdPrefix' of Spark's Kafka source has no meaning here"),
         ({"maxOffsetPerTrigger": "5"}, "unknown option 'maxOffsetPerTrigger'"),
     ],
 )

@@ -636,6 +636,7 @@ def _admin_calls() -> None:
         "fence_producers": lambda s, it, t: it.fence_producers([s.name], timeout=t),
         "find_hanging_transactions": lambda s, it, t: it.find_hanging_transactions(topics=[s.topic], timeout=t),
         "find_abandoned_transactions": lambda s, it, t: it.find_abandoned_transactions(timeout=t),
+        "find_stray_transactions": lambda s, it, t: it.find_stray_transactions(timeout=t),
         "list_group_offsets": lambda s, it, t: it.list_group_offsets(s.name, timeout=t),
         "list_groups": lambda s, it, t: it.list_groups(timeout=t),
         "list_offsets": lambda s, it, t: it.list_offsets({s.partition: "latest"}, timeout=t),

@@ -113,6 +113,12 @@ class Accumulator(RecordAppender):
         """
         if self.refusal is not None:
             raise self.refusal
+        if partition is not None and not isinstance(partition, int):
+            raise EncodeError(
+                f"partition must be an int or None, got {partition!r:.100} of type {type(partition).__name__}",
+                field="partition",
+                value=partition,
+            )
         buffer = self.topics.get(topic)
         if buffer is None or not buffer.queues:
             return self._append_waiting(topic, key, value, headers, partition, timestamp)
@@ -140,10 +146,10 @@ class Accumulator(RecordAppender):
         if self.refusal is not None:
             raise self.refusal
         size = len(data)
-        if not self._reserve(size):
-            return False
         buffer = self.topics[topic]
         queue = buffer.queue_for(None, partition if partition >= 0 else None)
+        if not self._reserve(size):
+            return False
         queue.open = None
         batch = self._new_batch(queue, size)
         batch.data = data
@@ -174,7 +180,8 @@ class Accumulator(RecordAppender):
         """Begin an open batch with this record in it; None if there is no space and it is not forced."""
         settings = self.settings
         builder = self.new_builder(min(settings.batch_size, settings.max_request_size))
-        if not builder.has_room_for(key, value, headers):
+        is_large = not builder.has_room_for(key, value, headers)
+        if is_large:
             self._check_size(queue.partition.topic, key, value, headers)
             builder = self.new_builder(settings.max_request_size)
         builder.append(key, value, headers, timestamp)
@@ -183,7 +190,7 @@ class Accumulator(RecordAppender):
             return None
         batch = self._new_batch(queue, size)
         batch.builder = builder
-        if builder.size_in_bytes < settings.batch_size:
+        if builder.size_in_bytes < settings.batch_size and not is_large:
             queue.open = batch
             if batch.created + settings.linger >= self.next_look and not self.space_waiters:
                 return batch  # the sender will look at it in time

@@ -146,7 +146,10 @@ class Delivery(RecordDelivery):
                     batch.failed.not_retrieved(index)
                 return False
             pairs = zip(batch.functions, batch.deliveries, strict=True)
-            at = next(at for at, (function, one) in enumerate(pairs) if one is self and function == callback)
+            found = (at for at, (function, one) in enumerate(pairs) if one is self and function == callback)
+            at = next(found, None)
+            if at is None:
+                raise ValueError(f"{callback!r} is not a callback of this Delivery")
             del batch.functions[at], batch.deliveries[at]
             return True
 

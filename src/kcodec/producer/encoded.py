@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kcodec._fast import batches
-from kcodec.constants import TimestampType
+from kcodec.constants import Compression, TimestampType
 from kcodec.errors import EncodeError
 from kcodec.producer.tables import TableBatch
 from kcodec.record.rewrite import set_base_offset
@@ -21,7 +21,7 @@ def encoded_batch(data: Buffer, partition: int) -> TableBatch:
     Raise EncodeError if it is not exactly one batch of version 2 with consecutive records and timestamps of its own,
     or if it is a control batch; DecodeError or a subclass if its header or its CRC is invalid.
     """
-    copy = bytearray(data)
+    copy = bytearray(memoryview(data))
     found = batches(copy)
     if len(found) != 1:
         raise EncodeError(
@@ -36,6 +36,10 @@ def encoded_batch(data: Buffer, partition: int) -> TableBatch:
         wrong = "it is a control batch, which only brokers write"
     elif batch.timestamp_type != TimestampType.CREATE_TIME:
         wrong = "its timestamps are those of a broker (LogAppendTime), expected CreateTime"
+    elif not isinstance(batch.compression, Compression):
+        wrong = f"its compression id is {batch.compression}, expected 0 to {max(Compression)}"
+    elif batch.delete_horizon_ms is not None:
+        wrong = "it has a delete horizon, which only the log cleaner of a broker sets; encode its records again"
     elif not batch.records_count or batch.last_offset_delta != batch.records_count - 1:
         wrong = (
             f"it has {batch.records_count} records and a last offset delta of {batch.last_offset_delta}; a producer "

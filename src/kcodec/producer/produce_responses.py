@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.errors import AuthenticationError, DeliveryTimeoutError, TransportError, UnsupportedError
+from kcodec.errors import AuthenticationError, DeliveryTimeoutError, KcodecError, TransportError, UnsupportedError
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from kcodec.flow import Clock, Reply
 
 log = logging.getLogger("kcodec.producer")
+#: More than any batch: Kafka stores its size in 32 bits.
+MOST_BATCH_BYTES = 2**31 - 1
 #: The last version of Produce that names topics; later ones have their ids (KIP-516).
 LAST_VERSION_WITH_NAMES = 12
 #: Records of a batch that the text of an error names; the others are counted.
@@ -279,7 +281,12 @@ class ProduceResponses:
         """Split at least in halves, as `batch_size` alone would give the same batch again (Kafka:
         ProducerBatch.split)."""
         most = max(min(self.settings.batch_size, batch.size_in_bytes // 2), 1)
-        pieces = batch.split(lambda: self.accumulator.new_builder(self.settings.max_request_size), most)
+        try:
+            # A record of an encoded batch may be larger than max_request_size before compression: `most` limits.
+            pieces = batch.split(lambda: self.accumulator.new_builder(MOST_BATCH_BYTES), most)
+        except KcodecError as invalid:  # nobody has decoded the records of an encoded batch before
+            self.fail(queue, batch, invalid)
+            return
         log.info(
             "%s: a batch of %d records is too large, split in %d", queue.partition, batch.records_count, len(pieces)
         )

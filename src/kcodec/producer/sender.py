@@ -266,7 +266,7 @@ class Sender:
             self.responses.expire(expired_queue, batch)
         # No batch that is added later ends earlier than this.
         self._next_expiry = min(nearest, now + min(self.settings.max_block, self.settings.delivery_timeout))
-        return self._next_expiry
+        return nearest
 
     # Draining
 

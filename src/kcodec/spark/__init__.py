@@ -63,4 +63,6 @@ __all__ = [
     "schema",
 ]
 
-__getattr__, __dir__ = lazy_exports("kcodec.spark", _EXPORTS)
+__getattr__, __dir__ = lazy_exports(
+    "kcodec.spark", _EXPORTS, ("arrow_functions", "batch_functions", "checkpoint", "columns", "landing")
+)

@@ -217,7 +217,7 @@ def _bound(options: Mapping[str, str], side: str, default: Bound) -> Bound:
         return Bound(word, offsets)
     if value.lower() in ("earliest", "latest"):
         raise _wrong(offsets, value, f"{word!r} or JSON: a read of files that exist has no other {side} point")
-    refuse_word(offsets, value)
+    refuse_word(offsets, value, [word])
     each = _per_partition(offsets, value)
     for (topic, partition), offset in each:
         if offset == refused or offset < EARLIEST:

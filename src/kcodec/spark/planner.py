@@ -161,7 +161,7 @@ def parse_offset_limit(options: Mapping[str, str], side: str, *, is_stream: bool
         raise ValueError(f"option {offsets!r} is {text!r}: the {side} offset of a batch query cannot be {refused}")
     if text.lower() in ("earliest", "latest"):
         return OffsetLimit(text.lower(), offsets)
-    refuse_word(offsets, text)
+    refuse_word(offsets, text, [word for word in ("earliest", "latest") if word != refused])
     each = parse_partition_numbers(offsets, text, OFFSETS_EXAMPLE)
     for partition, offset in each.items():
         if refused is not None and offset == {"latest": LATEST, "earliest": EARLIEST}[refused]:
@@ -176,12 +176,13 @@ def parse_offset_limit(options: Mapping[str, str], side: str, *, is_stream: bool
     return OffsetLimit("offsets", offsets, each)
 
 
-def refuse_word(option: str, text: str) -> None:
+def refuse_word(option: str, text: str, allowed: Sequence[str]) -> None:
     """Raise ValueError if the text of an option about offsets is a word, which is not one of the allowed ones."""
     if text.isalpha():
-        meant = difflib.get_close_matches(text.lower(), ("earliest", "latest"), n=1)
+        meant = difflib.get_close_matches(text.lower(), allowed, n=1)
+        words = ", ".join(map(repr, allowed))
         raise ValueError(
-            f"option {option!r} is {text!r}: expected 'earliest', 'latest', or JSON like {OFFSETS_EXAMPLE}"
+            f"option {option!r} is {text!r}: expected {words} or JSON like {OFFSETS_EXAMPLE}"
             + (f"; did you mean {meant[0]!r}?" if meant else "")
         )
 

@@ -136,10 +136,13 @@ def start(given: argparse.Namespace) -> int:
         raise ValueError(f"invalid cluster name {given.name!r}: use letters, digits, dots and dashes")
     directory = clusters() / given.name
     ended = _find(directory, given)
-    if ended is not None and ended.processes():
+    running = ended.processes() if ended is not None else []
+    if ended is not None and len(running) == len(ended.nodes):
         print(f"the cluster {given.name} is already running", file=sys.stderr)
         print(ended.bootstrap_servers)
         return 0
+    for process in running:  # other nodes have ended: all of them continue together, with their data
+        process.kill()
     properties: dict[str, Any] = dict(_property(text) for text in given.property)
     sasl = True if "all" in (given.sasl or ()) else given.sasl
     kafka = ApacheKafka(

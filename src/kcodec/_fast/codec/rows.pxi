@@ -93,10 +93,11 @@ cdef class _RowReader:
         for name in row:
             if name not in names:
                 raise self.error(str(_choice_error("field", name, names)), str(name), row[name])
-        key, value = row.get("key"), row.get("value")
+        key, value, headers = row.get("key"), row.get("value"), row.get("headers")
         self.kept.append(key)
         self.kept.append(value)
-        self.take(key, value, row.get("headers"), row.get("timestamp"), row.get("offset"))
+        self.kept.append(headers)
+        self.take(key, value, headers, row.get("timestamp"), row.get("offset"))
         if self.framed:
             self.take_schema_ids(row.get("key_schema_id"), row.get("value_schema_id"))
         return 0

@@ -178,11 +178,12 @@ cdef class RecordAppender:
         builder = queue.builder
         if builder is None:
             return None
+        batch = queue.open_batch  # what is allocated below may run a finalizer that changes it
         index = builder.put(<bytes>key, <bytes>value, <tuple>headers, milliseconds)
         if index < 0:
             return None
         delivery = <RecordDelivery>(<PyTypeObject *>self.delivery_type).tp_new(self.delivery_type, <PyObject *>(), NULL)
-        delivery._batch = queue.open_batch
+        delivery._batch = batch
         delivery._index = index
         delivery._timestamp = timestamp
         return delivery

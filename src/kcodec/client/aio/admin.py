@@ -41,7 +41,7 @@ def _method(
     flow: Callable[Concatenate[CallContext, P], Flow[T]],
 ) -> Callable[Concatenate[Admin, P], Coroutine[Any, Any, T]]:
     late: Any = flow
-    return FlowMethod(late, _run_of)  # type: ignore[return-value]
+    return FlowMethod(late, _run_of)
 
 
 class Admin(ClientBase):

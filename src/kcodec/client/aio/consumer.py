@@ -55,7 +55,7 @@ def _method(
     flow: Callable[Concatenate[ConsumerCore, P], Flow[T]],
 ) -> Callable[Concatenate[Consumer, P], Coroutine[Any, Any, T]]:
     late: Any = flow
-    return FlowMethod(late, _run_of)  # type: ignore[return-value]
+    return FlowMethod(late, _run_of)
 
 
 class Consumer(ClientBase):

@@ -439,8 +439,11 @@ class Producer(ProducerBase):
         try:
             if self._is_started:
                 core = self._core
-                seconds = core.closing_seconds(timeout)
-                flow = announced(core.close(timeout), error, seconds, core.waiting_text, "kcodec.producer")
+                seconds, what = core.closing_seconds(timeout), core.waiting_text
+                if self._aborts_at_close():
+                    seconds = self._manager().max_block if timeout is None else timeout
+                    what = abort_of(self._manager().transactional_id)
+                flow = announced(core.close(timeout), error, seconds, what, "kcodec.producer")
                 await self._run(flow, timeout)
         finally:
             if True:  # ASYNC
@@ -449,6 +452,15 @@ class Producer(ProducerBase):
             else:
                 self._io_loop.close()
             self._core.crash(TransportError("the producer is closed"))
+
+    def _aborts_at_close(self) -> bool:
+        """Return whether a close ends an open transaction. A writer in a shared transaction leaves it open."""
+        if self._core.id_manager.transactional_id is None:
+            return False
+        from kcodec.transactions.manager import TransactionManager
+
+        manager = self._core.id_manager
+        return isinstance(manager, TransactionManager) and manager.state in TO_ABORT
 
     def _raise_failures(self) -> None:
         failures = self._core.take_failures()

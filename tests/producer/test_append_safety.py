@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the append path must survive: conditions of Python 3.14, rows that lend their headers, wrong partitions."""
+
+from __future__ import annotations
+
+import threading
+from unittest import mock
+
+import pytest
+
+import kcodec
+from kcodec._fast import SendLock
+from kcodec.client import Admin, Producer, aio
+from kcodec.errors import EncodeError
+from kcodec.testing.kafka import ApacheKafka
+
+
+def test_the_lock_has_what_a_condition_needs() -> None:
+    """`threading.Condition` takes `locked` of its lock since Python 3.14."""
+    lock = SendLock()
+    assert not lock.locked()
+    with lock:
+        assert lock.locked()
+    assert not lock.locked()
+
+
+def test_a_second_interrupt_does_not_release_the_lock_of_another_thread() -> None:
+    lock = SendLock()
+    condition = threading.Condition(lock)  # type: ignore[arg-type]
+    woken = threading.Event()
+
+    def wait() -> None:
+        with condition:
+            condition.wait(30)
+        woken.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not condition._waiters:  # type: ignore[attr-defined]
+        pass
+    with condition:
+        condition.notify()
+        assert not woken.wait(0.05)  # it waits for the lock, which this thread holds
+        assert lock.locked()
+    assert woken.wait(10)
+    thread.join(10)
+    assert not lock.locked()
+
+
+def test_headers_of_a_row_that_changes_are_kept() -> None:
+    """The row gives its headers up while its timestamp is read."""
+
+    class Changing:
+        def __index__(self) -> int:
+            row["headers"] = None
+            return 1
+
+    for _ in range(200):
+        row: dict[str, object] = {"value": b"v"}
+        row["headers"] = tuple((f"name-{number}", b"%d" % number) for number in range(20))
+        row["timestamp"] = Changing()
+        (record,) = kcodec.decode(kcodec.encode([row])).records()
+        assert list(record.headers) == [(f"name-{number}", b"%d" % number) for number in range(20)]
+
+
+@pytest.mark.parametrize("partition", ["0", 1.0, b"0"])
+def test_a_partition_of_a_wrong_type_fails_its_record_only(apache_kafka: ApacheKafka, partition: object) -> None:
+    topic = apache_kafka.create_topic(partitions=1)
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+        with pytest.raises(EncodeError, match="partition must be an int or None, got"):
+            producer.send(topic, b"v", partition=partition)  # type: ignore[arg-type]
+        assert producer.send(topic, b"v").result(30).offset == 0
+
+
+def test_methods_that_were_not_used_yet_can_be_mocked() -> None:
+    with mock.patch.object(aio.Admin, "list_topics", return_value=5) as mocked:
+        assert isinstance(mocked, mock.AsyncMock)
+    with mock.patch.object(Admin, "list_topics", autospec=True, return_value=5):
+        assert Admin.list_topics(mock.Mock()) == 5  # type: ignore[comparison-overlap]
