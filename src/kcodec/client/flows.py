@@ -85,9 +85,7 @@ class FlowMethod:
             raise AttributeError(name)
         return getattr(self._function(), name)
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return FunctionType
+    __class__ = property(lambda self: FunctionType)  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
 
 def document(method: Any, flow: Callable[..., Any]) -> None:

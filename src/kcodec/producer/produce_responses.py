@@ -284,7 +284,7 @@ class ProduceResponses:
         try:
             # A record of an encoded batch may be larger than max_request_size before compression: `most` limits.
             pieces = batch.split(lambda: self.accumulator.new_builder(MOST_BATCH_BYTES), most)
-        except KcodecError as invalid:  # nobody has decoded the records of an encoded batch before
+        except KcodecError as invalid:  # the records of an encoded batch were not decoded before
             self.fail(queue, batch, invalid)
             return
         log.info(
