@@ -25,6 +25,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
@@ -44,6 +45,12 @@ EXIT_SECONDS = 2.0
 MAX_PIECES = 64
 #: Seconds for one address of a host that has several; the connection's own deadline is above all of them.
 ADDRESS_SECONDS = 5.0
+#: The timeout of a wait that has no limit. If another library has installed a signal handler with SA_RESTART (polars
+#: does), the system resumes a wait without a timeout after the handler, and Python raises KeyboardInterrupt only after
+#: the wait. A signal always ends a wait with a timeout.
+ENDLESS_SECONDS = threading.TIMEOUT_MAX
+#: Interval of the `check` of `ThreadLoop.run`.
+CHECK_SECONDS = 0.25
 _loops: weakref.WeakSet[ThreadLoop] = weakref.WeakSet()
 
 SocketAddress = tuple[socket.AddressFamily, Any]
@@ -76,9 +83,13 @@ class ThreadLoop(IoLoop):
         self._posted.append(action)
         self._wake()
 
-    def run(self, flow: Flow[T], timeout: float | None = None) -> T:
+    def run(self, flow: Flow[T], timeout: float | None = None, check: Callable[[], object] | None = None) -> T:
         """Run a flow to its end and return its result. timeout: seconds of the flow's own deadline. A little later the
-        flow is cancelled and DeliveryTimeoutError is raised. Interrupting the wait (Ctrl-C) cancels the flow."""
+        flow is cancelled and DeliveryTimeoutError is raised. Interrupting the wait (Ctrl-C) cancels the flow.
+
+        check: called every CHECK_SECONDS on the caller's thread, for a thread that Ctrl-C does not interrupt. If it
+               raises KeyboardInterrupt, the flow is cancelled. Without it only the main thread is interrupted.
+        """
         self.check_wait()
         waiter: Future[T] = Future()
         tasks: list[Task[T]] = []
@@ -100,7 +111,9 @@ class ThreadLoop(IoLoop):
         self._running.add(waiter)
         self.post(begin)
         try:
-            return waiter.result(None if timeout is None else timeout + GRACE_SECONDS)
+            while check is not None and futures.wait([waiter], CHECK_SECONDS).not_done:
+                check()
+            return waiter.result(ENDLESS_SECONDS if timeout is None else timeout + GRACE_SECONDS)
         except FutureTimeoutError as error:
             if waiter.done():
                 raise
