@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from kcodec._fast import SendLock
 from kcodec.errors import DeliveryTimeoutError, TransportError
+from kcodec.network.interruptible import step_seconds
 from kcodec.network.not_pickled import NotPickled
 from kcodec.producer import delivery as deliveries
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
@@ -107,7 +108,7 @@ def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: flo
             left = (limit if given_up is None else min(limit, given_up)) - time.monotonic()
             if left <= 0:
                 break
-            ended.wait(left)
+            ended.wait(step_seconds(left))
     except BaseException:
         delivery.drop_done_callback(end)
         raise
@@ -200,7 +201,7 @@ class ProducerBase(ClientBase):
                     left = deadline - time.monotonic()
                     if left <= 0:
                         return None
-                    self._freed.wait(left)
+                    self._freed.wait(step_seconds(left))
             finally:
                 accumulator.space_waiters -= 1
         return done

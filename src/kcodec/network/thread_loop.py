@@ -25,7 +25,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent import futures
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
@@ -34,6 +33,7 @@ from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
 from kcodec.network.connection import Connection
+from kcodec.network.interruptible import step_seconds
 from kcodec.quantities import seconds_text
 
 T = TypeVar("T")
@@ -45,12 +45,6 @@ EXIT_SECONDS = 2.0
 MAX_PIECES = 64
 #: Seconds for one address of a host that has several; the connection's own deadline is above all of them.
 ADDRESS_SECONDS = 5.0
-#: The timeout of a wait that has no limit. If another library has installed a signal handler with SA_RESTART (polars
-#: does), the system resumes a wait without a timeout after the handler, and Python raises KeyboardInterrupt only after
-#: the wait. A signal always ends a wait with a timeout.
-ENDLESS_SECONDS = threading.TIMEOUT_MAX
-#: Interval of the `check` of `ThreadLoop.run`.
-CHECK_SECONDS = 0.25
 _loops: weakref.WeakSet[ThreadLoop] = weakref.WeakSet()
 
 SocketAddress = tuple[socket.AddressFamily, Any]
@@ -87,7 +81,7 @@ class ThreadLoop(IoLoop):
         """Run a flow to its end and return its result. timeout: seconds of the flow's own deadline. A little later the
         flow is cancelled and DeliveryTimeoutError is raised. Interrupting the wait (Ctrl-C) cancels the flow.
 
-        check: called every CHECK_SECONDS on the caller's thread, for a thread that Ctrl-C does not interrupt. If it
+        check: called every STEP_SECONDS on the caller's thread, for a thread that Ctrl-C does not interrupt. If it
                raises KeyboardInterrupt, the flow is cancelled. Without it only the main thread is interrupted.
         """
         self.check_wait()
@@ -111,9 +105,7 @@ class ThreadLoop(IoLoop):
         self._running.add(waiter)
         self.post(begin)
         try:
-            while check is not None and futures.wait([waiter], CHECK_SECONDS).not_done:
-                check()
-            return waiter.result(ENDLESS_SECONDS if timeout is None else timeout + GRACE_SECONDS)
+            return _result(waiter, None if timeout is None else timeout + GRACE_SECONDS, check)
         except FutureTimeoutError as error:
             if waiter.done():
                 raise
@@ -393,6 +385,21 @@ class SocketTransport:
     def _fail(self, error: OSError | None) -> None:
         self.close()
         self._connection.closed(error)
+
+
+def _result(waiter: Future[T], timeout: float | None, check: Callable[[], object] | None) -> T:
+    """Return the result of a future. Raise FutureTimeoutError after `timeout` seconds."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = None if deadline is None else deadline - time.monotonic()
+        step = step_seconds(left, check is not None)
+        try:
+            return waiter.result(step)
+        except FutureTimeoutError:
+            if waiter.done() or step == left:
+                raise
+        if check is not None:
+            check()
 
 
 def _forget_all() -> None:
