@@ -113,17 +113,6 @@ def build(client: str, shape: str, codec: str) -> list[bytes]:
     return made
 
 
-def one_slice(case: Callable[[], Any], seconds: float) -> float:
-    """Mean processor seconds a call, over calls that take `seconds` together, after one untimed call."""
-    case()
-    calls, begin, spent = 0, time.process_time(), 0.0
-    while spent < seconds:
-        case()
-        calls += 1
-        spent = time.process_time() - begin
-    return spent / calls
-
-
 def with_adapter(client: str, case: Callable[[], Any]) -> Any:
     ADAPTERS[client].install()
     try:
@@ -162,7 +151,7 @@ def row_of(client: str, part: str, shape: str, codec: str, options: argparse.Nam
     records = shapes.SHAPES[shape].per_batch * shapes.SHAPES[shape].batches
 
     def turn(run: Callable[[Callable[[], Any]], Any]) -> dict[str, float]:
-        return {"cpu": run(lambda: one_slice(case, options.seconds)) * 1e9 / records}
+        return {"cpu": run(lambda: measure.one_slice(case, options.seconds, time.process_time)) * 1e9 / records}
 
     turns = {OWN: lambda: turn(lambda run: run()), OURS: lambda: turn(functools.partial(with_adapter, client))}
     rounds = measure.take_turns(turns, options.rounds)

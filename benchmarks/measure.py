@@ -48,16 +48,22 @@ CONFIDENCE = 0.95
 NOT_JUDGED = "not judged"
 
 
-def one_slice(case: Case, seconds: float) -> float:
-    """Mean seconds a call, over calls that take `seconds` together (one at least), after one untimed call."""
+def one_slice(case: Case, seconds: float, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Mean seconds a call, over calls that take `seconds` together (one at least), after one untimed call.
+
+    `clock` may be `time.process_time`, which other processes change little. It takes longer to read than a short call
+    does, and is therefore read only after each doubling of the number of calls.
+    """
     case()
-    calls, begin = 0, time.perf_counter()
+    calls, step, begin = 0, 1, clock()
     while True:
-        case()
-        calls += 1
-        spent = time.perf_counter() - begin
+        for _ in range(step):
+            case()
+        calls += step
+        spent = clock() - begin
         if spent >= seconds:
             return spent / calls
+        step = max(1, min(calls, int(calls * (seconds - spent) / spent))) if spent else calls
 
 
 def one_round(timers: Mapping[str, Timer], turn: int, seconds: float) -> dict[str, float]:
@@ -67,9 +73,9 @@ def one_round(timers: Mapping[str, Timer], turn: int, seconds: float) -> dict[st
     return {name: timers[name](seconds) for name in (names[(turn + i) % len(names)] for i in range(len(names)))}
 
 
-def as_timers(cases: Mapping[str, Case]) -> dict[str, Timer]:
+def as_timers(cases: Mapping[str, Case], clock: Callable[[], float] = time.perf_counter) -> dict[str, Timer]:
     """Cases of this process as timers; a worker in another process brings its own."""
-    return {name: functools.partial(one_slice, case) for name, case in cases.items()}
+    return {name: functools.partial(one_slice, case, clock=clock) for name, case in cases.items()}
 
 
 def columns(rounds: list[dict[str, float]]) -> Samples:
@@ -131,14 +137,20 @@ class OtherLoad:
 
 
 def interleaved(
-    cases: Mapping[str, Case], rounds: int, seconds: float, *, patience: int = 1, others_may: float = OTHERS_OF_ONE
+    cases: Mapping[str, Case],
+    rounds: int,
+    seconds: float,
+    *,
+    patience: int = 1,
+    others_may: float = OTHERS_OF_ONE,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Samples, float]:
     """Seconds a call for each case, one figure a round; a round in which other processes used too much is made again.
 
     Too much is more than `others_may` cores. At most `patience` times `rounds` are made, and of those the quietest are
     kept. Also returned: how many cores others used in the worst round kept.
     """
-    timers, quiet = as_timers(cases), 0
+    timers, quiet = as_timers(cases, clock), 0
     made: list[tuple[float, dict[str, float]]] = []
     while quiet < rounds and len(made) < rounds * patience:
         load = OtherLoad()
@@ -390,6 +402,8 @@ def print_table(title: str, rows: list[dict[str, Any]], shown: tuple[str, ...]) 
             return ""
         if isinstance(value, bool):
             return "met" if value else "MISSED"
+        if isinstance(value, list):
+            return " to ".join(map(cell, value))
         if isinstance(value, float):
             return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
         return str(value)
