@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions on a real Apache Kafka on this machine: how many a second, and what they cost compared with idempotence.
 
-Usage: python benchmarks/bench_transactions.py [--part rate,cost,beside] [--rounds N] [--seconds S] [--json FILE]
+Usage: python benchmarks/bench_transactions.py [--part rate,cost,ordinary] [--rounds N] [--seconds S] [--json FILE]
 
 rate:   transactions a second, one after the other, each 100 records of 100 B over three partitions: kcodec by send and
         by send_arrow; confluent-kafka and aiokafka, each by its defaults and with the other's linger. Bars: `send` has
@@ -10,7 +10,7 @@ rate:   transactions a second, one after the other, each 100 records of 100 B ov
 cost:   the share of the throughput that is left (records a second, 1 KiB, acks=all, no compression) with a commit each
         100 ms, of that of an idempotent producer without transactions; and the same of Java's producer
         (ProducerPerformance) in the same round. Bars: at least 0.85, and at least Java's share.
-beside: records a second of an ordinary producer while another one writes to the same topic, once in transactions of
+ordinary: records a second of an ordinary producer while another one writes to the same topic, once in transactions of
         100 ms, once without, at the same rate. Bar: at least 0.97.
 
 Contestants are processes, warmed up before the first round. Rounds, intervals and other load: `measure`.
@@ -41,7 +41,7 @@ BARS_RATE = {
     "aiokafka": Bar(1.0, is_least=True),
     "aiokafka linger 5": Bar(1.0, is_least=True),
 }
-BAR_COST, BAR_COST_JAVA, BAR_BESIDE = (Bar(value, is_least=True) for value in (0.85, 1.0, 0.97))
+BAR_COST, BAR_COST_JAVA, BAR_ORDINARY = (Bar(value, is_least=True) for value in (0.85, 1.0, 0.97))
 #: Transactional slices next to idempotent ones in a round of `cost`.
 PAIRS_A_ROUND = 3
 CONTESTANTS = ("kcodec send", "kcodec send_arrow", *BARS_RATE)
@@ -284,7 +284,7 @@ def measure_cost(kafka: Any, rounds: int, seconds: float) -> list[Row]:
     ]
 
 
-def measure_beside(kafka: Any, rounds: int, seconds: float) -> list[Row]:
+def measure_ordinary(kafka: Any, rounds: int, seconds: float) -> list[Row]:
     topics = {kind: kafka.create_topic(partitions=PARTITIONS) for kind in (True, False)}
     ordinary = {
         kind: start_slice("load", "idempotent", kafka.bootstrap_servers, topic, seconds, 0, stdin=subprocess.PIPE)
@@ -304,7 +304,7 @@ def measure_beside(kafka: Any, rounds: int, seconds: float) -> list[Row]:
     found = measure.take_turns(turns, 2 * rounds, warm_up=WARM_UP_TURNS, others_may=OTHERS_MAY)
     end_all([*ordinary.values(), *others.values()])
     named = {"case": "an ordinary producer", "unit": "records a second"}
-    return [measure.compare(found, "rate", *names, bar=BAR_BESIDE, **named)]
+    return [measure.compare(found, "rate", *names, bar=BAR_ORDINARY, **named)]
 
 
 def end_all(children: Iterable[subprocess.Popen[str]]) -> None:
@@ -323,13 +323,13 @@ def main() -> None:
     from kcodec.testing.kafka import ApacheKafka
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", default="rate,cost,beside")
+    parser.add_argument("--part", default="rate,cost,ordinary")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     given = parser.parse_args()
     load, found = os.getloadavg()[0], {}
-    parts = {"rate": measure_rate, "cost": measure_cost, "beside": measure_beside}
+    parts = {"rate": measure_rate, "cost": measure_cost, "ordinary": measure_ordinary}
     with ApacheKafka(heap="256m") as kafka:
         for name in given.part.split(","):
             found[name] = parts[name](kafka, given.rounds, given.seconds)
