@@ -3,7 +3,7 @@
 
 Usage: python benchmarks/bench.py                       the quick set: no broker, no Java, about five minutes
        python benchmarks/bench.py --all                 every benchmark; --list shows them and their durations
-       python benchmarks/bench.py --part NAME ...       some benchmarks; after one name its own options, such as --rounds 9
+       python benchmarks/bench.py --part NAME ...       some benchmarks; options of one: --part send --rounds 9
        python benchmarks/bench.py ... --folder FOLDER   write the files of results there, and leave the page as it is
 
 At the end it prints how many bars are met, missed and not judged. A bar is not judged if other processes used too much
