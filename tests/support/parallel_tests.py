@@ -27,7 +27,8 @@ QUIET = (
     *("test_client_clock", "test_threads", "test_security_sessions", "test_client_broker", "test_growth"),
     *("test_session_broker_producer", "test_held_back", "test_client_fork", "test_arrow_memory"),
     *("test_producer_causes", "test_client_security", "test_testing_proxy", "test_client_addresses"),
-    *("test_client_network", "test_log_follow_changes", "test_memory_cycles"),
+    *("test_client_network", "test_session_interrupted", "test_silent_calls", "test_log_follow_changes"),
+    "test_memory_cycles",
 )
 #: Fixtures that live for the whole run and that few files share, as those use them: the files go to one worker.
 SHARED = (r"\bspark: SparkSession\b", r"\btransaction_cluster\b", r"\bpostgres_server\b")
