@@ -35,7 +35,7 @@ import measure
 from measure import Bar, Row
 
 RESULTS = Path(__file__).resolve().parent / "results" / "send.json"
-RECORDS_PER_SECOND, LATENCY_SECONDS = 10_000, 10
+RECORDS_PER_SECOND, LATENCY_SECONDS = 10_000, 5
 HEADERS = [("trace", b"0123456789abcdef"), ("kind", b"order")]
 WORDS = b"order paid shipped returned customer item price euro "
 #: Options of both clients in the cells with equal settings.

@@ -182,17 +182,35 @@ def ratios_of(rows: Iterable[Row], main: str, first: str, second: str) -> dict[t
     return {(row["codec"], row["shape"]): row for row in rows if (row["figure"], row["first"], row["second"]) == wanted}
 
 
+def ratio_cell(row: Row, name: str) -> str:
+    """Return a ratio of a row with the times of several programs; older results have no interval."""
+    interval = row.get(f"{name}_interval")
+    value: float = row[name] if interval else row.get(f"{name}_median", row[name])
+    ends = f" ({figure(interval[0])} to {figure(interval[1])})" if interval else ""
+    return f"{figure(value)}{ends}{', busy' if is_busy(row) else ''}"
+
+
 def draw_decode() -> str:
     """Return decoding, next to aiokafka and to the C decoder."""
     rows = by_key(result("kcodec")["parts"]["decode"], builder="aiokafka")
     lines = []
     for codec, shape in cases(rows):
         row = rows[codec, shape]
-        times = [row[one]["median"] for one in ("kcodec", "aiokafka", "floor")]
-        mark = ", busy" if is_busy(row) else ""
-        lines.append((codec, shape, *map(figure, times), ratio(times[1] / times[0]), ratio(times[0] / times[2]) + mark))
+        times = [figure(row[one]["median"]) for one in ("kcodec", "aiokafka", "floor")]
+        lines.append((codec, shape, *times, *(ratio_cell(row, name) for name in ("times_aiokafka", "over_floor"))))
     head = ("codec", "shape", "kcodec", "aiokafka", "C decoder", "aiokafka / kcodec", "kcodec / C decoder")
     return table(head, lines)
+
+
+def draw_threads() -> str:
+    """Return how much faster two threads are than one, next to two threads of the C decoder."""
+    rows = [row for row in rows_of("kcodec", "threads") if row["times"] > 1]
+    lines = []
+    for row in rows:
+        times = [figure(row[name]["median"]) for name in ("kcodec 1", "kcodec 2")]
+        lines.append((row["codec"], row["shape"], *times, *(ratio_cell(row, name) for name in ("gain", "floor_gain"))))
+    head = ("codec", "shape", "one thread, ns", "two threads, ns", "gain of kcodec", "gain of the C decoder")
+    return table(head, lines) if rows else not_measured("threads")
 
 
 def draw_decode_peers() -> str:
@@ -466,6 +484,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "performance-conditions": draw_conditions,
     "performance-decode": draw_decode,
     "performance-decode-peers": draw_decode_peers,
+    "performance-threads": draw_threads,
     "performance-encode": draw_encode,
     "performance-send": draw_send,
     "performance-produce": draw_produce,
