@@ -185,7 +185,8 @@ def ratios_of(rows: Iterable[Row], main: str, first: str, second: str) -> dict[t
 def ratio_cell(row: Row, name: str) -> str:
     """Return a ratio of a row with the times of several programs; older results have no interval."""
     interval = row.get(f"{name}_interval")
-    value: float = row[name] if interval else row.get(f"{name}_median", row[name])
+    older = f"{name}_median"
+    value: float = row[older if not interval and older in row else name]
     ends = f" ({figure(interval[0])} to {figure(interval[1])})" if interval else ""
     return f"{figure(value)}{ends}{', busy' if is_busy(row) else ''}"
 
