@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, values
 
 from kcodec.protocol.error_codes import ErrorCode
@@ -10,7 +12,7 @@ from kcodec.protocol.error_codes import ErrorCode
 PARTITIONS = 200
 
 
-def rig_of(world: ScriptedCluster, **settings: object) -> Rig:
+def rig_of(world: ScriptedCluster, **settings: Any) -> Rig:
     world.create_topic("orders", PARTITIONS)
     rig = Rig(world, **settings)
     world.run_flow(rig.core.learn_topic("orders", 10.0))

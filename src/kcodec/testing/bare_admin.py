@@ -18,7 +18,7 @@ from kcodec.protocol.error_codes import ErrorCode, error_code
 from kcodec.protocol.frame import decode_response, encode_request
 from kcodec.testing.proxy.frames import read_frame
 
-__all__ = ["BrokerRefused", "coordinator", "create_topic", "end_offset", "metadata", "partitions_of"]
+__all__ = ["BrokerRefused", "coordinator", "create_topic", "end_offsets", "metadata", "partitions_of"]
 
 TIMEOUT_SECONDS = 5.0
 COORDINATOR_TYPES = {"group": 0, "transaction": 1}
