@@ -13,9 +13,8 @@ admin: a topic created with these partitions (the broker's own time is in both),
        client.
 
 Each slice is a process and, in `send`, also a broker of its own, so that no client meets what another one has warmed.
-A round is one slice of each client; which one begins changes with each round. Shown are the medians of the rounds, and
-the ratio to the first confluent-kafka of `--clients` as the median (least to largest) of the rounds' ratios. `CPU` is
-user and system time of the client's process, `broker` that of the broker during the slice. Requests and their mean and
+`cpu` is user and system time of the client's process, `broker` that of the broker during the slice. Rounds, intervals
+and other load: `measure`. Requests and their mean and
 longest time are reported by the clients: kcodec by `metrics=`, confluent-kafka by its statistics (`rtt`).
 "confluent-kafka idempotent" has enable.idempotence, which is kcodec's default and Java's, and not confluent-kafka's.
 """
@@ -23,10 +22,11 @@ longest time are reported by the clients: kcodec by `metrics=`, confluent-kafka 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -34,12 +34,20 @@ from pathlib import Path
 from typing import Any
 
 import measure
+from measure import Bar, Round, Row
 
 KEYS = 100_000
 WORDS = b"order paid shipped returned customer item price euro "
 PEER = "confluent-kafka"
 CLIENTS = ("kcodec", PEER, f"{PEER} idempotent")
-BAR = 1.2
+RESULTS = Path(__file__).resolve().parent / "results" / "many-partitions.json"
+#: part -> its steps, each with its bar on the elapsed time.
+STEPS: dict[str, dict[str, Bar | None]] = {
+    "send": {"first pass": Bar(1.2), "second pass": Bar(1.2)},
+    "poll": {"all records": None},
+    "admin": {"create_topics": None, "metadata": None},
+}
+UNITS = {"elapsed": "s", "first": "s", "cpu": "s", "broker": "s", "requests": "Produce requests"}
 SECONDS = 300
 Figures = dict[str, float]
 
@@ -129,14 +137,15 @@ def send_confluent(servers: str, topic: str, count: int, **settings: object) -> 
 
 
 def poll_kcodec(servers: str, topic: str, count: int) -> list[Figures]:
-    from kcodec.client import Consumer, TopicPartition
+    from kcodec import TopicPartition
+    from kcodec.client import Consumer
 
     first: Figures = {}
 
     def run() -> None:
         began, left = time.perf_counter(), count
         with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
-            partitions = len(consumer.partitions_for(topic))
+            partitions = consumer.partitions_for(topic)
             consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
             while left > 0:
                 left -= len(consumer.poll(1.0))
@@ -164,11 +173,11 @@ def poll_confluent(servers: str, topic: str, count: int) -> list[Figures]:
 
 
 def admin_kcodec(servers: str, topic: str, partitions: int) -> list[Figures]:
-    from kcodec.client import Admin
+    from kcodec.client import Admin, NewTopic
 
     def create() -> None:
         with Admin(bootstrap_servers=servers) as admin:
-            admin.create_topics([(topic, partitions)])
+            admin.create_topics([NewTopic(topic, partitions)])
 
     def look() -> None:
         with Admin(bootstrap_servers=servers) as admin:
@@ -214,24 +223,17 @@ def child(part: str, client: str, servers: str, topic: str, count: str) -> None:
 # The rounds
 
 
+def one_slice(kafka: Any, part: str, client: str, topic: str, count: int) -> list[Figures]:
+    """Measure in a new process; add the processor time of the broker to each step."""
+    before = broker_seconds(kafka)
+    found: list[Figures] = measure.run_child(__file__, "--child", part, client, kafka.bootstrap_servers, topic, count)
+    spent = broker_seconds(kafka) - before
+    return [figures | {"broker": spent} for figures in found]
+
+
 def broker_seconds(kafka: Any) -> float:
     """Processor seconds of the brokers since they began."""
-    stats = [Path(f"/proc/{node.pid}/stat").read_text().rsplit(")", 1)[1].split() for node in kafka.nodes]
-    return sum(int(field) for fields in stats for field in fields[11:13]) / os.sysconf("SC_CLK_TCK")
-
-
-def one_slice(kafka: Any, part: str, client: str, topic: str, count: int) -> list[Figures]:
-    """Measure in a new process; add the processor time of the broker and the cores that other processes used."""
-    began, busy, broker, own = time.perf_counter(), measure.busy_seconds(), broker_seconds(kafka), os.times()
-    arguments = [sys.executable, __file__, "--child", part, client, kafka.bootstrap_servers, topic, str(count)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
-    if done.returncode or not done.stdout:
-        raise SystemExit(f"{part} of {client}: {done.stdout}{done.stderr}")
-    broker, now = broker_seconds(kafka) - broker, os.times()
-    others = measure.busy_seconds() - busy - broker - (sum(now[:4]) - sum(own[:4]))
-    found: list[Figures] = json.loads(done.stdout)
-    more = {"broker": broker, "others": max(0.0, others / (time.perf_counter() - began))}
-    return [figures | more for figures in found]
+    return sum(measure.tree_seconds(node.pid) for node in kafka.nodes)
 
 
 def run_send(client: str, given: argparse.Namespace) -> list[Figures]:
@@ -242,24 +244,21 @@ def run_send(client: str, given: argparse.Namespace) -> list[Figures]:
         return one_slice(kafka, "send", client, topic, given.records)
 
 
-def rows_of(part: str, names: tuple[str, ...], slices: dict[str, list[list[Figures]]]) -> list[dict[str, Any]]:
-    """One row for each client and step: the medians, and the ratio of the elapsed time to that of the peer."""
+def compared(part: str, clients: list[str], turns: dict[str, Callable[[], list[Figures]]], rounds: int) -> list[Row]:
+    """The rows of a part: each step and figure, each client compared with the first confluent-kafka."""
+    slices: dict[str, Any] = turns
+    found = measure.take_turns(slices, rounds)
     rows = []
-    for step, name in enumerate(names):
-        for client, rounds in slices.items():
-            mine = [one[step] for one in rounds]
-            row: dict[str, Any] = {"step": name, "client": client}
-            row |= {figure: statistics.median(one[figure] for one in mine) for figure in mine[0]}
-            if client != PEER:
-                peers = [one[step]["elapsed"] for one in slices[PEER]]
-                ratios = sorted(one["elapsed"] / peer for one, peer in zip(mine, peers, strict=True))
-                row["ratio"], row["least"], row["largest"] = statistics.median(ratios), ratios[0], ratios[-1]
-            if client == "kcodec":
-                row["bar"] = row["ratio"] <= BAR
-            rows.append({key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()})
-    figures = ("elapsed", "first", "cpu", "broker", "requests", "mean_ms", "longest_ms", "others")
-    shown = ("step", "client", *(name for name in figures if any(name in row for row in rows)))
-    measure.print_table(f"{part}: seconds unless named", rows, (*shown, "ratio", "least", "largest", "bar"))
+    for number, (step, bar) in enumerate(STEPS[part].items()):
+        steps = [
+            Round({client: figures[number] for client, figures in one.figures.items()}, one.others, one.is_busy)  # type: ignore[index]
+            for one in found
+        ]
+        for client, (figure, unit) in itertools.product(clients, UNITS.items()):
+            if client != PEER and all(figure in one.figures[name] for one in steps for name in (client, PEER)):
+                own = bar if (client, figure) == ("kcodec", "elapsed") else None
+                rows.append(measure.compare(steps, figure, client, PEER, case=step, unit=unit, bar=own))
+    measure.print_comparisons(part, rows)
     return rows
 
 
@@ -275,35 +274,31 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=1500)
     parser.add_argument("--records", type=int, default=300_000)
     parser.add_argument("--heap", default="1g", help="of the broker (Kafka's own default)")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     given = parser.parse_args()
     parts, clients, load = given.part.split(","), given.clients.split(","), os.getloadavg()[0]
-    found: dict[str, Any] = {}
+    found: dict[str, list[Row]] = {}
     if "send" in parts:
-        slices: dict[str, list[list[Figures]]] = {client: [] for client in clients}
-        for turn in range(given.rounds):
-            for client in clients[turn % len(clients) :] + clients[: turn % len(clients)]:
-                slices[client].append(run_send(client, given))
-        found["send"] = {"rows": rows_of("send", ("first pass", "second pass"), slices), "slices": slices}
+        turns = {client: functools.partial(run_send, client, given) for client in clients}
+        found["send"] = compared("send", clients, turns, given.rounds)
     pair = [client for client in clients if ("poll", client) in SLICES]
     with ApacheKafka(heap=given.heap) as kafka:
-        for part, names in (("poll", ("all records",)), ("admin", ("create_topics", "metadata"))):
-            if part not in parts:
-                continue
-            topic, count = "", given.partitions
-            if part == "poll":
-                topic, count = kafka.create_topic(partitions=given.partitions), 2 * given.records
-                one_slice(kafka, "send", "kcodec", topic, given.records)
-            slices = {client: [] for client in pair}
-            for turn in range(given.rounds):
-                for client in pair[turn % len(pair) :] + pair[: turn % len(pair)]:
-                    name = topic or f"created-{turn}-{pair.index(client)}"
-                    slices[client].append(one_slice(kafka, part, client, name, count))
-            found[part] = {"rows": rows_of(part, names, slices), "slices": slices}
-    if given.json is not None:
-        options = {name: getattr(given, name) for name in ("clients", "rounds", "partitions", "records", "heap")}
-        result = measure.report(found, options, (load, os.getloadavg()[0])) | {"unit": "seconds unless named"}
-        measure.write_json(given.json, result)
+        if "poll" in parts:
+            topic = kafka.create_topic(partitions=given.partitions)
+            one_slice(kafka, "send", "kcodec", topic, given.records)
+            arguments = (topic, 2 * given.records)
+            turns = {client: functools.partial(one_slice, kafka, "poll", client, *arguments) for client in pair}
+            found["poll"] = compared("poll", pair, turns, given.rounds)
+        if "admin" in parts:
+            names = (f"created-{number}" for number in itertools.count())
+
+            def administer(client: str) -> list[Figures]:
+                return one_slice(kafka, "admin", client, next(names), given.partitions)
+
+            turns = {client: functools.partial(administer, client) for client in pair}
+            found["admin"] = compared("admin", pair, turns, given.rounds)
+    options = {name: getattr(given, name) for name in ("clients", "rounds", "partitions", "records", "heap")}
+    measure.save(given.json, found, options, load, unit="seconds unless named")
 
 
 if __name__ == "__main__":

@@ -94,3 +94,8 @@ def test_summary_names_the_missed_bars(tmp_path: Path) -> None:
         "  missed: send: 100 B, kcodec, cpu",
         "  missed: send: none a, over_floor",
     ]
+
+
+@pytest.mark.parametrize("name", bench.BENCHMARKS)
+def test_program_of_each_benchmark_exists(name: str) -> None:
+    assert (bench.HERE / bench.BENCHMARKS[name].program.split()[0]).is_file()
