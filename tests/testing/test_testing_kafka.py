@@ -271,7 +271,7 @@ def test_the_state_of_a_cluster_is_replaced_as_a_whole(tmp_path: Path, monkeypat
     state = command_line.RunningCluster("one", "4.3.1", 2, "127.0.0.1:1", "127.0.0.1:2", [(1, "path")])
     state.write(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(command_line.json, "dumps", lambda _: "x" * 10 + "\ud800")
+        patched.setattr(json, "dumps", lambda _: "x" * 10 + "\ud800")
         with pytest.raises(UnicodeEncodeError):
             state.write(tmp_path)
     assert command_line.RunningCluster.read(tmp_path) is not None
