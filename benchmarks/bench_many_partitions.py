@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics of many partitions on a broker that was just started, compared with confluent-kafka.
 
-Usage: python benchmarks/bench_many_partitions.py [--part send,poll,admin] [--clients A,B] [--rounds N]
+Usage: python benchmarks/bench_many_partitions.py [--part send,new,poll,admin] [--clients A,B] [--rounds N]
                                                    [--partitions N] [--records N] [--heap 1g] [--json FILE]
 
 send:  elapsed time of `send` for each record until the last acknowledgement, each client at its defaults. Values of
        100 B with a key of 8 bytes. The first pass meets a broker that has none of the partitions open, the second pass
        is the same again from the same producer. Bars: 1.2 times confluent-kafka for each pass.
+new:   the same as soon as the controller has created the topic. The broker creates the partitions while records arrive,
+       and refuses those that it does not lead yet.
 poll:  a new consumer with all partitions assigned at their beginning: from its creation to the first record, and until
        all records were returned.
-admin: a topic created with these partitions (the broker's own time is in both), and the metadata of the topic by a new
-       client.
+admin: a topic created with these partitions (the broker's own time is in both), and the metadata of another one by a
+       new client.
 
-Each slice is a process and, in `send`, also a broker of its own, so that no client meets what another one has warmed.
-A round is one slice of each client; which one begins changes with each round. Shown are the medians of the rounds, and
-the ratio to the first confluent-kafka of `--clients` as the median (least to largest) of the rounds' ratios. `CPU` is
-user and system time of the client's process, `broker` that of the broker during the slice. Requests and their mean and
-longest time are reported by the clients: kcodec by `metrics=`, confluent-kafka by its statistics (`rtt`).
+Each slice is a process and, in `send` and `new`, also a broker of its own, so that no client meets what another one has
+warmed. A round is one slice of each client; which one begins changes with each round. Shown are the medians of the
+rounds, and the ratio of the elapsed time to confluent-kafka's as the median (least to largest) of the rounds' ratios.
+`cpu` is user and system time of the client's process, `broker` that of the broker during the slice, of both passes
+together. Requests are reported by the clients; the mean and longest time of a request only by kcodec.
 "confluent-kafka idempotent" has enable.idempotence, which is kcodec's default and Java's, and not confluent-kafka's.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -35,11 +38,15 @@ from typing import Any
 
 import measure
 
+from kcodec.testing import bare_admin
+
 KEYS = 100_000
 WORDS = b"order paid shipped returned customer item price euro "
 PEER = "confluent-kafka"
 CLIENTS = ("kcodec", PEER, f"{PEER} idempotent")
 BAR = 1.2
+#: A topic whose partitions the broker leads.
+KNOWN = "known"
 SECONDS = 300
 Figures = dict[str, float]
 
@@ -93,7 +100,7 @@ def send_kcodec(servers: str, topic: str, count: int) -> list[Figures]:
     return found
 
 
-def send_confluent(servers: str, topic: str, count: int, **settings: object) -> list[Figures]:
+def send_confluent(servers: str, topic: str, count: int, *, is_idempotent: bool = False) -> list[Figures]:
     from confluent_kafka import Producer
 
     latest: dict[str, Any] = {}
@@ -101,7 +108,14 @@ def send_confluent(servers: str, topic: str, count: int, **settings: object) -> 
     def keep(text: str) -> None:
         latest.update(json.loads(text))
 
-    producer = Producer({"bootstrap.servers": servers, "statistics.interval.ms": 100, "stats_cb": keep} | settings)
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "statistics.interval.ms": 100,
+            "stats_cb": keep,
+            "enable.idempotence": is_idempotent,
+        }
+    )
     records, found, earlier = records_of(count), [], 0
 
     def run() -> None:
@@ -129,14 +143,15 @@ def send_confluent(servers: str, topic: str, count: int, **settings: object) -> 
 
 
 def poll_kcodec(servers: str, topic: str, count: int) -> list[Figures]:
-    from kcodec.client import Consumer, TopicPartition
+    from kcodec import TopicPartition
+    from kcodec.client import Consumer
 
     first: Figures = {}
 
     def run() -> None:
         began, left = time.perf_counter(), count
         with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
-            partitions = len(consumer.partitions_for(topic))
+            partitions = consumer.partitions_for(topic)
             consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
             while left > 0:
                 left -= len(consumer.poll(1.0))
@@ -146,7 +161,7 @@ def poll_kcodec(servers: str, topic: str, count: int) -> list[Figures]:
 
 
 def poll_confluent(servers: str, topic: str, count: int) -> list[Figures]:
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     first: Figures = {}
 
@@ -154,7 +169,7 @@ def poll_confluent(servers: str, topic: str, count: int) -> list[Figures]:
         began, left = time.perf_counter(), count
         consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "auto.offset.reset": "earliest"})
         partitions = len(consumer.list_topics(topic).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
         while left > 0:
             left -= len(consumer.consume(500, 1.0))
             first.setdefault("first", time.perf_counter() - began)
@@ -164,15 +179,15 @@ def poll_confluent(servers: str, topic: str, count: int) -> list[Figures]:
 
 
 def admin_kcodec(servers: str, topic: str, partitions: int) -> list[Figures]:
-    from kcodec.client import Admin
+    from kcodec.client import Admin, NewTopic
 
     def create() -> None:
         with Admin(bootstrap_servers=servers) as admin:
-            admin.create_topics([(topic, partitions)])
+            admin.create_topics([NewTopic(topic, partitions)])
 
     def look() -> None:
         with Admin(bootstrap_servers=servers) as admin:
-            found = admin.describe_topics([topic])[topic]
+            found = admin.describe_topics([KNOWN])[KNOWN]
             if len(found.partitions) != partitions:
                 raise SystemExit(f"{len(found.partitions)} partitions are known, expected {partitions}")
 
@@ -188,7 +203,7 @@ def admin_confluent(servers: str, topic: str, partitions: int) -> list[Figures]:
 
     def look() -> None:
         admin = AdminClient({"bootstrap.servers": servers})
-        found = admin.list_topics(topic).topics[topic].partitions
+        found = admin.list_topics(KNOWN).topics[KNOWN].partitions
         if len(found) != partitions:
             raise SystemExit(f"{len(found)} partitions are known, expected {partitions}")
 
@@ -198,7 +213,7 @@ def admin_confluent(servers: str, topic: str, partitions: int) -> list[Figures]:
 SLICES: dict[tuple[str, str], Callable[[str, str, int], list[Figures]]] = {
     ("send", "kcodec"): send_kcodec,
     ("send", PEER): send_confluent,
-    ("send", f"{PEER} idempotent"): lambda *given: send_confluent(*given, **{"enable.idempotence": True}),
+    ("send", f"{PEER} idempotent"): functools.partial(send_confluent, is_idempotent=True),
     ("poll", "kcodec"): poll_kcodec,
     ("poll", PEER): poll_confluent,
     ("admin", "kcodec"): admin_kcodec,
@@ -234,12 +249,61 @@ def one_slice(kafka: Any, part: str, client: str, topic: str, count: int) -> lis
     return [figures | more for figures in found]
 
 
-def run_send(client: str, given: argparse.Namespace) -> list[Figures]:
+def run_send(part: str, given: argparse.Namespace, client: str, _turn: int) -> list[Figures]:
     from kcodec.testing.kafka import ApacheKafka
 
     with ApacheKafka(heap=given.heap) as kafka:
-        topic = kafka.create_topic(partitions=given.partitions)
-        return one_slice(kafka, "send", client, topic, given.records)
+        create(kafka, KNOWN, given.partitions, is_awaited=part == "send")
+        return one_slice(kafka, "send", client, KNOWN, given.records)
+
+
+def create(kafka: Any, topic: str, partitions: int, *, is_awaited: bool = True) -> None:
+    """Create a topic, and wait until the broker leads all partitions: it announces a topic before that."""
+    from kcodec.client import Admin, NewTopic
+
+    with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(topic, partitions)])
+    deadline = time.monotonic() + SECONDS
+    while is_awaited and not leads_all(kafka, topic, partitions):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the broker did not lead {partitions} partitions within {SECONDS} s")
+        time.sleep(0.5)
+
+
+def leads_all(kafka: Any, topic: str, partitions: int) -> bool:
+    """Whether the broker has created all partitions."""
+    try:
+        return len(bare_admin.end_offsets(kafka.admin_servers, topic, range(partitions))) == partitions
+    except bare_admin.BrokerRefused:
+        return False
+
+
+def in_turns(
+    clients: list[str], rounds: int, run: Callable[[str, int], list[Figures]]
+) -> dict[str, list[list[Figures]]]:
+    """The slices of each client; `run` gets the client and the number of the round."""
+    slices: dict[str, list[list[Figures]]] = {client: [] for client in clients}
+    for turn in range(rounds):
+        for client in clients[turn % len(clients) :] + clients[: turn % len(clients)]:
+            slices[client].append(run(client, turn))
+    return slices
+
+
+def run_warm(part: str, clients: list[str], given: argparse.Namespace) -> dict[str, list[list[Figures]]]:
+    """The parts that all clients run on one broker."""
+    from kcodec.testing.kafka import ApacheKafka
+
+    with ApacheKafka(heap=given.heap) as kafka:
+        create(kafka, KNOWN, given.partitions)
+        if part == "poll":
+            one_slice(kafka, "send", "kcodec", KNOWN, given.records)
+
+        def run(client: str, turn: int) -> list[Figures]:
+            if part == "poll":
+                return one_slice(kafka, part, client, KNOWN, 2 * given.records)
+            return one_slice(kafka, part, client, f"created-{turn}-{clients.index(client)}", given.partitions)
+
+        return in_turns(clients, given.rounds, run)
 
 
 def rows_of(part: str, names: tuple[str, ...], slices: dict[str, list[list[Figures]]]) -> list[dict[str, Any]]:
@@ -266,10 +330,8 @@ def rows_of(part: str, names: tuple[str, ...], slices: dict[str, list[list[Figur
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         child(*sys.argv[2:])
-    from kcodec.testing.kafka import ApacheKafka
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", default="send,poll,admin")
+    parser.add_argument("--part", default="send,new,poll,admin")
     parser.add_argument("--clients", default=",".join(CLIENTS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=1500)
@@ -279,26 +341,13 @@ def main() -> None:
     given = parser.parse_args()
     parts, clients, load = given.part.split(","), given.clients.split(","), os.getloadavg()[0]
     found: dict[str, Any] = {}
-    if "send" in parts:
-        slices: dict[str, list[list[Figures]]] = {client: [] for client in clients}
-        for turn in range(given.rounds):
-            for client in clients[turn % len(clients) :] + clients[: turn % len(clients)]:
-                slices[client].append(run_send(client, given))
-        found["send"] = {"rows": rows_of("send", ("first pass", "second pass"), slices), "slices": slices}
-    pair = [client for client in clients if ("poll", client) in SLICES]
-    with ApacheKafka(heap=given.heap) as kafka:
-        for part, names in (("poll", ("all records",)), ("admin", ("create_topics", "metadata"))):
-            if part not in parts:
-                continue
-            topic, count = "", given.partitions
-            if part == "poll":
-                topic, count = kafka.create_topic(partitions=given.partitions), 2 * given.records
-                one_slice(kafka, "send", "kcodec", topic, given.records)
-            slices = {client: [] for client in pair}
-            for turn in range(given.rounds):
-                for client in pair[turn % len(pair) :] + pair[: turn % len(pair)]:
-                    name = topic or f"created-{turn}-{pair.index(client)}"
-                    slices[client].append(one_slice(kafka, part, client, name, count))
+    for part in ("send", "new"):
+        if part in parts:
+            slices = in_turns(clients, given.rounds, functools.partial(run_send, part, given))
+            found[part] = {"rows": rows_of(part, ("first pass", "second pass"), slices), "slices": slices}
+    for part, names in (("poll", ("all records",)), ("admin", ("create_topics", "metadata"))):
+        if part in parts:
+            slices = run_warm(part, [client for client in clients if (part, client) in SLICES], given)
             found[part] = {"rows": rows_of(part, names, slices), "slices": slices}
     if given.json is not None:
         options = {name: getattr(given, name) for name in ("clients", "rounds", "partitions", "records", "heap")}
