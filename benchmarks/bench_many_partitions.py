@@ -10,7 +10,7 @@ send:  elapsed time of `send` for each record until the last acknowledgement, ea
 new:   the same as soon as the controller has created the topic. The broker creates the partitions while records arrive,
        and refuses those that it does not lead yet.
 poll:  a new consumer with all partitions assigned at their beginning: from its creation to the first record, and until
-       all records were returned.
+       all records were returned. The libraries are imported before, here and in `admin`.
 admin: a topic created with these partitions (the broker's own time is in both), and the metadata of another one by a
        new client.
 
@@ -157,6 +157,7 @@ def poll_kcodec(servers: str, topic: str, count: int) -> list[Figures]:
                 left -= len(consumer.poll(1.0))
                 first.setdefault("first", time.perf_counter() - began)
 
+    Consumer(bootstrap_servers=servers).close()  # imports what consumers need
     return [timed(run) | first]
 
 
@@ -191,6 +192,7 @@ def admin_kcodec(servers: str, topic: str, partitions: int) -> list[Figures]:
             if len(found.partitions) != partitions:
                 raise SystemExit(f"{len(found.partitions)} partitions are known, expected {partitions}")
 
+    Admin(bootstrap_servers=servers).close()  # imports what an Admin needs
     return [timed(create), timed(look)]
 
 
