@@ -8,7 +8,7 @@ send:  elapsed time of `send` for each record until the last acknowledgement, ea
        100 B with a key of 8 bytes. The first pass meets a broker that has none of the partitions open, the second pass
        is the same again from the same producer. Bars: 1.2 times confluent-kafka for each pass.
 poll:  a new consumer with all partitions assigned at their beginning: from its creation to the first record, and until
-       all records were returned.
+       all records were returned. The libraries are imported before, here and in `admin`.
 admin: a topic created with these partitions (the broker's own time is in both), and the metadata of the topic by a new
        client.
 
@@ -151,6 +151,7 @@ def poll_kcodec(servers: str, topic: str, count: int) -> list[Figures]:
                 left -= len(consumer.poll(1.0))
                 first.setdefault("first", time.perf_counter() - began)
 
+    Consumer(bootstrap_servers=servers).close()  # imports what consumers need
     return [timed(run) | first]
 
 
@@ -185,6 +186,7 @@ def admin_kcodec(servers: str, topic: str, partitions: int) -> list[Figures]:
             if len(found.partitions) != partitions:
                 raise SystemExit(f"{len(found.partitions)} partitions are known, expected {partitions}")
 
+    Admin(bootstrap_servers=servers).close()  # imports what an Admin needs
     return [timed(create), timed(look)]
 
 
