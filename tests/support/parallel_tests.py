@@ -30,6 +30,13 @@ QUIET = (
     *("test_client_network", "test_session_interrupted", "test_silent_calls", "test_log_follow_changes"),
     "test_memory_cycles",
 )
+#: Of the first pass, modules of few tests that take long: searches, compilers, brokers that are killed.
+LONG = {
+    *("test_admin_transactions", "test_async_to_sync", "test_cli_groups", "test_copy", "test_decode_property"),
+    *("test_encode_java", "test_encode_property", "test_fuzz_corpus", "test_java_groups", "test_kip447"),
+    *("test_packaging", "test_random_faults", "test_remedies", "test_run_tests", "test_security_broker"),
+    *("test_session_broker", "test_transaction_chaos", "test_validation"),
+}
 #: Fixtures that live for the whole run and that few files share, as those use them: the files go to one worker.
 SHARED = (r"\bspark: SparkSession\b", r"\btransaction_cluster\b", r"\bpostgres_server\b")
 
@@ -71,8 +78,10 @@ def group_of(path: Path) -> str:
 
 @cache
 def is_long(path: Path) -> bool:
-    """Whether a group takes minutes, or starts a Spark of its own: it comes first, so that no worker waits for it."""
-    return group_of(path) != str(path) or "pytest.mark.spark" in path.read_text(encoding="utf-8")
+    """Whether a group takes long, or starts a Spark of its own: it comes first, so that no worker waits for it."""
+    if path.stem in LONG or group_of(path) != str(path):
+        return True
+    return "pytest.mark.spark" in path.read_text(encoding="utf-8")
 
 
 @pytest.hookimpl(optionalhook=True)
