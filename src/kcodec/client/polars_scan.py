@@ -128,7 +128,7 @@ class _ScanRecords(TopicRecords):
     handler, and each of its operations on any thread then raises KeyboardInterrupt.
     """
 
-    def _run(self, flow: Flow[T], timeout: float | None = None) -> T:
+    def _run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
         import polars
 
-        return self._io_loop.run(flow, timeout, polars.Series([0]).sum)
+        return self._io_loop.run(flow, timeout, call, polars.Series([0]).sum)

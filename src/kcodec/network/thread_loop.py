@@ -77,12 +77,19 @@ class ThreadLoop(IoLoop):
         self._posted.append(action)
         self._wake()
 
-    def run(self, flow: Flow[T], timeout: float | None = None, check: Callable[[], object] | None = None) -> T:
-        """Run a flow to its end and return its result. timeout: seconds of the flow's own deadline. A little later the
-        flow is cancelled and DeliveryTimeoutError is raised. Interrupting the wait (Ctrl-C) cancels the flow.
+    def run(
+        self,
+        flow: Flow[T],
+        timeout: float | None = None,
+        call: str = "the call",
+        check: Callable[[], object] | None = None,
+    ) -> T:
+        """Run a flow to its end and return its result. Interrupting the wait (Ctrl-C) cancels the flow.
 
+        timeout: seconds of the flow's own deadline. A little later the flow is cancelled and DeliveryTimeoutError is
+        raised. call: the name of the call for this error.
         check: called every STEP_SECONDS on the caller's thread, for a thread that Ctrl-C does not interrupt. If it
-               raises KeyboardInterrupt, the flow is cancelled. Without it only the main thread is interrupted.
+        raises KeyboardInterrupt, the flow is cancelled. Without it only the main thread is interrupted.
         """
         self.check_wait()
         waiter: Future[T] = Future()
@@ -110,7 +117,7 @@ class ThreadLoop(IoLoop):
             if waiter.done():
                 raise
             self.post(give_up)
-            raise DeliveryTimeoutError(f"the call did not finish within {seconds_text(timeout or 0.0)}") from error
+            raise DeliveryTimeoutError(f"{call} did not finish within {seconds_text(timeout or 0.0)}") from error
         except (KeyboardInterrupt, SystemExit):
             self.post(give_up)
             raise
@@ -396,7 +403,9 @@ def _result(waiter: Future[T], timeout: float | None, check: Callable[[], object
         try:
             return waiter.result(step)
         except FutureTimeoutError:
-            if waiter.done() or step == left:
+            if waiter.done():  # in this moment, or with such an error
+                return waiter.result()
+            if step == left:
                 raise
         if check is not None:
             check()
