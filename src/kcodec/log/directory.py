@@ -403,7 +403,7 @@ def _is_log_directory(storage: Storage, directory: str, entries: list[Entry]) ->
 
 
 def _log_directories_below(storage: Storage, directory: str, entries: list[Entry]) -> list[str]:
-    """Return the log directories below a directory that is none, from the highest level that has some."""
+    """Return the log directories below another directory, from the highest level that has some."""
     level = [(directory, entries)]
     searched = 0
     for _ in range(SEARCH_LEVELS):
