@@ -11,8 +11,8 @@ new:   the same as soon as the controller has created the topic. The broker crea
        and refuses those that it does not lead yet.
 poll:  a new consumer with all partitions assigned at their beginning: from its creation to the first record, and until
        all records were returned. The libraries are imported before, here and in `admin`.
-admin: a topic created with these partitions (the broker's own time is in both), and the metadata of another one by a
-       new client.
+admin: a topic created with these partitions until the metadata shows a leader for each (the broker's own time is in
+       both), and the metadata of another one by a new client.
 
 Each slice is a process and, in `send` and `new`, also a broker of its own, so that no client meets what another one has
 warmed. A round is one slice of each client; which one begins changes with each round. Shown are the medians of the
@@ -202,6 +202,11 @@ def admin_confluent(servers: str, topic: str, partitions: int) -> list[Figures]:
     def create() -> None:
         admin = AdminClient({"bootstrap.servers": servers})
         admin.create_topics([NewTopic(topic, partitions)])[topic].result()
+        while True:  # as create_topics of kcodec does
+            found = admin.list_topics(topic).topics[topic].partitions
+            if len(found) == partitions and all(one.leader >= 0 for one in found.values()):
+                return
+            time.sleep(0.05)
 
     def look() -> None:
         admin = AdminClient({"bootstrap.servers": servers})
@@ -265,8 +270,13 @@ def create(kafka: Any, topic: str, partitions: int, *, is_awaited: bool = True) 
 
     with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(topic, partitions)])
+    if is_awaited:
+        await_leaders(kafka, topic, partitions)
+
+
+def await_leaders(kafka: Any, topic: str, partitions: int) -> None:
     deadline = time.monotonic() + SECONDS
-    while is_awaited and not leads_all(kafka, topic, partitions):
+    while not leads_all(kafka, topic, partitions):
         if time.monotonic() > deadline:
             raise SystemExit(f"the broker did not lead {partitions} partitions within {SECONDS} s")
         time.sleep(0.5)
@@ -303,7 +313,10 @@ def run_warm(part: str, clients: list[str], given: argparse.Namespace) -> dict[s
         def run(client: str, turn: int) -> list[Figures]:
             if part == "poll":
                 return one_slice(kafka, part, client, KNOWN, 2 * given.records)
-            return one_slice(kafka, part, client, f"created-{turn}-{clients.index(client)}", given.partitions)
+            topic = f"created-{turn}-{clients.index(client)}"
+            figures = one_slice(kafka, part, client, topic, given.partitions)
+            await_leaders(kafka, topic, given.partitions)  # the next slice must not wait for it
+            return figures
 
         return in_turns(clients, given.rounds, run)
 
