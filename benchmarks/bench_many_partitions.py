@@ -15,10 +15,9 @@ admin: a topic created with these partitions until the metadata shows a leader f
        both), and the metadata of another one by a new client.
 
 Each slice is a process and, in `send` and `new`, also a broker of its own, so that no client meets what another one has
-warmed. A round is one slice of each client; which one begins changes with each round. Shown are the medians of the
-rounds, and the ratio of the elapsed time to confluent-kafka's as the median (least to largest) of the rounds' ratios.
-`cpu` is user and system time of the client's process, `broker` that of the broker during the slice, of both passes
-together. Requests are reported by the clients; the mean and longest time of a request only by kcodec.
+warmed. `cpu` is user and system time of the client's process, `broker` that of the broker during the slice, of both
+passes together. Rounds, intervals and other load: `measure`. Requests are reported by the clients: kcodec by
+`metrics=`, confluent-kafka by its statistics; only kcodec reports the mean and the longest time of a request.
 "confluent-kafka idempotent" has enable.idempotence, which is kcodec's default and Java's, and not confluent-kafka's.
 """
 
@@ -26,10 +25,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -37,16 +36,25 @@ from pathlib import Path
 from typing import Any
 
 import measure
+from measure import Bar, Round, Row
 
 from kcodec.testing import bare_admin
 
 KEYS = 100_000
+#: A topic whose partitions the broker leads.
+KNOWN = "known"
 WORDS = b"order paid shipped returned customer item price euro "
 PEER = "confluent-kafka"
 CLIENTS = ("kcodec", PEER, f"{PEER} idempotent")
-BAR = 1.2
-#: A topic whose partitions the broker leads.
-KNOWN = "known"
+RESULTS = Path(__file__).resolve().parent / "results" / "many-partitions.json"
+#: part -> its steps, each with its bar on the elapsed time.
+STEPS: dict[str, dict[str, Bar | None]] = {
+    "send": {"first pass": Bar(1.2), "second pass": Bar(1.2)},
+    "new": {"first pass": None, "second pass": None},
+    "poll": {"all records": None},
+    "admin": {"create_topics": None, "metadata": None},
+}
+UNITS = {"elapsed": "s", "first": "s", "cpu": "s", "broker": "s", "requests": "Produce requests"}
 SECONDS = 300
 Figures = dict[str, float]
 
@@ -100,7 +108,7 @@ def send_kcodec(servers: str, topic: str, count: int) -> list[Figures]:
     return found
 
 
-def send_confluent(servers: str, topic: str, count: int, *, is_idempotent: bool = False) -> list[Figures]:
+def send_confluent(servers: str, topic: str, count: int, **settings: object) -> list[Figures]:
     from confluent_kafka import Producer
 
     latest: dict[str, Any] = {}
@@ -108,14 +116,7 @@ def send_confluent(servers: str, topic: str, count: int, *, is_idempotent: bool 
     def keep(text: str) -> None:
         latest.update(json.loads(text))
 
-    producer = Producer(
-        {
-            "bootstrap.servers": servers,
-            "statistics.interval.ms": 100,
-            "stats_cb": keep,
-            "enable.idempotence": is_idempotent,
-        }
-    )
+    producer = Producer({"bootstrap.servers": servers, "statistics.interval.ms": 100, "stats_cb": keep} | settings)
     records, found, earlier = records_of(count), [], 0
 
     def run() -> None:
@@ -220,7 +221,7 @@ def admin_confluent(servers: str, topic: str, partitions: int) -> list[Figures]:
 SLICES: dict[tuple[str, str], Callable[[str, str, int], list[Figures]]] = {
     ("send", "kcodec"): send_kcodec,
     ("send", PEER): send_confluent,
-    ("send", f"{PEER} idempotent"): functools.partial(send_confluent, is_idempotent=True),
+    ("send", f"{PEER} idempotent"): lambda *given: send_confluent(*given, **{"enable.idempotence": True}),
     ("poll", "kcodec"): poll_kcodec,
     ("poll", PEER): poll_confluent,
     ("admin", "kcodec"): admin_kcodec,
@@ -236,45 +237,38 @@ def child(part: str, client: str, servers: str, topic: str, count: str) -> None:
 # The rounds
 
 
+def one_slice(kafka: Any, part: str, client: str, topic: str, count: int) -> list[Figures]:
+    """Measure in a new process; add the processor time of the broker to each step."""
+    before = broker_seconds(kafka)
+    found: list[Figures] = measure.run_child(__file__, "--child", part, client, kafka.bootstrap_servers, topic, count)
+    spent = broker_seconds(kafka) - before
+    return [figures | {"broker": spent} for figures in found]
+
+
 def broker_seconds(kafka: Any) -> float:
     """Processor seconds of the brokers since they began."""
-    stats = [Path(f"/proc/{node.pid}/stat").read_text().rsplit(")", 1)[1].split() for node in kafka.nodes]
-    return sum(int(field) for fields in stats for field in fields[11:13]) / os.sysconf("SC_CLK_TCK")
+    return sum(measure.tree_seconds(node.pid) for node in kafka.nodes)
 
 
-def one_slice(kafka: Any, part: str, client: str, topic: str, count: int) -> list[Figures]:
-    """Measure in a new process; add the processor time of the broker and the cores that other processes used."""
-    began, busy, broker, own = time.perf_counter(), measure.busy_seconds(), broker_seconds(kafka), os.times()
-    arguments = [sys.executable, __file__, "--child", part, client, kafka.bootstrap_servers, topic, str(count)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
-    if done.returncode or not done.stdout:
-        raise SystemExit(f"{part} of {client}: {done.stdout}{done.stderr}")
-    broker, now = broker_seconds(kafka) - broker, os.times()
-    others = measure.busy_seconds() - busy - broker - (sum(now[:4]) - sum(own[:4]))
-    found: list[Figures] = json.loads(done.stdout)
-    more = {"broker": broker, "others": max(0.0, others / (time.perf_counter() - began))}
-    return [figures | more for figures in found]
-
-
-def run_send(part: str, given: argparse.Namespace, client: str, _turn: int) -> list[Figures]:
+def run_send(part: str, client: str, given: argparse.Namespace) -> list[Figures]:
     from kcodec.testing.kafka import ApacheKafka
 
     with ApacheKafka(heap=given.heap) as kafka:
-        create(kafka, KNOWN, given.partitions, is_awaited=part == "send")
+        create(kafka, KNOWN, given.partitions)
+        if part == "send":
+            await_leaders(kafka, KNOWN, given.partitions)
         return one_slice(kafka, "send", client, KNOWN, given.records)
 
 
-def create(kafka: Any, topic: str, partitions: int, *, is_awaited: bool = True) -> None:
-    """Create a topic, and wait until the broker leads all partitions: it announces a topic before that."""
+def create(kafka: Any, topic: str, partitions: int) -> None:
     from kcodec.client import Admin, NewTopic
 
     with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(topic, partitions)])
-    if is_awaited:
-        await_leaders(kafka, topic, partitions)
 
 
 def await_leaders(kafka: Any, topic: str, partitions: int) -> None:
+    """Wait until the broker leads all partitions. It announces a topic before that."""
     deadline = time.monotonic() + SECONDS
     while not leads_all(kafka, topic, partitions):
         if time.monotonic() > deadline:
@@ -283,68 +277,59 @@ def await_leaders(kafka: Any, topic: str, partitions: int) -> None:
 
 
 def leads_all(kafka: Any, topic: str, partitions: int) -> bool:
-    """Whether the broker has created all partitions."""
     try:
         return len(bare_admin.end_offsets(kafka.admin_servers, topic, range(partitions))) == partitions
     except bare_admin.BrokerRefused:
         return False
 
 
-def in_turns(
-    clients: list[str], rounds: int, run: Callable[[str, int], list[Figures]]
-) -> dict[str, list[list[Figures]]]:
-    """The slices of each client; `run` gets the client and the number of the round."""
-    slices: dict[str, list[list[Figures]]] = {client: [] for client in clients}
-    for turn in range(rounds):
-        for client in clients[turn % len(clients) :] + clients[: turn % len(clients)]:
-            slices[client].append(run(client, turn))
-    return slices
+def compared(part: str, clients: list[str], turns: dict[str, Callable[[], list[Figures]]], rounds: int) -> list[Row]:
+    """The rows of a part: each step and figure, each client compared with the first confluent-kafka."""
+    slices: dict[str, Any] = turns
+    found = measure.take_turns(slices, rounds)
+    rows = []
+    for number, (step, bar) in enumerate(STEPS[part].items()):
+        steps = [
+            Round({client: figures[number] for client, figures in one.figures.items()}, one.others, one.is_busy)  # type: ignore[index]
+            for one in found
+        ]
+        for client, (figure, unit) in itertools.product(clients, UNITS.items()):
+            if client != PEER and all(figure in one.figures[name] for one in steps for name in (client, PEER)):
+                own = bar if (client, figure) == ("kcodec", "elapsed") else None
+                rows.append(measure.compare(steps, figure, client, PEER, case=step, unit=unit, bar=own))
+    measure.print_comparisons(part, rows)
+    return rows
 
 
-def run_warm(part: str, clients: list[str], given: argparse.Namespace) -> dict[str, list[list[Figures]]]:
-    """The parts that all clients run on one broker."""
-    from kcodec.testing.kafka import ApacheKafka
+def on_one_broker(kafka: Any, parts: list[str], pair: list[str], given: argparse.Namespace) -> dict[str, list[Row]]:
+    """The rows of `poll` and `admin`."""
+    found: dict[str, list[Row]] = {}
+    create(kafka, KNOWN, given.partitions)
+    await_leaders(kafka, KNOWN, given.partitions)
+    if "poll" in parts:
+        one_slice(kafka, "send", "kcodec", KNOWN, given.records)
+        arguments = (KNOWN, 2 * given.records)
+        turns = {client: functools.partial(one_slice, kafka, "poll", client, *arguments) for client in pair}
+        found["poll"] = compared("poll", pair, turns, given.rounds)
+    if "admin" in parts:
+        names = (f"created-{number}" for number in itertools.count())
 
-    with ApacheKafka(heap=given.heap) as kafka:
-        create(kafka, KNOWN, given.partitions)
-        if part == "poll":
-            one_slice(kafka, "send", "kcodec", KNOWN, given.records)
-
-        def run(client: str, turn: int) -> list[Figures]:
-            if part == "poll":
-                return one_slice(kafka, part, client, KNOWN, 2 * given.records)
-            topic = f"created-{turn}-{clients.index(client)}"
-            figures = one_slice(kafka, part, client, topic, given.partitions)
+        def administer(client: str) -> list[Figures]:
+            topic = next(names)
+            figures = one_slice(kafka, "admin", client, topic, given.partitions)
             await_leaders(kafka, topic, given.partitions)  # the next slice must not wait for it
             return figures
 
-        return in_turns(clients, given.rounds, run)
-
-
-def rows_of(part: str, names: tuple[str, ...], slices: dict[str, list[list[Figures]]]) -> list[dict[str, Any]]:
-    """One row for each client and step: the medians, and the ratio of the elapsed time to that of the peer."""
-    rows = []
-    for step, name in enumerate(names):
-        for client, rounds in slices.items():
-            mine = [one[step] for one in rounds]
-            row: dict[str, Any] = {"step": name, "client": client}
-            row |= {figure: statistics.median(one[figure] for one in mine) for figure in mine[0]}
-            if client != PEER:
-                peers = [one[step]["elapsed"] for one in slices[PEER]]
-                ratios = sorted(one["elapsed"] / peer for one, peer in zip(mine, peers, strict=True))
-                row["ratio"], row["least"], row["largest"] = statistics.median(ratios), ratios[0], ratios[-1]
-            if client == "kcodec":
-                row["bar"] = row["ratio"] <= BAR
-            rows.append({key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()})
-    figures = ("elapsed", "first", "cpu", "broker", "requests", "mean_ms", "longest_ms", "others")
-    shown = ("step", "client", *(name for name in figures if any(name in row for row in rows)))
-    measure.print_table(f"{part}: seconds unless named", rows, (*shown, "ratio", "least", "largest", "bar"))
-    return rows
+        turns = {client: functools.partial(administer, client) for client in pair}
+        found["admin"] = compared("admin", pair, turns, given.rounds)
+    return found
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         child(*sys.argv[2:])
+    from kcodec.testing.kafka import ApacheKafka
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="send,new,poll,admin")
     parser.add_argument("--clients", default=",".join(CLIENTS))
@@ -352,22 +337,20 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=1500)
     parser.add_argument("--records", type=int, default=300_000)
     parser.add_argument("--heap", default="1g", help="of the broker (Kafka's own default)")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     given = parser.parse_args()
     parts, clients, load = given.part.split(","), given.clients.split(","), os.getloadavg()[0]
-    found: dict[str, Any] = {}
+    found: dict[str, list[Row]] = {}
     for part in ("send", "new"):
         if part in parts:
-            slices = in_turns(clients, given.rounds, functools.partial(run_send, part, given))
-            found[part] = {"rows": rows_of(part, ("first pass", "second pass"), slices), "slices": slices}
-    for part, names in (("poll", ("all records",)), ("admin", ("create_topics", "metadata"))):
-        if part in parts:
-            slices = run_warm(part, [client for client in clients if (part, client) in SLICES], given)
-            found[part] = {"rows": rows_of(part, names, slices), "slices": slices}
-    if given.json is not None:
-        options = {name: getattr(given, name) for name in ("clients", "rounds", "partitions", "records", "heap")}
-        result = measure.report(found, options, (load, os.getloadavg()[0])) | {"unit": "seconds unless named"}
-        measure.write_json(given.json, result)
+            turns = {client: functools.partial(run_send, part, client, given) for client in clients}
+            found[part] = compared(part, clients, turns, given.rounds)
+    pair = [client for client in clients if ("poll", client) in SLICES]
+    if {"poll", "admin"} & set(parts):
+        with ApacheKafka(heap=given.heap) as kafka:
+            found |= on_one_broker(kafka, parts, pair, given)
+    options = {name: getattr(given, name) for name in ("clients", "rounds", "partitions", "records", "heap")}
+    measure.save(given.json, found, options, load, unit="seconds unless named")
 
 
 if __name__ == "__main__":
