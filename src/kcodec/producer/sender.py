@@ -308,7 +308,7 @@ class Sender:
             return _FOREVER
         batch = queue.next_batch
         identity = self.id_manager.current
-        if identity is None:
+        if identity is None or batch.is_held:
             return _FOREVER
         is_numbering = identity.producer_id >= 0 or batch.is_numbered
         if is_numbering and queue.in_flight and not (queue.is_proved and len(queue.in_flight) < IN_FLIGHT_WINDOW):
