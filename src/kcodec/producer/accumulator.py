@@ -228,8 +228,8 @@ class Accumulator(RecordAppender):
         self.wake()
 
     def _grow(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch, needed: int) -> bool:
-        """Let a full batch accept more records, `needed` bytes at least, while an earlier batch of its partition is in
-        flight. Return False if it may not.
+        """Let a full batch accept more records, `needed` bytes at least, while it cannot be sent: an earlier batch of
+        its partition is in flight, or its transaction waits for the end of the one before. Return False if it may not.
 
         The sender takes the batch as soon as it can, as any full one, so that no record waits longer for this. Until
         then, one larger batch costs the client and the broker less than several small ones.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.errors import (
@@ -33,6 +33,9 @@ from kcodec.producer.produce_responses import ProduceResponses
 from kcodec.producer.reports import waiting_text
 from kcodec.producer.sender import Sender
 from kcodec.quantities import count_text, seconds_text
+
+if TYPE_CHECKING:
+    from kcodec._fast import IoTurn
 
 
 class ProducerCore:
@@ -84,6 +87,10 @@ class ProducerCore:
         self.append = self.accumulator.append
         self.append_batch = self.accumulator.append_batch
         id_manager.attach(self)
+
+    def take_turns(self, turn: IoTurn) -> None:
+        """Let threads that send step aside for the I/O thread when it is urgent."""
+        self.accumulator.turn = self.sender.turn = turn
 
     def run(self) -> Flow[None]:
         """Send until `close`; the public class spawns this flow once."""
