@@ -145,3 +145,24 @@ def test_a_session_does_not_commit_in_the_background() -> None:
         await session.close()
 
     asyncio.run(work())
+
+
+def test_records_without_metadata_stay_in_their_transaction(transaction_cluster: TransactionCluster) -> None:
+    cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=1)
+    proxy = cluster.quiet_proxy()
+    with cluster.producer() as producer:
+        producer.init_transactions()
+        rule = proxy.on_response("Metadata", count=None, where=lambda seen: bool(seen.request_message().topics)).hold()
+        producer.begin_transaction()
+        first = [producer.send(topic, b"committed") for _ in range(3)]
+        commit = producer.commit_transaction_async()
+        producer.begin_transaction()
+        second = [producer.send(topic, b"aborted") for _ in range(3)]
+        assert not any(delivery.done() for delivery in first)
+        rule.release()
+        rule.remove()
+        assert commit.exception(20) is None
+        producer.abort_transaction()
+        assert [delivery.error for delivery in first] == [None] * 3
+        assert all(delivery.done() for delivery in second)
+    assert cluster.committed(topic) == [[b"committed"] * 3]
