@@ -83,9 +83,8 @@ types: build  ## mypy --strict, basedpyright, and the stub of the core against t
 docs: build $(VENV)/.docs  ## the documentation site in build/docs: open build/docs/index.html
 	@$(PY) tools/build_docs.py $(ARGS)
 
-bench: build java jars  ## measure kcodec, aiokafka, kafka-python and the C floor: tables, then pytest-benchmark
-	@$(RUN) benchmarks/run.py $(ARGS)
-	@$(RUN) -m pytest benchmarks/bench_decode.py --benchmark-enable --benchmark-columns=min,median,rounds -q
+bench: build java jars  ## measure a quick set and generate the Performance page; ARGS=--list: all benchmarks, ARGS="--part send": one
+	@$(RUN) benchmarks/bench.py $(ARGS)
 
 bench-peers: build java jars  ## compare with Java, and with Go and Rust if they are installed
 	@$(RUN) benchmarks/peers/run.py $(ARGS)

@@ -1,31 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions on a real Apache Kafka on this machine: how many a second, and what they cost compared with idempotence.
 
-Usage: python benchmarks/bench_transactions.py [--part rate,cost,beside] [--rounds N] [--seconds S] [--json FILE]
+Usage: python benchmarks/bench_transactions.py [--part rate,cost,ordinary] [--rounds N] [--seconds S] [--json FILE]
 
 rate:   transactions a second, one after the other, each 100 records of 100 B over three partitions: kcodec by send and
-        by send_arrow; confluent-kafka and aiokafka, each by its defaults and with the other's linger. Bars: send at
-        least 2 times confluent-kafka by its defaults, and more than each of the others, in one run (a table of 100 rows
-        is not what send_arrow is for; its rate is shown, too).
-cost:   records a second (1 KiB, acks=all, no compression) with a commit every 100 ms, compared with the idempotent
-        producer without transactions: the ordinary loop (commit_transaction, then begin_transaction), the loop with
-        commit_transaction_async, and Java's producer (ProducerPerformance), which takes its turns in the same run.
-        Bars: the ordinary loop at least 0.85 and above Java's ratio, with commit_transaction_async at least 0.92.
-beside: records a second of an ordinary producer while another one writes to the same topic, once in transactions of
+        by send_arrow; confluent-kafka and aiokafka, each by its defaults and with the other's linger. Bars: `send` has
+        at least twice the rate of confluent-kafka, and more than aiokafka (a table of 100 rows is not what send_arrow
+        is for; it has no bar).
+cost:   the share of the throughput that is left (records a second, 1 KiB, acks=all, no compression) with a commit each
+        100 ms, of that of an idempotent producer without transactions; the same with commit_transaction_async, and of
+        Java's producer (ProducerPerformance) in the same round. Bars: at least 0.85, and at least Java's share; with
+        commit_transaction_async at least 0.92.
+ordinary: records a second of an ordinary producer while another one writes to the same topic, once in transactions of
         100 ms, once without, at the same rate. Bar: at least 0.97.
 
-Contestants are processes of their own, after a warm-up; they take turns, pairs change their order. The median of the
-rounds is shown (of the ratios, in pairs), the JSON has all, and the cores that processes other than ours have used.
+Contestants are processes, warmed up before the first round. Rounds, intervals and other load: `measure`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import functools
 import os
 import re
-import resource
 import statistics
 import subprocess
 import sys
@@ -35,14 +33,24 @@ from pathlib import Path
 from typing import Any
 
 import measure
+from measure import Bar, Row
 
-BAR_ORDINARY, BAR_BACKGROUND, BAR_BESIDE, BAR_CONFLUENT = 0.85, 0.92, 0.97, 2.0
-OURS = ("kcodec send", "kcodec send_arrow")
-OTHERS = ("confluent-kafka", "confluent-kafka linger 0", "aiokafka", "aiokafka linger 5")
-CONTESTANTS = OURS + OTHERS
+#: What `kcodec send` must reach of the rate of each other client.
+BARS_RATE = {
+    "confluent-kafka": Bar(2.0, is_least=True),
+    "confluent-kafka linger 0": Bar(2.0, is_least=True),
+    "aiokafka": Bar(1.0, is_least=True),
+    "aiokafka linger 5": Bar(1.0, is_least=True),
+}
+BAR_COST, BAR_COST_JAVA, BAR_BACKGROUND, BAR_ORDINARY = (Bar(value, is_least=True) for value in (0.85, 1.0, 0.92, 0.97))
+#: Transactional slices next to idempotent ones in a round of `cost`.
+PAIRS_A_ROUND = 3
+CONTESTANTS = ("kcodec send", "kcodec send_arrow", *BARS_RATE)
 PARTITIONS, RECORDS, COMMIT_SECONDS = 3, 100, 0.1
 PACE = 2_000
 SLICE, WARM_UP_TURNS = 50, 3
+#: Cores that other processes may use in a round: rates need both cores.
+OTHERS_MAY = measure.TOO_BUSY_FOR_TWO
 JAVA_CLASS = "org.apache.kafka.tools.ProducerPerformance"
 RESULTS = Path(__file__).resolve().parent / "results" / "transactions.json"
 SMALL = [(b"%d " % number) + b"order paid shipped " * 5 for number in range(RECORDS)]
@@ -142,21 +150,20 @@ def rate_child(who: str, servers: str, topic: str) -> None:
 
 
 def load_child(kind: str, servers: str, topic: str, seconds: str, pace: str) -> None:
-    """For each line on stdin, records a second of one producer, and its CPU microseconds a record. kind:
-    "transactional", "background" (with commit_transaction_async) or "idempotent"; pace: records a second, 0 is all that
-    it can."""
+    """For each line on stdin, records a second of one producer. kind: "transactional", "background" (transactional,
+    with commit_transaction_async) or "idempotent"; pace: records a second, 0 is all that it can."""
     from kcodec.client import Producer
 
     is_transactional = kind != "idempotent"
     options = {"transactional_id": f"load-{os.getpid()}"} if is_transactional else {}
     producer = Producer(bootstrap_servers=servers, batch_size=65_536, **options)
     for _ in sys.stdin:
-        print(*_load(producer, topic, float(seconds), int(pace), kind), flush=True)
+        print(_load(producer, topic, float(seconds), int(pace), kind), flush=True)
 
 
-def _load(producer: Any, topic: str, seconds: float, pace: int, kind: str) -> tuple[float, float]:
+def _load(producer: Any, topic: str, seconds: float, pace: int, kind: str) -> float:
     is_transactional, commit = kind != "idempotent", None
-    sent, start, cpu = 0, time.perf_counter(), time.process_time()
+    sent, start = 0, time.perf_counter()
     if is_transactional:
         producer.begin_transaction()
     commit_at = start + COMMIT_SECONDS
@@ -179,7 +186,7 @@ def _load(producer: Any, topic: str, seconds: float, pace: int, kind: str) -> tu
     if is_transactional:
         producer.commit_transaction()
     producer.flush()
-    return sent / (time.perf_counter() - start), (time.process_time() - cpu) / sent * 1e6
+    return sent / (time.perf_counter() - start)
 
 
 def java_rate(servers: str, topic: str, seconds: float, *, is_transactional: bool) -> float:
@@ -209,73 +216,33 @@ def start_slice(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
 
 
-def cpu_seconds(processes: Iterable[int]) -> float:
-    """CPU seconds of running processes, by their ids."""
-    ticks = 0
-    for process in processes:
-        fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-class OtherLoad:
-    """The cores that processes other than the brokers and the children of this one use from now on."""
-
-    def __init__(self, kafka: Any, children: Iterable[subprocess.Popen[str]]) -> None:
-        self._own = [os.getpid(), *(node.pid for node in kafka.nodes), *(child.pid for child in children)]
-        self._begin = time.perf_counter(), self._busy()
-
-    def _busy(self) -> float:
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return measure.busy_seconds() - cpu_seconds(self._own) - ended.ru_utime - ended.ru_stime
-
-    def cores(self) -> float:
-        """Return them; call it while the children run."""
-        start, busy = self._begin
-        return round(max(self._busy() - busy, 0.0) / (time.perf_counter() - start), 2)
-
-
-def measure_rate(kafka: Any, rounds: int, seconds: float) -> dict[str, Any]:
+def measure_rate(kafka: Any, rounds: int, seconds: float) -> list[Row]:
     """All contestants are there at once and take short turns, so that what else the machine does meets all alike."""
     children = {}
     for who in CONTESTANTS:
         topic = kafka.create_topic(partitions=PARTITIONS)
         children[who] = start_slice("rate", who, kafka.bootstrap_servers, topic, stdin=subprocess.PIPE)
-    found: dict[str, list[float]] = {who: [] for who in CONTESTANTS}
-    other_load = OtherLoad(kafka, children.values())
-    for turn in range(WARM_UP_TURNS + rounds * 8):
-        for who in CONTESTANTS[:: 1 if turn % 2 else -1]:
-            ask(children[who])
-            rate = told_by(children[who])
-            if turn >= WARM_UP_TURNS:
-                found[who].append(rate)
-    others = other_load.cores()
+    turns = {who: functools.partial(rate_of, child) for who, child in children.items()}
+    found = measure.take_turns(turns, rounds * 4, warm_up=WARM_UP_TURNS, others_may=OTHERS_MAY)
     end_all(children.values())
-    medians = {who: round(statistics.median(rates), 1) for who, rates in found.items()}
-    best = {who: round(max(rates), 1) for who, rates in found.items()}
-    times = max(medians[who] for who in OURS) / max(medians[who] for who in OTHERS)
-    pairs_of = zip(found["kcodec send"], found["confluent-kafka"], strict=True)
-    confluent = statistics.median(ours / theirs for ours, theirs in pairs_of)
-    is_met = times > 1 and confluent >= BAR_CONFLUENT
-    print("transactions a second, median of the turns:", medians, f"{times:.2f} of the best other", flush=True)
-    print("the best turn:", best, "other load:", others, flush=True)
-    print(f"send / confluent-kafka: {confluent:.2f} {'ok' if is_met else f'below {BAR_CONFLUENT}'}", flush=True)
-    ratios = {"times_best_other": round(times, 2), "times_confluent": round(confluent, 2)}
-    return {"median": medians, "best": best, **ratios, "bar_met": is_met, "others": others, "all": found}
+    named = {"case": "100 records in each, one after the other", "unit": "transactions a second"}
+    rows = [measure.compare(found, "rate", "kcodec send", peer, bar=bar, **named) for peer, bar in BARS_RATE.items()]
+    return [*rows, measure.compare(found, "rate", "kcodec send_arrow", "confluent-kafka", **named)]
 
 
-def pairs(rounds: int, measure: Callable[[bool], float], what: str, bar: float | None) -> dict[str, Any]:
-    """`measure(True)` over `measure(False)`, in an order that changes; the median of the ratios."""
+def share(measure_one: Callable[[bool], float], pairs: int) -> dict[str, float]:
+    """`measure_one(True)` over `measure_one(False)`, in an order that changes: the median of the ratios."""
     rates: list[tuple[float, float]] = []
-    for turn in range(rounds):
-        order = (True, False) if turn % 2 else (False, True)
-        found = {is_transactional: measure(is_transactional) for is_transactional in order}
+    for turn in range(pairs):
+        found = {is_transactional: measure_one(is_transactional) for is_transactional in (turn % 2 == 0, turn % 2 == 1)}
         rates.append((found[True], found[False]))
-    ratio = statistics.median(left / right for left, right in rates)
-    met = None if bar is None else ratio >= bar
-    shown = "" if met is None else "ok" if met else f"below {bar}"
-    print(f"{what}: {ratio:.3f} {shown} {[(round(left), round(right)) for left, right in rates]}", flush=True)
-    return {"ratio": round(ratio, 3), "bar_met": met, "all": rates}
+    return {"share": statistics.median(left / right for left, right in rates)}
+
+
+def rate_of(child: subprocess.Popen[str]) -> dict[str, float]:
+    """One slice of a child."""
+    ask(child)
+    return {"rate": told_by(child)}
 
 
 def ask(child: subprocess.Popen[str]) -> None:
@@ -286,14 +253,9 @@ def ask(child: subprocess.Popen[str]) -> None:
 
 
 def told_by(child: subprocess.Popen[str]) -> float:
-    """The rate that it measured."""
-    return figures_of(child)[0]
-
-
-def figures_of(child: subprocess.Popen[str]) -> list[float]:
-    """All that it measured: the rate first."""
+    """What it measured."""
     assert child.stdout is not None
-    return [float(figure) for figure in child.stdout.readline().split()]
+    return float(child.stdout.readline())
 
 
 def load_children(kafka: Any, topics: dict[bool, str], seconds: float, pace: int) -> dict[bool, subprocess.Popen[str]]:
@@ -305,60 +267,40 @@ def load_children(kafka: Any, topics: dict[bool, str], seconds: float, pace: int
     }
 
 
-def measure_cost(kafka: Any, rounds: int, seconds: float) -> dict[str, Any]:
-    """Four times `rounds` turns of ours, in an order that rotates; Java's pairs are spread over them."""
-    kinds = ("transactional", "background", "idempotent")
+def measure_cost(kafka: Any, rounds: int, seconds: float) -> list[Row]:
     topic = kafka.create_topic(partitions=PARTITIONS, retention_bytes=1 << 28)
-    servers = kafka.bootstrap_servers
-    children = {kind: start_slice("load", kind, servers, topic, seconds, 0, stdin=subprocess.PIPE) for kind in kinds}
+    kinds = ("transactional", "background", "idempotent")
+    children = {
+        kind: start_slice("load", kind, kafka.bootstrap_servers, topic, seconds, 0, stdin=subprocess.PIPE)
+        for kind in kinds
+    }
 
-    def ours(kind: str) -> tuple[float, float]:
-        ask(children[kind])
-        rate, cpu = figures_of(children[kind])
-        return rate, cpu
+    def ours(is_transactional: bool, kind: str = "transactional") -> float:
+        return rate_of(children[kind if is_transactional else "idempotent"])["rate"]
 
     def javas(is_transactional: bool) -> float:
-        own_topic = kafka.create_topic(partitions=PARTITIONS, retention_bytes=1 << 28)
-        return java_rate(servers, own_topic, seconds, is_transactional=is_transactional)
+        topic = kafka.create_topic(partitions=PARTITIONS)
+        return java_rate(kafka.bootstrap_servers, topic, seconds, is_transactional=is_transactional)
 
-    for _ in range(2 * WARM_UP_TURNS):
-        for kind in kinds:
-            ours(kind)
-    other_load = OtherLoad(kafka, children.values())
-    turns: list[dict[str, tuple[float, float]]] = []
-    java: list[tuple[float, float]] = []
-    for turn in range(4 * rounds):
-        order = kinds[turn % 3 :] + kinds[: turn % 3]
-        turns.append({kind: ours(kind) for kind in order[:: 1 if turn % 2 else -1]})
-        if turn % 4 == 3:
-            rates = {is_transactional: javas(is_transactional) for is_transactional in (turn % 8 == 3, turn % 8 != 3)}
-            java.append((rates[True], rates[False]))
-    others = other_load.cores()
+    for _ in range(WARM_UP_TURNS):
+        ours(True), ours(True, "background"), ours(False)
+    turns = {
+        "kcodec": lambda: share(ours, PAIRS_A_ROUND),
+        "kcodec commit_transaction_async": lambda: share(functools.partial(ours, kind="background"), PAIRS_A_ROUND),
+        "Java": lambda: share(javas, 1),
+    }
+    found = measure.take_turns(turns, rounds, others_may=OTHERS_MAY)
     end_all(children.values())
-    javas_ratio = statistics.median(left / right for left, right in java)
-    told: dict[str, Any] = {"Java": {"ratio": round(javas_ratio, 3), "bar_met": None, "all": java}, "others": others}
-    bars = {"transactional": max(BAR_ORDINARY, javas_ratio), "background": BAR_BACKGROUND}
-    for kind, bar in bars.items():
-        rates_of = [(turn[kind][0], turn["idempotent"][0]) for turn in turns]
-        ratio = statistics.median(left / right for left, right in rates_of)
-        cpu = round(statistics.median(turn[kind][1] / turn["idempotent"][1] for turn in turns), 3)
-        name = "kcodec" if kind == "transactional" else "kcodec, commit_transaction_async"
-        told[name] = {
-            "ratio": round(ratio, 3),
-            "bar_met": ratio >= bar,
-            "bar": round(bar, 3),
-            "cpu": cpu,
-            "all": rates_of,
-        }
-        shown = [(round(left), round(right)) for left, right in rates_of]
-        verdict = "ok" if ratio >= bar else f"below {bar:.3f}"
-        print(f"{name}: {ratio:.3f} of idempotent {verdict}, CPU a record {cpu:.2f} times {shown}", flush=True)
-    shown = [(round(left), round(right)) for left, right in java]
-    print(f"Java: {javas_ratio:.3f} of idempotent {shown}; other load: {others} cores", flush=True)
-    return told
+    named = {"case": "a commit every 100 ms", "unit": "of the throughput without transactions"}
+    return [
+        measure.compare(found, "share", "kcodec", bar=BAR_COST, **named),
+        measure.compare(found, "share", "kcodec commit_transaction_async", bar=BAR_BACKGROUND, **named),
+        measure.compare(found, "share", "Java", **named),
+        measure.compare(found, "share", "kcodec", "Java", bar=BAR_COST_JAVA, **named),
+    ]
 
 
-def measure_beside(kafka: Any, rounds: int, seconds: float) -> dict[str, Any]:
+def measure_ordinary(kafka: Any, rounds: int, seconds: float) -> list[Row]:
     topics = {kind: kafka.create_topic(partitions=PARTITIONS) for kind in (True, False)}
     ordinary = {
         kind: start_slice("load", "idempotent", kafka.bootstrap_servers, topic, seconds, 0, stdin=subprocess.PIPE)
@@ -366,22 +308,19 @@ def measure_beside(kafka: Any, rounds: int, seconds: float) -> dict[str, Any]:
     }
     others = load_children(kafka, topics, seconds + 0.5, PACE)
 
-    def ours(is_transactional: bool) -> float:
+    def ours(is_transactional: bool) -> dict[str, float]:
         ask(others[is_transactional])
         time.sleep(0.25)
-        ask(ordinary[is_transactional])
-        rate = told_by(ordinary[is_transactional])
+        found = rate_of(ordinary[is_transactional])
         told_by(others[is_transactional])
-        return rate
+        return found
 
-    for _ in range(WARM_UP_TURNS):
-        ours(True), ours(False)
-    what = "beside a transactional producer / beside an ordinary one"
-    other_load = OtherLoad(kafka, [*ordinary.values(), *others.values()])
-    found = pairs(4 * rounds, ours, what, BAR_BESIDE)
-    found["others"] = other_load.cores()
+    names = {"next to a transactional producer": True, "next to an idempotent producer": False}
+    turns = {name: functools.partial(ours, is_transactional) for name, is_transactional in names.items()}
+    found = measure.take_turns(turns, 2 * rounds, warm_up=WARM_UP_TURNS, others_may=OTHERS_MAY)
     end_all([*ordinary.values(), *others.values()])
-    return found
+    named = {"case": "an ordinary producer", "unit": "records a second"}
+    return [measure.compare(found, "rate", *names, bar=BAR_ORDINARY, **named)]
 
 
 def end_all(children: Iterable[subprocess.Popen[str]]) -> None:
@@ -400,19 +339,18 @@ def main() -> None:
     from kcodec.testing.kafka import ApacheKafka
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", default="rate,cost,beside")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--part", default="rate,cost,ordinary")
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     given = parser.parse_args()
-    told: dict[str, Any] = {"load": os.getloadavg(), "cores": os.cpu_count(), "when": time.strftime("%Y-%m-%d %H:%M")}
-    parts = {"rate": measure_rate, "cost": measure_cost, "beside": measure_beside}
+    load, found = os.getloadavg()[0], {}
+    parts = {"rate": measure_rate, "cost": measure_cost, "ordinary": measure_ordinary}
     with ApacheKafka(heap="256m") as kafka:
         for name in given.part.split(","):
-            told[name] = parts[name](kafka, given.rounds, given.seconds)
-    told["load_after"] = os.getloadavg()
-    if given.json is not None:
-        given.json.write_text(json.dumps(told, indent=1) + "\n")
+            found[name] = parts[name](kafka, given.rounds, given.seconds)
+            measure.print_comparisons(name, found[name])
+    measure.save(given.json, found, {"rounds": given.rounds, "seconds": given.seconds}, load)
 
 
 if __name__ == "__main__":

@@ -1230,7 +1230,8 @@ class ClientRecord:
     @property
     def value(self) -> bytes | None: ...
     @property
-    def headers(self) -> list[tuple[str, bytes | None]]: ...
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """A list of (str, bytes or None)."""
     @property
     def size_in_bytes(self) -> int: ...
     def validate_crc(self) -> bool:
@@ -1550,8 +1551,8 @@ class IoTurn:
     @is_urgent.setter
     def is_urgent(self, value: bool) -> None: ...
     def wait(self, fd: int, timeout: float | None) -> bool:
-        """On the I/O thread: wait until `fd`, that of a selector, has events, at most `timeout` seconds (None: no limit).
-        Return False at once if the platform cannot do this.
+        """On the I/O thread: wait until `fd`, that of a selector, has events. Return False at once if the platform
+        cannot wait for it. timeout: seconds; None: no limit.
         """
     def __reduce__(self) -> Never: ...
 

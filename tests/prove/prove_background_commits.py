@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from pipelined_commits import aio_pipeline, expected, pipeline
 from transaction_cluster import TransactionCluster
@@ -31,7 +32,7 @@ PASSING = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS,
 )
-OPTIONS = {"request_timeout_ms": 2_000, "max_block_ms": 60_000, "delivery_timeout_ms": 60_000}
+OPTIONS: dict[str, Any] = {"request_timeout_ms": 2_000, "max_block_ms": 60_000, "delivery_timeout_ms": 60_000}
 
 
 def disturb(cluster: TransactionCluster, chosen: random.Random, transactions: int) -> int:

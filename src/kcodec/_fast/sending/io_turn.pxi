@@ -64,8 +64,8 @@ cdef class IoTurn:
             self.urgent = value
 
     def wait(self, int fd, timeout):
-        """On the I/O thread: wait until `fd`, that of a selector, has events, at most `timeout` seconds (None: no limit).
-        Return False at once if the platform cannot do this."""
+        """On the I/O thread: wait until `fd`, that of a selector, has events. Return False at once if the platform
+        cannot wait for it. timeout: seconds; None: no limit."""
         cdef int milliseconds = -1
         cdef double seconds
         if not KC_CAN_POLL:
