@@ -1539,6 +1539,7 @@ class SendLock:
     ) -> None: ...
     def __reduce__(self) -> Never: ...
 
+@final
 class IoTurn:
     """Whether the I/O thread of a client has urgent work. Internal.
 
