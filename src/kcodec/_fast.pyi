@@ -1539,6 +1539,24 @@ class SendLock:
     ) -> None: ...
     def __reduce__(self) -> Never: ...
 
+@final
+class IoTurn:
+    """Whether the I/O thread of a client has urgent work. Internal.
+
+    is_urgent: threads that send step aside while the I/O thread works. Only the I/O thread sets it.
+    """
+    def __init__(self) -> None: ...
+    @property
+    def is_urgent(self) -> bool:
+        """Whether threads that send step aside."""
+    @is_urgent.setter
+    def is_urgent(self, value: bool) -> None: ...
+    def wait(self, fd: int, timeout: float | None) -> bool:
+        """On the I/O thread: wait until `fd`, that of a selector, has events. Return False at once if the platform
+        cannot wait for it. timeout: seconds; None: no limit.
+        """
+    def __reduce__(self) -> Never: ...
+
 class RecordDelivery:
     """The batch of a record, and the index of the record there: what `send` returns of it. Internal."""
     def __init__(self, batch: Any, index: int, timestamp: int) -> None: ...
@@ -1562,7 +1580,7 @@ class TopicSlot:
 class RecordAppender:
     """Appends records to the open batches of their partitions. Internal.
 
-    topics: TopicSlot by name. refusal: what `append` raises while it is set.
+    topics: TopicSlot by name. refusal: what `append` raises while it is set. turn: that of the I/O thread, if any.
 
     A record without an open batch that takes it is passed on to `append_slowly`, and so is one that takes more than a
     look: without metadata, of an unusual type, invalid. The caller holds the lock, except of `send`.
@@ -1570,6 +1588,7 @@ class RecordAppender:
     def __init__(self, lock: Any, delivery_type: type[RecordDelivery], ignore_keys: bool) -> None: ...
     topics: Any
     refusal: BaseException | None
+    turn: IoTurn | None
     lock: Any
     def append(
         self, topic: str, key: Any, value: Any, headers: Any, partition: int | None, timestamp: int | None
