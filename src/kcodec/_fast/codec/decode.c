@@ -8,11 +8,13 @@
 #include "opening.h"
 #include "platform.h"
 #include "records.h"
+#include "small_batches.h"
 
 enum {
     COMPRESSED_GROWS = 4,          // a guess at how much a compressed batch grows, for reserving memory
     ESTIMATE_MOST_ROWS = 4 << 20,  // and what is reserved at most before anything is known
     MOST_THREADS = 64,
+    MOST_PAUSE = 63,               // batches that are taken singly after one that was decoded in vain
     WORTH_THREADS = 4 << 20,       // below this much work a second thread costs more than it brings: about 0.4 ms
     GIL_SMALL_BATCH = 64 << 10,    // decompressed; where a package holds the GIL, smaller batches stay on one thread
 };
@@ -66,11 +68,6 @@ int decode_control_types(const DecodeSettings *settings, const uint8_t *data, in
 }
 
 // ------------------------------------------------------------------------------------------------------------- chunks
-
-static int64_t chunk_output_bytes(const Chunk *chunk) {
-    return chunk->rows * chunk->row_bytes + chunk->key.length + chunk->value.length + chunk->header_name.length +
-           chunk->header_value.length + chunk->header_count * 8 + chunk->view_arena_length + chunk->output_bytes;
-}
 
 // What delivering table[begin..end), and what lies ahead of it, will about make: bytes of records, and rows.
 static int64_t estimate(const DecodeRun *run, int64_t begin, int64_t end, int64_t *rows) {
@@ -314,6 +311,23 @@ static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, in
     return 0;
 }
 
+// Decodes table[*at], and what can be done in one go with it; *at is then the last of them, or the one that was refused.
+static int decode_some(DecodeRun *run, Decompressor *decompressor, int64_t *at, int64_t end, Fault *fault) {
+    if (is_small_batch(&run->table[*at]) && --run->small_wait < 0) {
+        SmallResult result = decode_small_batches(run, decompressor, at, end, fault);
+        if (result == SMALL_REFUSED) return -1;
+        if (result == SMALL_ODD) {  // where many batches are odd, what is done in vain must not count
+            run->small_pause = run->small_pause < MOST_PAUSE ? 2 * run->small_pause + 1 : MOST_PAUSE;
+            run->small_wait = run->small_pause;
+        }
+        if (*at == end) {
+            --*at;
+            return 0;
+        }
+    }
+    return decode_one(run, decompressor, *at, end, fault);
+}
+
 int decode_range(DecodeRun *run, int64_t begin, int64_t end) {
     Decompressor *decompressor = decompressor_acquire(run->settings->package);
     run->corrupt = -1;
@@ -321,7 +335,7 @@ int decode_range(DecodeRun *run, int64_t begin, int64_t end) {
     int result = 0;
     int64_t at = begin, stop = run->stop_at_bytes ? run->finished_bytes + run->stop_at_bytes : INT64_MAX;
     for (; at < end && !result && run->finished_bytes < stop; at++) {
-        result = decode_one(run, decompressor, at, end, &run->fault);
+        result = decode_some(run, decompressor, &at, end, &run->fault);
         if (result) {
             place_fault(&run->fault, &run->table[at]);
             run->corrupt = at;
