@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consuming from a real Apache Kafka on this machine: processor time a record, records a second, read_committed.
 
-Usage: python benchmarks/bench_consumer.py [--part arrow,poll,isolation,iteration] [--rounds N] [--records N]
+Usage: python benchmarks/bench_consumer.py [--part arrow,poll,isolation,iteration,cores] [--rounds N] [--records N]
                                             [--json FILE]
 
 arrow:     user and system time of the consuming process, from the broker to pyarrow batches. kcodec by poll_arrow
@@ -15,6 +15,10 @@ isolation: a topic whose transactions are all committed, read_committed against 
 iteration: `for record in consumer` against `for record in consumer.poll()`, 500 at a time, with the same body, and the
            same for asyncio: records a second, in one process in turns; the median of the pairs' ratios. Bar: 0.8.
            Its result is in results/iteration.json.
+cores:     poll_arrow and kcodec.scan_topic in a process that may use one core, and two, in turns: the median of the
+           pairs' gains in records a second, next to the gain of the C floor on two threads with the same bytes in
+           memory. The broker shares the cores. A pair in which other processes used more than a tenth of a core is
+           counted as busy. Not a part of the default: run it on a machine that does nothing else.
 
 A slice of `arrow` and `poll` is a process of its own that reads a tenth first, and then all from the beginning. The
 contestants take turns, so that each ratio is of slices that ran one after the other; the least of the rounds is shown
@@ -46,6 +50,8 @@ CONTESTANTS = ("kcodec", "confluent-kafka", "aiokafka")
 PARTITIONS = 3
 MOST_AT_ONCE = 500
 RESULTS = Path(__file__).resolve().parent / "results" / "consumer.json"
+
+BUSY_CORES = 0.1
 
 Reader = Callable[[int], None]
 
@@ -340,6 +346,29 @@ def iteration_pair(arguments: list[str]) -> None:
     os._exit(0)
 
 
+def kcodec_scan(servers: str, topic: str) -> Reader:
+    import kcodec
+
+    def read(count: int) -> None:
+        frame = kcodec.scan_topic(topic, bootstrap_servers=servers).head(count).collect()
+        if len(frame) != count:
+            raise SystemExit(f"scan_topic: {len(frame)} records, expected {count}")
+
+    return read
+
+
+def cores_child(arguments: list[str]) -> None:
+    """Read on the first cores alone; seconds of processor time and of elapsed time go to stdout."""
+    what, cores, servers, topic, records = arguments
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])
+    read = kcodec_scan(servers, topic) if what == "scan_topic" else kcodec_arrow(servers, topic)
+    read(int(records) // 10)
+    cpu, wall = time.process_time(), time.perf_counter()
+    read(int(records))
+    print(json.dumps({"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}), flush=True)
+    os._exit(0)
+
+
 def told_by(*arguments: str) -> Any:
     """What a process of this file says."""
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, timeout=900)
@@ -428,9 +457,69 @@ def measure_iteration(kafka: Any, rounds: int, records: int) -> list[dict[str, A
     return rows
 
 
+def floor_gain(shape: str, codec: str, records: int, rounds: int) -> float | None:
+    """The median gain of the floor by a second thread, on batches as the topic has them; None without its library."""
+    import floor
+
+    import kcodec
+
+    if codec not in floor.codecs():
+        return None
+    data = kcodec.encode(make_table(shape, min(records, 100_000)), compression=codec, max_batch_bytes=16_384)
+    own, pair = floor.Floor(), floor.FloorPair()
+
+    def seconds(decode: Callable[[bytes], int]) -> float:
+        begin = time.perf_counter()
+        decode(data)
+        return time.perf_counter() - begin
+
+    gains = [seconds(own.decode) / seconds(pair.decode) for _ in range(10 * rounds + 1)]
+    pair.close()
+    return statistics.median(gains[1:])
+
+
+def measure_cores(kafka: Any, rounds: int, records: int, codecs: tuple[str, ...]) -> list[dict[str, Any]]:
+    import resource
+
+    from bench_send import busy
+
+    rows = []
+    for shape in SHAPES:
+        amount = records if shape == "a" else records // 5
+        for codec in codecs:
+            topic = kafka.create_topic(partitions=PARTITIONS)
+            fill(kafka.bootstrap_servers, topic, shape, codec, amount)
+            by_floor = floor_gain(shape, codec, amount, rounds)
+            for what in ("poll_arrow", "scan_topic"):
+                pairs, others = [], []
+                for turn in range(rounds):
+                    begin, before = time.perf_counter(), busy(kafka)
+                    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+                    found = {}
+                    for cores in sorted((1, 2), reverse=bool(turn % 2)):
+                        asked = (what, str(cores), kafka.bootstrap_servers, topic, str(amount))
+                        found[cores] = told_by("--cores", *asked)
+                    after, used = busy(kafka), resource.getrusage(resource.RUSAGE_CHILDREN)
+                    ours = used.ru_utime + used.ru_stime - own.ru_utime - own.ru_stime
+                    strange = after[0] - before[0] - (after[1] - before[1]) - ours
+                    others.append(max(0.0, strange) / (time.perf_counter() - begin))
+                    pairs.append(found)
+                row: dict[str, Any] = {"shape": shape, "codec": codec, "what": what}
+                row["gain"] = round(statistics.median(one[1]["wall"] / one[2]["wall"] for one in pairs), 3)
+                row["floor gain"] = None if by_floor is None else round(by_floor, 3)
+                row["cpu of two / one"] = round(statistics.median(one[2]["cpu"] / one[1]["cpu"] for one in pairs), 3)
+                row["others"] = round(max(others), 2)
+                row["busy pairs"] = sum(one > BUSY_CORES for one in others)
+                print(row, flush=True)
+                rows.append(row | {"pairs": pairs, "others of pairs": others})
+    return rows
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         child(sys.argv[2:])
+    if sys.argv[1:2] == ["--cores"]:
+        cores_child(sys.argv[2:])
     if sys.argv[1:2] == ["--isolation"]:
         isolation_pair(sys.argv[2:])
     if sys.argv[1:2] == ["--iteration"]:
@@ -459,6 +548,10 @@ def main() -> None:
             told["isolation"] = measure_isolation(kafka, given.rounds, given.records)
         if "iteration" in given.part:
             told["iteration"] = measure_iteration(kafka, given.rounds, given.records)
+        if "cores" in given.part:
+            told["cores of the client"] = measure_cores(
+                kafka, given.rounds, given.records, tuple(given.codecs.split(","))
+            )
     told["load_after"] = os.getloadavg()
     if given.json is not None:
         given.json.write_text(json.dumps(told, indent=1) + "\n")

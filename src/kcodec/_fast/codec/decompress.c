@@ -65,7 +65,9 @@ ZstdWay decompressor_zstd_way(void) { return (ZstdWay)atomic_load(&contexts.zstd
 
 int decompressor_needs_gil(int codec, int64_t size) {
     if (codec == COMPRESSION_GZIP) return size > INFLATE_MOST_INPUT;
-    return codec == COMPRESSION_ZSTD && decompressor_zstd_way() == ZSTD_BY_PACKAGE;
+    if (codec != COMPRESSION_ZSTD) return 0;
+    ZstdWay way = decompressor_zstd_way();
+    return way == ZSTD_BY_PACKAGE || (way == ZSTD_BY_LIBRARY && size > ZSTD_LIBRARY_MOST_INPUT);
 }
 
 typedef struct {
@@ -133,7 +135,8 @@ static int by_zstd(Call *call, Buffer *arena, Decompressed *out, Fault *fault) {
     if (corrupt) return -1;
     ZstdWay way = decompressor_zstd_way();
     if (way == ZSTD_BY_SYSTEM) return by_zstd_library(call, ZSTD_OF_SYSTEM, bound.bound, out, fault);
-    if (way == ZSTD_BY_LIBRARY) return by_zstd_library(call, ZSTD_OF_PACKAGE, bound.bound, out, fault);
+    if (way == ZSTD_BY_LIBRARY && call->size <= ZSTD_LIBRARY_MOST_INPUT)
+        return by_zstd_library(call, ZSTD_OF_PACKAGE, bound.bound, out, fault);
     return by_package(call, COMPRESSION_ZSTD, bound.bound, bound.frames, arena, out, fault);
 }
 

@@ -51,7 +51,11 @@ void decompressor_initialise(void);
 // called as C. The libraries have to be of version 1.5.6 at least, as older ones make other bytes than today's of some
 // corrupt frames that carry no checksum, where today's and Java's refuse them.
 typedef enum { ZSTD_BY_PACKAGE, ZSTD_BY_SYSTEM, ZSTD_BY_LIBRARY } ZstdWay;
-enum { ZSTD_LEAST_VERSION = 10506 };
+enum {
+    ZSTD_LEAST_VERSION = 10506,
+    // Longer streams go to the package: its own copy of libzstd is a little faster, and what the call costs does not show.
+    ZSTD_LIBRARY_MOST_INPUT = 16 << 10,
+};
 // Selects a way, and the package if the library is not there or too old; the way that is in use from now on. `path`: of
 // the package's library, which is loaded once.
 ZstdWay decompressor_use_zstd(ZstdWay way, unsigned least_version, const char *path);
