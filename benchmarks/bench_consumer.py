@@ -465,7 +465,8 @@ def floor_gain(shape: str, codec: str, records: int, rounds: int) -> float | Non
 
     if codec not in floor.codecs():
         return None
-    data = kcodec.encode(make_table(shape, min(records, 100_000)), compression=codec, max_batch_bytes=16_384)
+    table = make_table(shape, min(records, 100_000))
+    data = bytes(kcodec.encode(table, compression=kcodec.Compression(codec), max_batch_bytes=16_384))
     own, pair = floor.Floor(), floor.FloorPair()
 
     def seconds(decode: Callable[[bytes], int]) -> float:
