@@ -466,7 +466,9 @@ def floor_gain(shape: str, codec: str, records: int, rounds: int) -> float | Non
     if codec not in floor.codecs():
         return None
     table = make_table(shape, min(records, 100_000))
-    data = bytes(kcodec.encode(table, compression=kcodec.Compression(codec), max_batch_bytes=16_384))
+    data = bytes(
+        kcodec.encode(table, compression=kcodec.Compression(codec), timestamp=0, base_offset=0, max_batch_bytes=16_384)
+    )
     own, pair = floor.Floor(), floor.FloorPair()
 
     def seconds(decode: Callable[[bytes], int]) -> float:
