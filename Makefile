@@ -16,7 +16,7 @@ RELEASE := $(VENV)/.built-release
 DEBUG := $(VENV)/.built-debug
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test prove venv build extension debug java jars broker-jars postgres lint types bench bench-peers docs check-messages fuzz edits wheel lock clean
+.PHONY: help demo quick test prove venv build extension debug java jars broker-jars postgres lint types mypy pyright checks bench bench-peers docs check-messages fuzz edits wheel lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -28,7 +28,7 @@ demo:  ## real broker bytes to Python, Arrow and Spark; ARGS=--quick: no Spark, 
 quick: build lint types  ## lint, types and the tests that need no Java, no Spark and no idle machine, in about two minutes
 	@KCODEC_QUICK=1 KCODEC_TESTS=parallel KCODEC_PROFILE=short $(RUN) -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
-test: build lint types java jars postgres  ## everything a change must pass: lint, types, then all tests with short seeds
+test: build checks java jars postgres  ## everything a change must pass: lint, types, then all tests with short seeds
 	@KCODEC_PROFILE=short $(RUN) tools/run_tests.py $(ARGS)
 
 prove: build java jars postgres $(VENV)/.docs  ## the long forms: many edits, big files, sanitizers, older Sparks
@@ -72,20 +72,28 @@ lint: build  ## ruff, cython-lint, generated files, language, and how the source
 	@$(PY) tools/structure.py --check
 	@$(PY) tools/check_language.py
 
-types: build  ## mypy --strict, basedpyright, and the stub of the core against the core
+types: mypy pyright  ## mypy --strict, basedpyright, and the stub of the core against the core
+
+mypy: build
 	@$(PY) -m mypy --strict src tools $(wildcard tests/typing/*.py)
 	@$(PY) -m mypy --strict examples
 	@$(PY) -m mypy tests
-	@$(PY) -m basedpyright
 	@$(PY) -m mypy.stubtest kcodec._fast --mypy-config-file pyproject.toml --concise --ignore-disjoint-bases \
 		--allowlist tests/lint/stubtest_allowlist.txt --ignore-unused-allowlist
+
+pyright: build
+	@$(PY) -m basedpyright
+
+# lint and types with two processors.
+checks: build
+	@$(MAKE) --silent --no-print-directory pyright lint & others=$$!; \
+		$(MAKE) --silent --no-print-directory mypy; status=$$?; wait $$others && exit $$status
 
 docs: build $(VENV)/.docs  ## the documentation site in build/docs: open build/docs/index.html
 	@$(PY) tools/build_docs.py $(ARGS)
 
-bench: build java jars  ## measure kcodec, aiokafka, kafka-python and the C floor: tables, then pytest-benchmark
-	@$(RUN) benchmarks/run.py $(ARGS)
-	@$(RUN) -m pytest benchmarks/bench_decode.py --benchmark-enable --benchmark-columns=min,median,rounds -q
+bench: build java jars  ## measure a quick set and generate the Performance page; ARGS=--list: all benchmarks, ARGS="--part send": one
+	@$(RUN) benchmarks/bench.py $(ARGS)
 
 bench-peers: build java jars  ## compare with Java, and with Go and Rust if they are installed
 	@$(RUN) benchmarks/peers/run.py $(ARGS)

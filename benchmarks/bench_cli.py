@@ -17,7 +17,6 @@ The segment is written to a temporary folder and removed.
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import os
 import re
@@ -109,8 +108,8 @@ def figures(made: dict[str, list[dict[str, float]]], records: int) -> list[dict[
         walls = [run["wall"] for run in runs]
         row: dict[str, Any] = {"case": name, "rounds": len(runs), "wall_s": round(min(walls), 3)}
         row |= {"median_s": round(statistics.median(walls), 3)}
-        row |= {"processor_s": round(min(run["processor"] for run in runs), 3)}
-        row |= {"records_a_second": round(records / min(walls))}
+        row |= {"processor_s": round(statistics.median(run["processor"] for run in runs), 3)}
+        row |= {"records_a_second": round(records / statistics.median(walls))}
         if "peak_mb" in runs[0]:
             row |= {"peak_mb": round(max(run["peak_mb"] for run in runs), 1)}
         rows.append(row)
@@ -202,7 +201,7 @@ def bench_dump(segment: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     rounds = {name: 1 if "threads" in name or "json" in name else arguments.rounds for name in cases}
     rounds["kafka-dump-log --print-data-log"] = min(2, arguments.rounds)
     rows = figures(turns(cases, rounds), records)
-    times, times_processor = (round(rows[1][name] / rows[0][name], 2) for name in ("wall_s", "processor_s"))
+    times, times_processor = (round(rows[1][name] / rows[0][name], 2) for name in ("median_s", "processor_s"))
     print("  comparing every line", flush=True)
     agreed = compare(segment)
     if agreed != records:
@@ -251,7 +250,7 @@ def bench_convert(segment: Path, arguments: argparse.Namespace) -> dict[str, Any
     compared = same_tables(ours, theirs)
     if compared != records:
         raise ValueError(f"{compared} rows, but {records} records were written")
-    times, times_processor = (round(rows[1][name] / rows[0][name], 2) for name in ("wall_s", "processor_s"))
+    times, times_processor = (round(rows[1][name] / rows[0][name], 2) for name in ("median_s", "processor_s"))
     return {
         "shape": "a, zstd",
         "bytes": segment.stat().st_size,
@@ -285,22 +284,16 @@ def main() -> int:
     before = os.getloadavg()[0]
     for name in arguments.part or PARTS:
         print(f"{name}, {arguments.gigabytes} GB", flush=True)
+        others = measure.OtherLoad()
         with tempfile.TemporaryDirectory(prefix="kcodec-bench-", dir=arguments.folder) as folder:
             found = PARTS[name](Path(folder, "bench-0", f"{0:020d}.log"), arguments)
-        parts[name] = found
+        parts[name] = found | {"others": round(others.cores(), 2)}
         measure.print_table(name, found["cases"], tuple(dict.fromkeys(key for row in found["cases"] for key in row)))
         print(
             f"  {found['times']} times as quick, bar {found['bar']}: {'met' if found['met'] else 'MISSED'}", flush=True
         )
-    if arguments.json:
-        options = {"gigabytes": arguments.gigabytes, "rounds": arguments.rounds}
-        told = measure.report(parts, options, (before, os.getloadavg()[0]))
-        if arguments.json.exists():
-            import json
-
-            told["parts"] = json.loads(arguments.json.read_text("utf-8"))["parts"] | parts
-        told |= {"unit": "seconds, whole processes", "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
-        measure.write_json(arguments.json, told)
+    options = {"gigabytes": arguments.gigabytes, "rounds": arguments.rounds}
+    measure.save(arguments.json, parts, options, before, unit="seconds, whole processes")
     return 0 if all(part["met"] for part in parts.values()) else 1
 
 

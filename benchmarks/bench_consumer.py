@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consuming from a real Apache Kafka on this machine: processor time a record, records a second, read_committed.
 
-Usage: python benchmarks/bench_consumer.py [--part arrow,poll,isolation,iteration,cores] [--rounds N] [--records N]
+Usage: python benchmarks/bench_consumer.py [--part arrow,poll,isolation,iteration] [--rounds N] [--records N]
                                             [--json FILE]
 
 arrow:     user and system time of the consuming process, from the broker to pyarrow batches. kcodec by poll_arrow
@@ -11,47 +11,45 @@ arrow:     user and system time of the consuming process, from the broker to pya
 poll:      records a second of poll(), consume() and getmany(), 500 at a time, offset and value of each looked at. Bars:
            twice aiokafka, level with confluent-kafka.
 isolation: a topic whose transactions are all committed, read_committed against read_uncommitted, by poll_arrow in one
-           process in turns; the median of the pairs' ratios. Bar: 1.03.
+           process in turns. Bar: 1.03.
 iteration: `for record in consumer` against `for record in consumer.poll()`, 500 at a time, with the same body, and the
-           same for asyncio: records a second, in one process in turns; the median of the pairs' ratios. Bar: 0.8.
-           Its result is in results/iteration.json.
-cores:     poll_arrow and kcodec.scan_topic in a process that may use one core, and two, in turns: the median of the
-           pairs' gains in records a second, next to the gain of the C floor on two threads with the same bytes in
-           memory. The broker shares the cores. A pair in which other processes used more than a tenth of a core is
-           counted as busy. Not a part of the default: run it on a machine that does nothing else.
+           same for asyncio: records a second and processor time, in one process in turns. Bar: 0.8 of the records.
 
-A slice of `arrow` and `poll` is a process of its own that reads a tenth first, and then all from the beginning. The
-contestants take turns, so that each ratio is of slices that ran one after the other; the least of the rounds is shown
-(of `poll` the best), the JSON has all. All three check CRCs, and have three partitions at one broker.
+A slice of `arrow` and `poll` is a process that reads a tenth first, and then all from the beginning. All clients check
+CRCs, and have three partitions at one broker. Rounds, intervals and other load: `measure`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
-import operator
 import os
-import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-BAR_CONFLUENT, BAR_AIOKAFKA = 1 / 3, 1 / 4
-BAR_POLL_AIOKAFKA, BAR_POLL_CONFLUENT = 2.0, 0.95
-BAR_COMMITTED = 1.03
-BAR_ITERATION = 0.8
+import measure
+from measure import Bar, Row
+
+#: part -> figure, unit, and the bar next to each other client.
+BARS = {
+    "arrow": ("cpu", "ns a record", {"confluent-kafka": Bar(1 / 3), "aiokafka": Bar(1 / 4)}),
+    "poll": (
+        *("rate", "records a second"),
+        {"confluent-kafka": Bar(0.95, is_least=True), "aiokafka": Bar(2.0, is_least=True)},
+    ),
+}
+BAR_COMMITTED, BAR_ITERATION = Bar(1.03), Bar(0.8, is_least=True)
 CODECS = ("none", "lz4", "zstd")
 SHAPES = {"a": 100, "b": 1024}
 CONTESTANTS = ("kcodec", "confluent-kafka", "aiokafka")
 PARTITIONS = 3
 MOST_AT_ONCE = 500
 RESULTS = Path(__file__).resolve().parent / "results" / "consumer.json"
-
-BUSY_CORES = 0.1
 
 Reader = Callable[[int], None]
 
@@ -306,258 +304,121 @@ def child(arguments: list[str]) -> None:
     cpu, wall = time.process_time(), time.perf_counter()
     read(count)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    print(json.dumps({"cpu": cpu / count * 1e9, "wall": wall / count * 1e9}), flush=True)
+    print(json.dumps({"cpu": cpu / count * 1e9, "rate": count / wall}), flush=True)
     os._exit(0)  # what closing costs is not asked
 
 
-def isolation_pair(arguments: list[str]) -> None:
-    """Both isolation levels in turns; nanoseconds of processor time a record go to stdout."""
-    servers, topic, records, rounds = arguments
-    levels = ("read_committed", "read_uncommitted")
-    readers = {level: kcodec_arrow(servers, topic, isolation_level=level) for level in levels}
-    times: dict[str, list[float]] = {level: [] for level in levels}
-    for turn in range(int(rounds) + 1):
-        for level in sorted(levels, reverse=bool(turn % 2)):
-            begin = time.process_time()
-            readers[level](int(records))
-            times[level].append((time.process_time() - begin) / int(records) * 1e9)
-    print(json.dumps({level: spent[1:] for level, spent in times.items()}), flush=True)  # without the warm-up
-    os._exit(0)
+def measured(read: Reader, count: int) -> dict[str, float]:
+    """Nanoseconds of processor time a record, and records a second."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    read(count)
+    return {"cpu": (time.process_time() - cpu) / count * 1e9, "rate": count / (time.perf_counter() - wall)}
 
 
-def iteration_pair(arguments: list[str]) -> None:
-    """Loops over the consumer and over its polls in turns; records a second go to stdout."""
+def pair(arguments: list[str]) -> None:
+    """Two readers in turns in this process; the figures of each round go to stdout."""
     kind, servers, topic, records, rounds = arguments
     readers: dict[str, Reader]
-    if kind == "sync":
+    if kind == "isolation":
+        levels = ("read_committed", "read_uncommitted")
+        readers = {level: kcodec_arrow(servers, topic, isolation_level=level) for level in levels}
+    elif kind == "sync":
         readers = {"for": kcodec_iteration(servers, topic), "poll": kcodec_counted_poll(servers, topic)}
     else:
         readers = {"for": aio_reader(servers, topic, True), "poll": aio_reader(servers, topic, False)}
-    rates: dict[str, list[float]] = {name: [] for name in readers}
-    spent: dict[str, list[float]] = {name: [] for name in readers}
-    for turn in range(int(rounds) + 1):
-        for name in sorted(readers, reverse=bool(turn % 2)):
-            cpu, wall = time.process_time(), time.perf_counter()
-            readers[name](int(records))
-            rates[name].append(int(records) / (time.perf_counter() - wall))
-            spent[name].append((time.process_time() - cpu) / int(records) * 1e9)
-    told = {**rates, **{f"cpu ns, {name}": each for name, each in spent.items()}}
-    print(json.dumps({name: found[1:] for name, found in told.items()}), flush=True)  # without the warm-up
+    turns = {name: functools.partial(measured, read, int(records)) for name, read in readers.items()}
+    print(json.dumps([one.figures for one in measure.take_turns(turns, int(rounds), warm_up=1)]), flush=True)
     os._exit(0)
 
 
-def kcodec_scan(servers: str, topic: str) -> Reader:
-    import kcodec
-
-    def read(count: int) -> None:
-        frame = kcodec.scan_topic(topic, bootstrap_servers=servers).head(count).collect()
-        if len(frame) != count:
-            raise SystemExit(f"scan_topic: {len(frame)} records, expected {count}")
-
-    return read
-
-
-def cores_child(arguments: list[str]) -> None:
-    """Read on the first cores alone; seconds of processor time and of elapsed time go to stdout."""
-    what, cores, servers, topic, records = arguments
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])
-    read = kcodec_scan(servers, topic) if what == "scan_topic" else kcodec_arrow(servers, topic)
-    read(int(records) // 10)
-    cpu, wall = time.process_time(), time.perf_counter()
-    read(int(records))
-    print(json.dumps({"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}), flush=True)
-    os._exit(0)
-
-
-def told_by(*arguments: str) -> Any:
-    """What a process of this file says."""
-    done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, timeout=900)
-    if done.returncode:
-        raise SystemExit(f"{arguments} failed: {done.stderr[-2000:]}")
-    return json.loads(done.stdout)
+def rounds_of_pair(kind: str, servers: str, topic: str, records: int, rounds: int) -> list[measure.Round]:
+    """The rounds of `pair` in a new process. Other load is that of all of them: the child does not see the broker's."""
+    load = measure.OtherLoad()
+    made = measure.run_child(__file__, "--pair", kind, servers, topic, records, rounds)
+    others = load.cores()
+    return [measure.Round(one, others, others > measure.OTHERS_OF_ONE) for one in made]
 
 
 # The parts
 
 
-def measure(kafka: Any, what: str, rounds: int, records: int, codecs: tuple[str, ...]) -> list[dict[str, Any]]:
-    rows = []
+def filled(kafka: Any, shape: str, codec: str, records: int, transactions: int = 0) -> tuple[str, int]:
+    """A new topic with records, fewer of the large ones; its name and their number."""
+    amount = records if shape == "a" else records // 5
+    topic: str = kafka.create_topic(partitions=PARTITIONS)
+    fill(kafka.bootstrap_servers, topic, shape, codec, amount, transactions)
+    return topic, amount
+
+
+def compare(kafka: Any, what: str, rounds: int, records: int, codecs: tuple[str, ...]) -> list[Row]:
+    """The parts `arrow` and `poll`."""
+    rows, (figure, unit, bars) = [], BARS[what]
     for shape in SHAPES:
-        amount = records if shape == "a" else records // 5
         for codec in codecs:
-            topic = kafka.create_topic(partitions=PARTITIONS)
-            fill(kafka.bootstrap_servers, topic, shape, codec, amount)
-            found: dict[str, list[dict[str, float]]] = {who: [] for who in CONTESTANTS}
-            for _ in range(rounds):
-                for who in CONTESTANTS:
-                    found[who].append(told_by("--child", what, who, kafka.bootstrap_servers, topic, str(amount)))
-            row: dict[str, Any] = {"shape": shape, "codec": codec}
-            row |= arrow_row(found) if what == "arrow" else poll_row(found)
-            rows.append(row | {"all": found})
-            print(*(f"{value:>16}" for value in row.values()), flush=True)
+            topic, amount = filled(kafka, shape, codec, records)
+            arguments = (kafka.bootstrap_servers, topic, amount)
+            turns = {
+                who: functools.partial(measure.run_child, __file__, "--child", what, who, *arguments)
+                for who in CONTESTANTS
+            }
+            found = measure.take_turns(turns, rounds)
+            for peer, bar in bars.items():
+                row = measure.compare(found, figure, "kcodec", peer, case=f"{shape}, {codec}", unit=unit, bar=bar)
+                rows.append({"shape": shape, "codec": codec} | row)
+                print(f"{what}, {row['case']}, kcodec / {peer}: {measure.value_text(row)}", flush=True)
     return rows
 
 
-def arrow_row(found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
-    least = {who: min(one["cpu"] for one in found[who]) for who in CONTESTANTS}
-    ratios = [least["kcodec"] / least[who] for who in CONTESTANTS[1:]]
-    met = ratios[0] <= BAR_CONFLUENT and ratios[1] <= BAR_AIOKAFKA
-    return {
-        **{who: round(value) for who, value in least.items()},
-        "of confluent": round(ratios[0], 3),
-        "of aiokafka": round(ratios[1], 3),
-        "bars": "ok" if met else "missed",
-    }
-
-
-def poll_row(found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
-    best = {who: 1e9 / min(one["wall"] for one in found[who]) for who in CONTESTANTS}
-    ratios = [best["kcodec"] / best[who] for who in CONTESTANTS[1:]]
-    met = ratios[0] >= BAR_POLL_CONFLUENT and ratios[1] >= BAR_POLL_AIOKAFKA
-    return {
-        **{who: round(value) for who, value in best.items()},
-        "times confluent": round(ratios[0], 2),
-        "times aiokafka": round(ratios[1], 2),
-        "bars": "ok" if met else "missed",
-    }
-
-
-def measure_isolation(kafka: Any, rounds: int, records: int) -> list[dict[str, Any]]:
+def compare_isolation(kafka: Any, rounds: int, records: int) -> list[Row]:
     rows = []
     for shape in SHAPES:
-        amount = records if shape == "a" else records // 5
-        topic = kafka.create_topic(partitions=PARTITIONS)
-        fill(kafka.bootstrap_servers, topic, shape, "lz4", amount, transactions=20)
-        times = told_by("--isolation", kafka.bootstrap_servers, topic, str(amount), str(rounds * 4))
-        pairs = list(zip(times["read_committed"], times["read_uncommitted"], strict=True))
-        ratio = statistics.median(committed / uncommitted for committed, uncommitted in pairs)
-        least = min(times["read_committed"]) / min(times["read_uncommitted"])
-        bar = "ok" if ratio <= BAR_COMMITTED else f"above {BAR_COMMITTED}"
-        rows.append({"shape": shape, "committed / uncommitted": round(ratio, 3), "of the least": round(least, 3)})
-        rows[-1] |= {"bar": bar, **times}
-        print(f"{shape:>16} read_committed / read_uncommitted {ratio:.3f} (least {least:.3f}) {bar}", flush=True)
+        topic, amount = filled(kafka, shape, "lz4", records, transactions=20)
+        found = rounds_of_pair("isolation", kafka.bootstrap_servers, topic, amount, rounds * 3)
+        named = {"case": f"{shape}, lz4, all committed", "unit": "ns a record"}
+        rows.append(measure.compare(found, "cpu", "read_committed", "read_uncommitted", bar=BAR_COMMITTED, **named))
     return rows
 
 
-def measure_iteration(kafka: Any, rounds: int, records: int) -> list[dict[str, Any]]:
+def compare_iteration(kafka: Any, rounds: int, records: int) -> list[Row]:
     rows = []
     for shape in SHAPES:
-        amount = records if shape == "a" else records // 5
-        topic = kafka.create_topic(partitions=PARTITIONS)
-        fill(kafka.bootstrap_servers, topic, shape, "lz4", amount)
+        topic, amount = filled(kafka, shape, "lz4", records)
         for kind in ("sync", "asyncio"):
-            told = told_by("--iteration", kind, kafka.bootstrap_servers, topic, str(amount), str(rounds * 4))
-            ratio = statistics.median(map(operator.truediv, told["for"], told["poll"]))
-            by_cpu = statistics.median(map(operator.truediv, told["cpu ns, poll"], told["cpu ns, for"]))
-            row = {"shape": shape, "kind": kind, "for / poll": round(ratio, 3), "by processor time": round(by_cpu, 3)}
-            row |= {f"best {name}": round(max(told[name])) for name in ("for", "poll")}
-            row["bar"] = "ok" if ratio >= BAR_ITERATION else f"below {BAR_ITERATION}"
-            print(row, flush=True)
-            rows.append(row | told)
-    return rows
-
-
-def floor_gain(shape: str, codec: str, records: int, rounds: int) -> float | None:
-    """The median gain of the floor by a second thread, on batches as the topic has them; None without its library."""
-    import floor
-
-    import kcodec
-
-    if codec not in floor.codecs():
-        return None
-    table = make_table(shape, min(records, 100_000))
-    data = bytes(
-        kcodec.encode(table, compression=kcodec.Compression(codec), timestamp=0, base_offset=0, max_batch_bytes=16_384)
-    )
-    own, pair = floor.Floor(), floor.FloorPair()
-
-    def seconds(decode: Callable[[bytes], int]) -> float:
-        begin = time.perf_counter()
-        decode(data)
-        return time.perf_counter() - begin
-
-    gains = [seconds(own.decode) / seconds(pair.decode) for _ in range(10 * rounds + 1)]
-    pair.close()
-    return statistics.median(gains[1:])
-
-
-def measure_cores(kafka: Any, rounds: int, records: int, codecs: tuple[str, ...]) -> list[dict[str, Any]]:
-    import resource
-
-    from bench_send import busy
-
-    rows = []
-    for shape in SHAPES:
-        amount = records if shape == "a" else records // 5
-        for codec in codecs:
-            topic = kafka.create_topic(partitions=PARTITIONS)
-            fill(kafka.bootstrap_servers, topic, shape, codec, amount)
-            by_floor = floor_gain(shape, codec, amount, rounds)
-            for what in ("poll_arrow", "scan_topic"):
-                pairs, others = [], []
-                for turn in range(rounds):
-                    begin, before = time.perf_counter(), busy(kafka)
-                    own = resource.getrusage(resource.RUSAGE_CHILDREN)
-                    found = {}
-                    for cores in sorted((1, 2), reverse=bool(turn % 2)):
-                        asked = (what, str(cores), kafka.bootstrap_servers, topic, str(amount))
-                        found[cores] = told_by("--cores", *asked)
-                    after, used = busy(kafka), resource.getrusage(resource.RUSAGE_CHILDREN)
-                    ours = used.ru_utime + used.ru_stime - own.ru_utime - own.ru_stime
-                    strange = after[0] - before[0] - (after[1] - before[1]) - ours
-                    others.append(max(0.0, strange) / (time.perf_counter() - begin))
-                    pairs.append(found)
-                row: dict[str, Any] = {"shape": shape, "codec": codec, "what": what}
-                row["gain"] = round(statistics.median(one[1]["wall"] / one[2]["wall"] for one in pairs), 3)
-                row["floor gain"] = None if by_floor is None else round(by_floor, 3)
-                row["cpu of two / one"] = round(statistics.median(one[2]["cpu"] / one[1]["cpu"] for one in pairs), 3)
-                row["others"] = round(max(others), 2)
-                row["busy pairs"] = sum(one > BUSY_CORES for one in others)
-                print(row, flush=True)
-                rows.append(row | {"pairs": pairs, "others of pairs": others})
+            found = rounds_of_pair(kind, kafka.bootstrap_servers, topic, amount, rounds * 3)
+            case = f"{shape}, lz4, {kind}"
+            rate = {"case": case, "unit": "records a second", "bar": BAR_ITERATION}
+            rows.append(measure.compare(found, "rate", "for", "poll", **rate))
+            rows.append(measure.compare(found, "cpu", "for", "poll", case=case, unit="ns a record"))
     return rows
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         child(sys.argv[2:])
-    if sys.argv[1:2] == ["--cores"]:
-        cores_child(sys.argv[2:])
-    if sys.argv[1:2] == ["--isolation"]:
-        isolation_pair(sys.argv[2:])
-    if sys.argv[1:2] == ["--iteration"]:
-        iteration_pair(sys.argv[2:])
+    if sys.argv[1:2] == ["--pair"]:
+        pair(sys.argv[2:])
     from kcodec.testing.kafka import ApacheKafka
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="arrow,poll,isolation,iteration")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--codecs", default=",".join(CODECS))
     parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     given = parser.parse_args()
-    told: dict[str, Any] = {"load": os.getloadavg(), "cores": os.cpu_count(), "when": time.strftime("%Y-%m-%d %H:%M")}
+    load, found = os.getloadavg()[0], {}
     with ApacheKafka() as kafka:
         if "arrow" in given.part:
-            print("ns of processor time a record, the least of", given.rounds)
-            print(*(f"{name:>16}" for name in ("shape", "codec", *CONTESTANTS, "of confluent", "of aiokafka", "bars")))
-            told["arrow"] = measure(kafka, "arrow", given.rounds, given.records, tuple(given.codecs.split(",")))
+            found["arrow"] = compare(kafka, "arrow", given.rounds, given.records, tuple(given.codecs.split(",")))
         if "poll" in given.part:
-            print("records a second, the best of", given.rounds)
-            names = ("shape", "codec", *CONTESTANTS, "times confluent", "times aiokafka", "bars")
-            print(*(f"{name:>16}" for name in names))
-            told["poll"] = measure(kafka, "poll", given.rounds, given.records, ("lz4",))
+            found["poll"] = compare(kafka, "poll", given.rounds, given.records, ("lz4",))
         if "isolation" in given.part:
-            told["isolation"] = measure_isolation(kafka, given.rounds, given.records)
+            found["isolation"] = compare_isolation(kafka, given.rounds, given.records)
         if "iteration" in given.part:
-            told["iteration"] = measure_iteration(kafka, given.rounds, given.records)
-        if "cores" in given.part:
-            told["cores of the client"] = measure_cores(
-                kafka, given.rounds, given.records, tuple(given.codecs.split(","))
-            )
-    told["load_after"] = os.getloadavg()
-    if given.json is not None:
-        given.json.write_text(json.dumps(told, indent=1) + "\n")
+            found["iteration"] = compare_iteration(kafka, given.rounds, given.records)
+    for name, rows in found.items():
+        measure.print_comparisons(name, rows)
+    measure.save(given.json, found, {"rounds": given.rounds, "records": given.records}, load)
 
 
 if __name__ == "__main__":

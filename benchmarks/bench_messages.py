@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import measure
+import parts
 
 from kcodec.protocol import messages
 from kcodec.protocol.schema import Message
@@ -169,13 +170,14 @@ def measured(
     samples, others = measure.interleaved(cases, rounds, seconds, patience=3)
     row: dict[str, Any] = {"message": shape.name, "version": shape.version, "bytes": len(shape.data), "way": way}
     for name, spent in samples.items():
-        row[name] = round(min(spent) * 1e6, 2)
-        row[f"{name} median"] = round(statistics.median(spent) * 1e6, 2)
+        row[name] = round(statistics.median(spent) * 1e6, 2)
+    row |= {"others": round(others, 2), "is_busy": others > measure.OTHERS_OF_ONE}
     ratios = {name: measure.ratio(spent, samples["kcodec"]) for name, spent in samples.items() if name != "kcodec"}
     for name, ratio in ratios.items():
-        row[f"times {name}"] = round(ratio.of_minima, 2)
-    worst = min(min(ratio.of_minima, ratio.median) for ratio in ratios.values())
-    return row | {"times_bar": BAR, "times_met": worst >= BAR, "others": round(others, 2)}
+        parts.with_interval(row, f"times {name}", ratio)
+        row[f"times {name}"] = round(ratio.median, 2)
+    parts.judged(row, "times", min(ratio.median for ratio in ratios.values()), BAR, least=True)
+    return row
 
 
 def rows(rounds: int, seconds: float) -> list[dict[str, Any]]:
@@ -205,11 +207,9 @@ def main() -> int:
     arguments = parser.parse_args()
     before = os.getloadavg()[0]
     found = rows(arguments.rounds, arguments.seconds)
-    measure.print_table("messages, one thread (microseconds a message, least of the rounds)", found, SHOWN)
-    if arguments.json is not None:
-        options = {"rounds": arguments.rounds, "seconds": arguments.seconds}
-        report = measure.report({"messages": found}, options, (before, os.getloadavg()[0]))
-        measure.write_json(arguments.json, report | {"unit": "microseconds a message"})
+    measure.print_table("messages, one thread (microseconds a message, medians)", found, SHOWN)
+    options = {"rounds": arguments.rounds, "seconds": arguments.seconds}
+    measure.save(arguments.json, {"messages": found}, options, before, unit="microseconds a message")
     return int(any(row["times_met"] is False for row in found))
 
 

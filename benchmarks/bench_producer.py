@@ -6,23 +6,23 @@ Usage: python benchmarks/bench_producer.py [--part cpu,guarantees] [--rounds N] 
 cpu:        user and system time of the producing process, from an Arrow table in memory to the last acknowledgement,
             acks=all, idempotent. kcodec by send_arrow and by send; confluent-kafka and aiokafka by a call a record, as
             they have no other API; confluent-kafka without delivery reports, which cost it more. Bar: confluent-kafka
-            takes at least twice as long as send_arrow.
+            takes at least twice as long as send_arrow (0.5).
 guarantees: records a second of 1 KiB, idempotent against plain, both acks=all and each at its best; and the same of
             Java's producer (ProducerPerformance). Bar: at least 0.97.
 
-A slice of `cpu` is a process of its own, warmed by a tenth of its records; in `guarantees` the two producers live in
-one process. All take turns. Shapes: a = 100 B values, k = the same with 8 B keys, b = 1 KiB values. The least of the
-rounds is shown, the JSON has all.
+A slice of `cpu` is a process, warmed by a tenth of its records; in `guarantees` the two producers are in one process.
+Shapes: a = 100 B values, k = the same with 8 B keys, b = 1 KiB values. Rounds, intervals and other load: `measure`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
+import itertools
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import time
@@ -30,7 +30,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-BAR_TIMES_CONFLUENT, BAR_IDEMPOTENT = 2.0, 0.97
+import measure
+from measure import Bar, Row
+
+BAR_OF_CONFLUENT, BAR_IDEMPOTENT = Bar(0.5), Bar(0.97, is_least=True)
 CODECS = ("none", "lz4")
 SHAPES = {"a": (100, False), "k": (100, True), "b": (1024, False)}
 CONTESTANTS = ("kcodec send_arrow", "kcodec send", "confluent-kafka", "aiokafka")
@@ -139,55 +142,50 @@ def child(arguments: list[str]) -> None:
     os._exit(0)  # what closing costs is not asked
 
 
-def slice_of(who: str, servers: str, topic: str, codec: str, shape: str, records: int, **options: Any) -> Any:
-    return told_by("--child", who, servers, topic, codec, shape, str(records), json.dumps(options))
-
-
-def told_by(*arguments: str) -> Any:
-    """What a process of this file says."""
-    done = subprocess.run(
-        [sys.executable, __file__, *arguments], check=True, capture_output=True, text=True, timeout=900
-    )
-    return json.loads(done.stdout)
+def slice_of(kafka: Any, who: str, codec: str, shape: str, records: int) -> dict[str, float]:
+    """One slice in a new process, to a new topic."""
+    topic = kafka.create_topic(partitions=PARTITIONS)
+    arguments = (who, kafka.bootstrap_servers, topic, codec, shape, records, "{}")
+    found: dict[str, float] = measure.run_child(__file__, "--child", *arguments)
+    return found
 
 
 def pair(arguments: list[str]) -> None:
-    """Idempotent and plain in turns; nanoseconds of wall time a record go to stdout."""
+    """Idempotent and plain in turns; the rounds go to stdout."""
     who, servers, idempotent_topic, plain_topic, records, rounds = arguments
     table = make_table("b", int(records))
     runs = {
         "idempotent": MAKERS[who](servers, idempotent_topic, "none"),
         "plain": MAKERS[who](servers, plain_topic, "none", acks="all", enable_idempotence=False),
     }
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(int(rounds) + 1):
-        for name in sorted(runs, reverse=bool(turn % 2)):
-            begin = time.perf_counter()
-            runs[name](table)
-            times[name].append((time.perf_counter() - begin) / len(table) * 1e9)
-    print(json.dumps({name: spent[1:] for name, spent in times.items()}), flush=True)  # without the first, a warm-up
+
+    def rate(run: Callable[[Any], None]) -> dict[str, float]:
+        begin = time.perf_counter()
+        run(table)
+        return {"rate": len(table) / (time.perf_counter() - begin)}
+
+    turns = {name: functools.partial(rate, run) for name, run in runs.items()}
+    print(json.dumps([one.figures for one in measure.take_turns(turns, int(rounds), warm_up=1)]), flush=True)
     os._exit(0)
 
 
 # The parts
 
 
-def measure_cpu(kafka: Any, rounds: int, records: int) -> list[dict[str, Any]]:
+def measure_cpu(kafka: Any, rounds: int, records: int) -> list[Row]:
     rows = []
     for shape in SHAPES:
         for codec in CODECS:
-            found: dict[str, list[float]] = {who: [] for who in CONTESTANTS}
-            for _ in range(rounds):
-                for who in CONTESTANTS:
-                    topic = kafka.create_topic(partitions=PARTITIONS)
-                    amount = records if who != "aiokafka" else records // 5
-                    found[who].append(slice_of(who, kafka.bootstrap_servers, topic, codec, shape, amount)["cpu"])
-            least = {who: round(min(times)) for who, times in found.items()}
-            times = least["confluent-kafka"] / least["kcodec send_arrow"]
-            row = {"shape": shape, "codec": codec, **least, "times": round(times, 2), "all": found}
-            row["bar"] = "ok" if times >= BAR_TIMES_CONFLUENT else f"below {BAR_TIMES_CONFLUENT}"
-            rows.append(row)
-            print(*(f"{row[name]:>18}" for name in ("shape", "codec", *CONTESTANTS, "times", "bar")), flush=True)
+            turns = {
+                who: functools.partial(slice_of, kafka, who, codec, shape, records // (5 if who == "aiokafka" else 1))
+                for who in CONTESTANTS
+            }
+            found = measure.take_turns(turns, rounds)
+            for who, peer in itertools.product(CONTESTANTS[:2], CONTESTANTS[2:]):
+                bar = BAR_OF_CONFLUENT if (who, peer) == (CONTESTANTS[0], CONTESTANTS[2]) else None
+                row = measure.compare(found, "cpu", who, peer, case=f"{shape}, {codec}", unit="ns a record", bar=bar)
+                rows.append({"shape": shape, "codec": codec} | row)
+                print(f"{row['case']}, {who} / {peer}: {measure.value_text(row)}", flush=True)
     return rows
 
 
@@ -210,25 +208,30 @@ def java_rate(kafka: Any, topic: str, idempotent: bool, records: int) -> float:
     return float(rates[-1])
 
 
-def measure_guarantees(kafka: Any, rounds: int, records: int) -> list[dict[str, Any]]:
-    """Idempotent against plain: the ratio of the best rates, and the median of the rounds' own ratios."""
+def measure_guarantees(kafka: Any, rounds: int, records: int) -> list[Row]:
+    """Idempotent and plain: records a second."""
     rows = []
     for who in ("kcodec send_arrow", "kcodec send", "Java"):
         topics = [kafka.create_topic(partitions=PARTITIONS) for _ in range(2)]
+
+        def java(topic: str, idempotent: bool) -> dict[str, float]:
+            return {"rate": java_rate(kafka, topic, idempotent, records)}
+
         if who == "Java":
-            times: dict[str, list[float]] = {"idempotent": [], "plain": []}
-            for _ in range(rounds):
-                for name, topic in zip(times, topics, strict=True):
-                    times[name].append(1e9 / java_rate(kafka, topic, name == "idempotent", records))
+            turns = {
+                "idempotent": functools.partial(java, topics[0], True),
+                "plain": functools.partial(java, topics[1], False),
+            }
+            found = measure.take_turns(turns, rounds, others_may=measure.TOO_BUSY_FOR_TWO)
         else:
-            times = told_by("--pair", who, kafka.bootstrap_servers, *topics, str(records), str(rounds))
-        best = min(times["plain"]) / min(times["idempotent"])
-        median = statistics.median(
-            plain / idempotent for plain, idempotent in zip(times["plain"], times["idempotent"], strict=True)
-        )
-        bar = "" if who == "Java" else "ok" if best >= BAR_IDEMPOTENT else f"below {BAR_IDEMPOTENT}"
-        rows.append({"who": who, "idempotent / plain": round(best, 3), "median": round(median, 3), "bar": bar, **times})
-        print(f"{who:>18} idempotent / plain {best:.3f} (median {median:.3f}) {bar}", flush=True)
+            arguments = ("--pair", who, kafka.bootstrap_servers, *topics, records, rounds)
+            load = measure.OtherLoad()
+            made = measure.run_child(__file__, *arguments)
+            others = load.cores()  # of all rounds together: the child cannot know what the broker has used
+            found = [measure.Round(one, others, others > measure.TOO_BUSY_FOR_TWO) for one in made]
+        named = {"case": f"{who}, 1 KiB", "unit": "records a second"}
+        bar = None if who == "Java" else BAR_IDEMPOTENT
+        rows.append(measure.compare(found, "rate", "idempotent", "plain", bar=bar, **named))
     return rows
 
 
@@ -241,21 +244,19 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="cpu,guarantees")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     given = parser.parse_args()
-    told: dict[str, Any] = {"load": os.getloadavg(), "cores": os.cpu_count(), "when": time.strftime("%Y-%m-%d %H:%M")}
+    load, found = os.getloadavg()[0], {}
     with ApacheKafka() as kafka:
         if "cpu" in given.part:
-            print("ns of processor time a record, the least of", given.rounds)
-            print(*(f"{name:>18}" for name in ("shape", "codec", *CONTESTANTS, "times", "bar")))
-            told["cpu"] = measure_cpu(kafka, given.rounds, given.records)
+            found["cpu"] = measure_cpu(kafka, given.rounds, given.records)
         if "guarantees" in given.part:
-            told["guarantees"] = measure_guarantees(kafka, given.rounds, given.records)
-    told["load_after"] = os.getloadavg()
-    if given.json is not None:
-        given.json.write_text(json.dumps(told, indent=1) + "\n")
+            found["guarantees"] = measure_guarantees(kafka, given.rounds, given.records)
+    for name, rows in found.items():
+        measure.print_comparisons(name, rows)
+    measure.save(given.json, found, {"rounds": given.rounds, "records": given.records}, load)
 
 
 if __name__ == "__main__":

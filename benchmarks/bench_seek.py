@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import measure
+import parts
 import shapes
 
 import kcodec
@@ -114,12 +115,16 @@ def measure_case(folder: Path, shape: str, codec: str, size: int, seeks: int) ->
         for index in ("with", "without"):
             for by, seek in ways.items():
                 wanted = targets[by] if index == "with" else targets[by][:WITHOUT_INDEX]
+                others = measure.OtherLoad()
                 spent = timed(seek, directory, wanted)
                 row = {"shape": shape, "codec": codec, "megabytes": round(path.stat().st_size / 1e6)}
                 row |= {"batches": count, "entries": entries[0], "by": by, "index": index, "seeks": len(spent)}
                 row |= {"median_ms": round(statistics.median(spent), 3), "max_ms": round(max(spent), 3)}
+                row["median_ms_interval"] = [round(end, 3) for end in measure.rank_interval(spent)[:2]]
+                row["others"] = round(others.cores(), 2)
+                row["is_busy"] = row["others"] > measure.OTHERS_OF_ONE
                 if index == "with":
-                    row |= {"median_ms_bar": BAR_MS, "median_ms_met": statistics.median(spent) < BAR_MS}
+                    parts.judged(row, "median_ms", statistics.median(spent), BAR_MS)
                 rows.append(row)
             for suffix in (".index", ".timeindex"):
                 path.with_suffix(suffix).unlink(missing_ok=True)
@@ -131,7 +136,7 @@ def measure_case(folder: Path, shape: str, codec: str, size: int, seeks: int) ->
 
 
 SHOWN = ("shape", "codec", "megabytes", "batches", "entries", "by", "index", "seeks")
-SHOWN += ("median_ms", "max_ms", "median_ms_bar", "median_ms_met")
+SHOWN += ("median_ms", "median_ms_interval", "max_ms", "median_ms_bar", "median_ms_met", "others")
 
 
 def main() -> int:
@@ -149,10 +154,8 @@ def main() -> int:
             rows += measure_case(Path(folder), shape, codec, int(arguments.gigabytes * 1e9), arguments.seeks)
     title = "seek: open the directory, find the place, the first record in hand (ms; files in the page cache)"
     measure.print_table(title, rows, SHOWN)
-    if arguments.json is not None:
-        options = {"gigabytes": arguments.gigabytes, "seeks": arguments.seeks}
-        found = measure.report({"seek": rows}, options, (before, os.getloadavg()[0]))
-        measure.write_json(arguments.json, found | {"unit": "milliseconds"})
+    options = {"gigabytes": arguments.gigabytes, "seeks": arguments.seeks}
+    measure.save(arguments.json, {"seek": rows}, options, before, unit="milliseconds")
     return int(any(row.get("median_ms_met") is False for row in rows))
 
 

@@ -11,19 +11,18 @@ latency: milliseconds from send to acknowledgement at 10,000 records a second wi
          Bar: p99 at most confluent-kafka's.
 asyncio: `aio.Producer.send` compared with aiokafka, all results awaited at the end. Bar: 0.3 times aiokafka.
 
-A slice is a process, warmed by a tenth of its records. A round is one slice of each client; which one begins changes
-with each round. A ratio is the median of the rounds' ratios, with the least and the largest. Elapsed time, processor
-time of the broker and the cores that other processes used in the busiest slice are shown next to it.
+A slice is a process, warmed by a tenth of its records. A round is one slice of each client, as `measure.take_turns` has
+it. Elapsed time and processor time of the broker are compared as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -32,7 +31,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-RECORDS_PER_SECOND, LATENCY_SECONDS = 10_000, 10
+import measure
+from measure import Bar, Row
+
+RESULTS = Path(__file__).resolve().parent / "results" / "send.json"
+RECORDS_PER_SECOND, LATENCY_SECONDS = 10_000, 5
 HEADERS = [("trace", b"0123456789abcdef"), ("kind", b"order")]
 WORDS = b"order paid shipped returned customer item price euro "
 #: Options of both clients in the cells with equal settings.
@@ -261,120 +264,70 @@ def child(part: str, name: str, servers: str, topic: str, count: int, cell: str)
 # The rounds
 
 
-def busy(kafka: Any) -> tuple[float, float]:
-    """Processor seconds of all processes and of the broker since they began."""
-    tick = os.sysconf("SC_CLK_TCK")
-    fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
-    user, nice, system, _idle, _waiting, irq, softirq, steal = map(int, fields)
-    broker = sum(
-        sum(map(int, Path(f"/proc/{node.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))
-        for node in kafka.nodes
-    )
-    return (user + nice + system + irq + softirq + steal) / tick, broker / tick
-
-
 def one_slice(kafka: Any, part: str, name: str, count: int, cell: Cell) -> dict[str, float]:
-    """Measure in a new process and a new topic; add the broker's processor time and the cores that others used."""
+    """Measure in a new process and a new topic; add the broker's processor time."""
     topic = kafka.create_topic(partitions=cell.partitions)
-    all_before, broker_before = busy(kafka)
-    began, own = time.perf_counter(), os.times()
-    arguments = ["--child", part, name, kafka.bootstrap_servers, topic, str(count), json.dumps(asdict(cell))]
-    done = subprocess.run(
-        [sys.executable, __file__, *arguments], capture_output=True, text=True, timeout=900, check=False
-    )
-    if done.returncode or not done.stdout:
-        raise SystemExit(f"{name}, {cell.name}: {done.stdout}{done.stderr}")
-    seconds, now = time.perf_counter() - began, os.times()
-    all_after, broker_after = busy(kafka)
-    children = sum(now[:4]) - sum(own[:4])
-    broker = broker_after - broker_before
-    found: dict[str, float] = json.loads(done.stdout)
-    return found | {
-        "broker": broker / (count * 1.1) * 1e9,
-        "others": max(0.0, all_after - all_before - broker - children) / seconds,
-    }
+    before = broker_seconds(kafka)
+    arguments = ("--child", part, name, kafka.bootstrap_servers, topic, count, json.dumps(asdict(cell)))
+    found: dict[str, float] = measure.run_child(__file__, *arguments)
+    return found | {"broker": (broker_seconds(kafka) - before) / (count * 1.1) * 1e9}
 
 
-def compare(
-    kafka: Any, part: str, names: tuple[str, str], rounds: int, count: int, cell: Cell, what: str
-) -> dict[str, Any]:
-    """Interleaved pairs: the medians of each client, and the ratio of the first to the second."""
-    slices: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for turn in range(rounds):
-        for name in names if turn % 2 == 0 else reversed(names):
-            slices[name].append(one_slice(kafka, part, name, count, cell))
-    first, second = (slices[name] for name in names)
-
-    def ratio(figure: str) -> list[float]:
-        ratios = sorted(one[figure] / other[figure] for one, other in zip(first, second, strict=True) if other[figure])
-        return [round(value, 2) for value in (statistics.median(ratios), ratios[0], ratios[-1])]
-
-    shown = {
-        name: {key: round(statistics.median(one[key] for one in found), 2) for key in found[0]}
-        for name, found in slices.items()
-    }
-    others = max(one["others"] for found in slices.values() for one in found)
-    row = {
-        "cell": cell.name,
-        "bar": cell.bar,
-        "ratio": ratio(what),
-        "elapsed": ratio("elapsed") if what == "cpu" else None,
-        "broker": ratio("broker"),
-        "others": round(others, 2),
-        "medians": shown,
-        "slices": slices,
-    }
-    median, least, most = row["ratio"]
-    a, b = (round(shown[name][what], 1) for name in names)
-    elapsed = f"{row['elapsed'][0]:8.2f}" if row["elapsed"] else " " * 8
-    verdict = "ok" if median <= cell.bar else f"above {cell.bar}"
-    figures = f"{cell.name:>30} {a:>9} {b:>9} {median:>6} ({least} to {most})"
-    print(f"{figures} {elapsed} {row['broker'][0]:>7} {others:>7.2f}  {verdict}", flush=True)
-    return row
+def broker_seconds(kafka: Any) -> float:
+    """Processor time of all brokers since they began."""
+    return sum(measure.tree_seconds(node.pid) for node in kafka.nodes)
 
 
-def heading(unit: str, names: tuple[str, str]) -> None:
-    print(f"\n{unit}; ratios are {names[0]} / {names[1]}: median (least to largest) of the rounds")
-    print(f"{'cell':>30} {names[0]:>9} {names[1][:9]:>9}  ratio                elapsed  broker  others")
+def compare(kafka: Any, part: str, peer: str, rounds: int, count: int, cell: Cell, units: dict[str, str]) -> list[Row]:
+    """A row for each figure in `units`; the bar is on the first of them."""
+    slices = {name: functools.partial(one_slice, kafka, part, name, count, cell) for name in ("kcodec", peer)}
+    found = measure.take_turns(slices, rounds)
+    rows = [
+        measure.compare(found, figure, "kcodec", peer, case=cell.name, unit=unit, bar=None if number else Bar(cell.bar))
+        for number, (figure, unit) in enumerate(units.items())
+    ]
+    print(*(f"{row['case']}, {row['figure']}: {measure.value_text(row)}" for row in rows), sep="\n", flush=True)
+    return rows
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
-        _, _, part, name, servers, topic, count, cell = sys.argv
-        child(part, name, servers, topic, int(count), cell)
+        part, name, servers, topic, count, text = sys.argv[2:]
+        child(part, name, servers, topic, int(count), text)
     from kcodec.testing.kafka import ApacheKafka
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="cells,latency,asyncio")
     parser.add_argument("--cells", default="", help="only cells whose name contains this")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--records", type=int, default=300_000, help="of 100 B; a third of them of 1 KiB")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     given = parser.parse_args()
-    told: dict[str, Any] = {"load": os.getloadavg(), "cores": os.cpu_count(), "when": time.strftime("%Y-%m-%d %H:%M")}
-    peers = ("kcodec", "confluent-kafka")
+    load, parts = os.getloadavg()[0], {}
+    times = dict.fromkeys(("cpu", "elapsed", "broker"), "ns a record")
+    peer, rounds, records = "confluent-kafka", given.rounds, given.records
     with ApacheKafka() as kafka:
         if "cells" in given.part:
-            heading("ns of processor time a record", peers)
-            told["cells"] = [
-                compare(
-                    kafka, "cells", peers, given.rounds, given.records // (1 if cell.value < 1000 else 3), cell, "cpu"
-                )
+            parts["cells"] = [
+                row
                 for cell in CELLS
                 if given.cells in cell.name
+                for row in compare(
+                    kafka, "cells", peer, rounds, records // (1 if cell.value < 1000 else 3), cell, times
+                )
             ]
         if "latency" in given.part:
-            heading(f"p99 in ms at {RECORDS_PER_SECOND} records a second", peers)
-            cell = Cell("100 B, linger 5 ms", 100)
-            told["latency"] = compare(kafka, "latency", peers, given.rounds, LATENCY_SECONDS, cell, "p99")
+            cell = Cell(f"100 B, {RECORDS_PER_SECOND:,} records a second, linger 5 ms", 100)
+            parts["latency"] = compare(
+                kafka, "latency", peer, rounds, LATENCY_SECONDS, cell, {"p99": "ms", "median": "ms"}
+            )
         if "asyncio" in given.part:
-            pair = ("kcodec", "aiokafka")
-            heading("asyncio: ns of processor time a record", pair)
             cell = Cell("100 B, awaited at the end", 100, bar=0.3)
-            told["asyncio"] = compare(kafka, "asyncio", pair, given.rounds, given.records // 5, cell, "cpu")
-    told["load_after"] = os.getloadavg()
-    if given.json is not None:
-        given.json.write_text(json.dumps(told, indent=1) + "\n")
+            parts["asyncio"] = compare(kafka, "asyncio", "aiokafka", rounds, records // 5, cell, times)
+    for name, rows in parts.items():
+        measure.print_comparisons(name, rows)
+    options = {"rounds": rounds, "records": records, "latency_seconds": LATENCY_SECONDS}
+    measure.save(given.json, parts, options, load)
 
 
 if __name__ == "__main__":

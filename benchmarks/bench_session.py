@@ -9,18 +9,18 @@ rebalance: from the moment a member joins, or begins to leave, a group of two to
 commit:    the end of a transaction with and without offsets, and from EndTxn to the record at a read_committed reader;
            a session, a plain producer of ours, Java's clients (`session_commit`).
 
-Each part prints p50 and p99 in milliseconds; the JSON keeps what other parts wrote there before.
+Each part prints p50 and p99 in milliseconds; the JSON keeps what other parts wrote there before, and has the cores that
+other processes used (`others`).
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
-import time
 from pathlib import Path
-from typing import Any
+
+import measure
 
 RESULTS = Path(__file__).resolve().parent / "results" / "session.json"
 #: part -> the module whose `measure(kafka, rounds)` gives what goes to the JSON; its KAFKA: properties of the broker.
@@ -36,16 +36,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     given = parser.parse_args()
-    told: dict[str, Any] = {}
-    if given.json is not None and given.json.exists():
-        told = json.loads(given.json.read_text())
+    load, told = os.getloadavg()[0], {}
     for name in given.part.split(","):
         part = importlib.import_module(PARTS[name])
-        machine = {"load": os.getloadavg(), "cores": os.cpu_count(), "when": time.strftime("%Y-%m-%d %H:%M")}
         with ApacheKafka(heap="256m", **getattr(part, "KAFKA", {})) as kafka:
-            told[name] = machine | part.measure(kafka, given.rounds) | {"load_after": os.getloadavg()}
-        if given.json is not None:
-            given.json.write_text(json.dumps(told, indent=1) + "\n")
+            others = measure.OtherLoad()
+            told[name] = part.measure(kafka, given.rounds)
+            told[name]["others"] = round(others.cores(), 2)
+        measure.save(given.json, told, {"rounds": given.rounds}, load, unit="ms")
 
 
 if __name__ == "__main__":

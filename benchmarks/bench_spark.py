@@ -12,18 +12,15 @@ load() or mapInArrow() to the end of the write:
     mapInArrow           kcodec.spark.decode_in_arrow over a column of the files' names, one a task
     mapInArrow, ready    the same batch yielded in mapInArrow over the same DataFrame
 
-The bar is on the quotient of the medians of the wall clock, ready / kcodec. The processor time of the whole tree of
-processes stands beside it: on a machine that others use, too, it is the steadier of the two.
+The bar is on the rows a second, kcodec / ready. The processor time of the whole tree of processes is compared as well.
+Rounds, intervals and other load: `measure`.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
+import functools
 import os
-import platform
-import statistics
 import struct
 import sys
 import tempfile
@@ -32,9 +29,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import measure
 import pyarrow as pa
-import pyspark
 import shapes
+from measure import Bar, Row
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -43,7 +41,8 @@ import kcodec.spark
 READY_ROWS = 10_000
 SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 SCHEMA += ", headers array<struct<key:string,value:binary>>"
-BAR = 0.9
+BAR = Bar(0.9, is_least=True)
+RESULTS = Path(__file__).resolve().parent / "results" / "spark.json"
 
 
 def write_files(folder: Path, shape: str, codec: str, rows: int, files: int) -> list[str]:
@@ -178,75 +177,30 @@ def contestants(
     }
 
 
-def processor_seconds() -> float:
-    """User and system time of this process and all below it, those that have ended and been waited for included."""
-    parents, spent = {}, {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = path.read_text("utf-8", "replace").rpartition(")")[2].split()
-            parents[int(path.parent.name)] = int(fields[1])
-            spent[int(path.parent.name)] = sum(int(field) for field in fields[11:15])
-    ours = {os.getpid()}
-    while more := {process for process, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    return sum(spent.get(process, 0) for process in ours) / os.sysconf("SC_CLK_TCK")
+def read(make: Callable[[], DataFrame], rows: int) -> dict[str, float]:
+    """Rows a second, and nanoseconds of processor time a row."""
+    spent, started = measure.tree_seconds(), time.perf_counter()
+    make().write.format("noop").mode("overwrite").save()
+    seconds = time.perf_counter() - started
+    return {"rate": rows / seconds, "cpu": (measure.tree_seconds() - spent) / rows * 1e9}
 
 
-def measure(doors: dict[str, Callable[[], DataFrame]], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Wall and processor seconds of each door in each round, after one that is not counted; the first rotates."""
-    found: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "cpu_seconds": []} for name in doors}
-    names = list(doors)
-    for number in range(-1, rounds):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            spent, started = processor_seconds(), time.perf_counter()
-            doors[name]().write.format("noop").mode("overwrite").save()
-            if number >= 0:
-                found[name]["seconds"].append(round(time.perf_counter() - started, 4))
-                found[name]["cpu_seconds"].append(round(processor_seconds() - spent, 2))
-    return found
+def compared(makers: dict[str, Callable[[], DataFrame]], rounds: int, rows: int) -> list[Row]:
+    """Each API next to the same one with ready batches."""
+    turns = {name: functools.partial(read, make, rows) for name, make in makers.items()}
+    found = measure.take_turns(turns, rounds, warm_up=1, others_may=measure.TOO_BUSY_FOR_TWO)
+    figures = {"rate": ("rows a second", BAR), "cpu": ("ns a row", None)}
+    return [
+        measure.compare(found, figure, name, f"{name}, ready", case=name, unit=unit, bar=bar)
+        for name in ("data source", "mapInArrow")
+        for figure, (unit, bar) in figures.items()
+    ]
 
 
-def report(found: dict[str, dict[str, list[float]]], rows: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The results as plain values."""
-    doors = []
-    for name in ("data source", "mapInArrow"):
-        own, ready = found[name], found[f"{name}, ready"]
-        medians = {key: (statistics.median(own[key]), statistics.median(ready[key])) for key in own}
-        ratios = {key: round(theirs / ours, 3) for key, (ours, theirs) in medians.items()}
-        doors.append(
-            {
-                "door": name,
-                **{key: list(values) for key, values in own.items()},
-                **{f"ready_{key}": list(values) for key, values in ready.items()},
-                "rows_per_second": round(rows / medians["seconds"][0]),
-                "cpu_ns_per_row": round(medians["cpu_seconds"][0] / rows * 1e9),
-                "ready_cpu_ns_per_row": round(medians["cpu_seconds"][1] / rows * 1e9),
-                "ratio": ratios["seconds"],
-                "cpu_ratio": ratios["cpu_seconds"],
-                "bar": BAR,
-            }
-        )
-    machine: dict[str, Any] = {
-        "cpus": os.cpu_count(),
-        "python": platform.python_version(),
-        "pyspark": pyspark.__version__,
-    }
-    machine |= {"pyarrow": pa.__version__, "machine": platform.machine(), "load": os.getloadavg()[0]}
-    return {
-        "rows": rows,
-        "files": arguments.files,
-        "shape": arguments.shape,
-        "codec": arguments.codec,
-        "rounds": arguments.rounds,
-        "machine": machine,
-        "doors": doors,
-    }
-
-
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Write the files, start Spark, check that both doors give every row, and measure."""
-    with tempfile.TemporaryDirectory(prefix="kcodec-bench-") as name:
-        folder = Path(name)
+def run(arguments: argparse.Namespace) -> list[Row]:
+    """Write the files, start Spark, check that both APIs give every row, and measure."""
+    with tempfile.TemporaryDirectory(prefix="kcodec-bench-") as temporary:
+        folder = Path(temporary)
         paths = write_files(folder, arguments.shape, arguments.codec, arguments.rows, arguments.files)
         ready = folder / "ready.arrow"
         write_ready_batch(ready, arguments.shape)
@@ -256,15 +210,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             spark = start_spark(Path(local))
             try:
                 spark.dataSource.register(ReadySource)
-                doors = contestants(spark, paths, ready, rows, arguments.ready_tasks or arguments.files)
-                tasks = {}
-                for door, make in doors.items():
-                    frame = make()
-                    tasks[door] = frame.rdd.getNumPartitions()
-                    count = frame.count()
+                makers = contestants(spark, paths, ready, rows, arguments.ready_tasks or arguments.files)
+                for name, make in makers.items():
+                    count = make().count()
                     if count != rows:
-                        sys.exit(f"{door} gives {count} rows, expected {rows}")
-                return {**report(measure(doors, arguments.rounds), rows, arguments), "tasks": tasks}
+                        sys.exit(f"{name} gives {count} rows, expected {rows}")
+                return compared(makers, arguments.rounds, rows)
             finally:
                 spark.stop()
 
@@ -276,26 +227,18 @@ def main() -> None:
     parser.add_argument(
         "--ready-tasks", type=int, help="tasks of the data source that decodes nothing (default: a file)"
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--shape", choices=list(shapes.SHAPES), default="a")
     parser.add_argument("--codec", choices=list(shapes.CODECS), default="none")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
     arguments = parser.parse_args()
-    result = run(arguments)
-    print(f"{result['rows']} rows of shape {result['shape']} ({result['codec']}), {result['files']} files, noop sink")
-    print(
-        f"{'door':<12} {'kcodec s':>9} {'ready s':>8} {'Mrow/s':>7} {'ready/kcodec':>13} {'bar':>5}  CPU ns/row (ratio)"
+    load, rows = os.getloadavg()[0], run(arguments)
+    title = (
+        f"{arguments.rows:,} rows of shape {arguments.shape} ({arguments.codec}), {arguments.files} files, noop sink"
     )
-    for door in result["doors"]:
-        own, ready = statistics.median(door["seconds"]), statistics.median(door["ready_seconds"])
-        cpu = f"{door['cpu_ns_per_row']} / {door['ready_cpu_ns_per_row']} ({door['cpu_ratio']:.2f})"
-        pace = door["rows_per_second"] / 1e6
-        print(
-            f"{door['door']:<12} {own:>9.2f} {ready:>8.2f} {pace:>7.2f} {door['ratio']:>13.2f} {door['bar']:>5}  {cpu}"
-        )
-    print("tasks: " + ", ".join(f"{name} {count}" for name, count in result["tasks"].items()))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    measure.print_comparisons(title, rows)
+    options = {name: getattr(arguments, name) for name in ("rows", "files", "shape", "codec", "rounds")}
+    measure.save(arguments.json, {"spark": rows}, options, load)
 
 
 if __name__ == "__main__":

@@ -7,30 +7,33 @@
 sink: rows a second and processor time a row of a streaming query over Spark's rate-micro-batch source, 100 B values and
       keys, from the end of its second batch on, to a topic of two partitions; the two sinks take turns. With
       `exactly_once` as it is (by the keys), and with a column `partition` that the query has computed. The
-      processor time is that of the driver, its JVM and all workers; the broker's is shown by itself. Bars, of medians:
+      processor time is that of the driver, its JVM and all workers; the broker's is shown by itself. Bars:
       at least 0.8 of the rows a second, at most 1.25 of the processor time, of the at-least-once sink.
       A query that runs for long is measured, and not the compiler of a JVM that has just started: before the first
       round each sink writes `--warm-up` batches of a quarter of the rows. --warm-up 0 measures new queries. The first
       two batches of each query are not measured either: they start its Python workers.
-idle: milliseconds of begin and commit of a transaction without rows, on kept connections; the median. Bar: 30 together.
+idle: milliseconds of begin and commit of a transaction without rows, on kept connections. Bar: 30 together.
+
+Rounds, intervals and other load: `measure`. The exit code is 1 if a bar is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import functools
+import itertools
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
+import measure
+from measure import Bar, Row
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -41,8 +44,14 @@ from kcodec.testing.kafka import ApacheKafka
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "spark-sink.json"
-BAR_PACE, BAR_PROCESSOR, BAR_IDLE = 0.8, 1.25, 30.0
-PARTITIONS, TRANSACTIONS, FIRST_BATCHES, SECONDS = 2, 200, 2, 600
+#: figure -> unit, and the bar of the ratio to the at-least-once sink.
+FIGURES = {
+    "rate": ("rows a second", Bar(0.8, is_least=True)),
+    "cpu": ("ns a row", Bar(1.25)),
+    "broker": ("ns a row", None),
+}
+BAR_IDLE = Bar(30.0)
+PARTITIONS, TRANSACTIONS, IDLE_ROUNDS, FIRST_BATCHES, SECONDS = 2, 20, 10, 2, 600
 BASE = "at least once"
 CONTESTANTS = (BASE, "exactly once", "exactly once, partition column")
 
@@ -66,22 +75,6 @@ def session(folder: str) -> SparkSession:
     found = builder.getOrCreate()
     found.sparkContext.setLogLevel("OFF")
     return found
-
-
-def processor_seconds(brokers: bool) -> float:
-    """User and system time of this process and those below it, brokers left out; or of the brokers alone."""
-    parents, spent, is_broker = {}, {}, {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = path.read_text("utf-8", "replace").rpartition(")")[2].split()
-            process = int(path.parent.name)
-            parents[process] = int(fields[1])
-            spent[process] = sum(int(field) for field in fields[11:15])
-            is_broker[process] = b"kafka.Kafka" in (path.parent / "cmdline").read_bytes()
-    ours = {os.getpid()}
-    while more := {process for process, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    return sum(spent[one] for one in ours if one in spent and is_broker[one] is brokers) / os.sysconf("SC_CLK_TCK")
 
 
 class Contest:
@@ -128,16 +121,20 @@ class Contest:
         """Rows a second, and nanoseconds of processor time a row, of some batches behind the first two."""
         with self._query(name, self._rows) as query:
             first = self._wait_for(query, FIRST_BATCHES - 1)
-            began, spent, brokers = time.perf_counter(), processor_seconds(False), processor_seconds(True)
+            began, (spent, broker) = time.perf_counter(), self._processor_seconds()
             last = self._wait_for(query, first + self._batches)
-            seconds = time.perf_counter() - began
-            spent, brokers = processor_seconds(False) - spent, processor_seconds(True) - brokers
+            seconds, (spent_then, broker_then) = time.perf_counter() - began, self._processor_seconds()
         rows = (last - first) * self._rows
         return {
-            "rows_per_second": rows / seconds,
-            "cpu_ns_per_row": spent / rows * 1e9,
-            "broker_cpu_ns_per_row": brokers / rows * 1e9,
+            "rate": rows / seconds,
+            "cpu": (spent_then - spent) / rows * 1e9,
+            "broker": (broker_then - broker) / rows * 1e9,
         }
+
+    def _processor_seconds(self) -> tuple[float, float]:
+        """Of this process and those below it without the brokers, and of the brokers."""
+        brokers = [node.pid for node in self._kafka.nodes]
+        return measure.tree_seconds(without=brokers), sum(map(measure.tree_seconds, brokers))
 
     @contextlib.contextmanager
     def _query(self, name: str, rows: int) -> Iterator[Any]:
@@ -167,51 +164,45 @@ class Contest:
             time.sleep(0.01)
 
 
-def measure_sink(kafka: ApacheKafka, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Medians of each contestant, and of its ratios to the at-least-once sink in the same round."""
-    rounds: list[dict[str, dict[str, float]]] = []
+def measure_sink(kafka: ApacheKafka, arguments: argparse.Namespace) -> list[Row]:
+    """Each exactly-once sink next to the at-least-once sink."""
     with tempfile.TemporaryDirectory() as folder:
         spark = session(folder)
         contest = Contest(spark, kafka, folder, arguments.rows, arguments.batches)
         for name in CONTESTANTS if arguments.warm_up else ():
             contest.warm_up(name, arguments.warm_up)
-        for number in range(arguments.rounds):
-            turn = number % len(CONTESTANTS)
-            rounds.append({name: contest.run(name) for name in (*CONTESTANTS[turn:], *CONTESTANTS[:turn])})
-            print(f"round {number + 1}: {json.dumps(rounds[-1])}", file=sys.stderr, flush=True)
+        turns = {name: functools.partial(contest.run, name) for name in CONTESTANTS}
+        rounds = measure.take_turns(turns, arguments.rounds)
         spark.stop()
-
-    def median(of: Callable[[dict[str, dict[str, float]]], float]) -> float:
-        return round(statistics.median(of(one) for one in rounds), 3)
-
-    found: dict[str, Any] = {}
-    for name in CONTESTANTS:
-        found[name] = {what: median(lambda one: one[name][what]) for what in rounds[0][name]}  # noqa: B023
-        found[name] |= {
-            "pace_ratio": median(lambda one: one[name]["rows_per_second"] / one[BASE]["rows_per_second"]),  # noqa: B023
-            "cpu_ratio": median(lambda one: one[name]["cpu_ns_per_row"] / one[BASE]["cpu_ns_per_row"]),  # noqa: B023
-        }
-    return {"rows_per_batch": arguments.rows, "warm_up": arguments.warm_up, "contestants": found, "rounds": rounds}
+    return [
+        measure.compare(rounds, figure, name, BASE, case=f"{arguments.rows:,} rows a batch", unit=unit, bar=bar)
+        for name in CONTESTANTS[1:]
+        for figure, (unit, bar) in FIGURES.items()
+    ]
 
 
-def measure_idle(kafka: ApacheKafka) -> dict[str, float]:
-    """Median milliseconds of begin and of commit."""
+def measure_idle(kafka: ApacheKafka) -> list[Row]:
+    """Begin and commit of a transaction, in rounds of some transactions."""
     topic = kafka.create_topic(partitions=PARTITIONS)
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    times: list[tuple[float, float]] = []
+    steps = itertools.count(1)
     with SharedTransactions(topic, topic, bootstrap_servers=kafka.bootstrap_servers) as transactions:
-        for step in range(TRANSACTIONS + 10):
-            began = time.perf_counter()
-            handle, _ = transactions.begin(partitions)
-            begun = time.perf_counter()
-            transactions.commit(handle, [], step + 1)
-            times.append((begun - began, time.perf_counter() - begun))
-    kept = times[10:]
-    return {
-        "begin_ms": round(statistics.median(one for one, _ in kept) * 1000, 2),
-        "commit_ms": round(statistics.median(one for _, one in kept) * 1000, 2),
-        "both_ms": round(statistics.median(sum(one) for one in kept) * 1000, 2),
-    }
+
+        def some() -> dict[str, float]:
+            times = []
+            for _ in range(TRANSACTIONS):
+                began = time.perf_counter()
+                handle, _ = transactions.begin(partitions)
+                begun = time.perf_counter()
+                transactions.commit(handle, [], next(steps))
+                times.append((begun - began, time.perf_counter() - begun))
+            begin, commit = (statistics.median(each) * 1000 for each in zip(*times, strict=True))
+            return {"begin": begin, "commit": commit, "both": statistics.median(map(sum, times)) * 1000}
+
+        rounds = measure.take_turns({"kcodec": some}, IDLE_ROUNDS, warm_up=1)
+    named = {"case": "a transaction without rows", "unit": "ms"}
+    bars = {"both": BAR_IDLE, "begin": None, "commit": None}
+    return [measure.compare(rounds, figure, "kcodec", bar=bar, **named) for figure, bar in bars.items()]
 
 
 def main() -> int:
@@ -225,35 +216,17 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=None, help=f"for example {RESULTS.relative_to(ROOT)}")
     arguments = parser.parse_args()
     parts = arguments.part.split(",")
-    result: dict[str, Any] = {
-        "machine": {
-            "cpus": os.cpu_count(),
-            "python": platform.python_version(),
-            "pyspark": pyspark.__version__,
-            "load": os.getloadavg()[0],
-        }
-    }
-    is_met = True
+    load, found = os.getloadavg()[0], {}
     with ApacheKafka(heap="512m") as kafka:
         if "idle" in parts:
-            idle = result["idle"] = measure_idle(kafka)
-            is_met = is_met and idle["both_ms"] <= BAR_IDLE
-            print(f"begin {idle['begin_ms']} ms, commit {idle['commit_ms']}, both {idle['both_ms']}; bar {BAR_IDLE}")
+            found["idle"] = measure_idle(kafka)
         if "sink" in parts:
-            result["sink"] = measure_sink(kafka, arguments)
-            for name, one in result["sink"]["contestants"].items():
-                print(
-                    f"{name:<32} {one['rows_per_second']:>9.0f} rows/s ({one['pace_ratio']:.2f}) "
-                    f"{one['cpu_ns_per_row']:>6.0f} ns/row ({one['cpu_ratio']:.2f}), "
-                    f"broker {one['broker_cpu_ns_per_row']:.0f}"
-                )
-            for name in CONTESTANTS[1:]:
-                ours = result["sink"]["contestants"][name]
-                is_met = is_met and ours["pace_ratio"] >= BAR_PACE and ours["cpu_ratio"] <= BAR_PROCESSOR
-            print(f"bars: pace {BAR_PACE}, processor time {BAR_PROCESSOR}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    return int(not is_met)
+            found["sink"] = measure_sink(kafka, arguments)
+    for name, rows in found.items():
+        measure.print_comparisons(name, rows)
+    options = {name: getattr(arguments, name) for name in ("rows", "batches", "rounds", "warm_up")}
+    measure.save(arguments.json, found, options, load)
+    return int(any(row.get("verdict") == "missed" for rows in found.values() for row in rows))
 
 
 if __name__ == "__main__":

@@ -19,9 +19,8 @@ Nothing has to be watched: 4,000,000 rows and 5 pairs take about half an hour on
 The connector has kafka.max.poll.records=20000 and fetches of 8 MiB per partition; minPartitions is the same for both.
 Each part runs once without being measured, then in pairs, the first of which alternates. CPU is that of this process
 and all below it (driver, JVM, Python workers) without the threads that measure and without the broker, whose CPU is
-shown separately. `others` is the number of cores that all other programs used meanwhile. Ratios are kcodec / connector,
-of medians; rows a second are the quotient kcodec / connector. The exit code is 1 if a result is wrong, and 0 if bars
-are missed.
+shown separately. Ratios are kcodec / connector, as `measure` makes them of the pairs. The exit code is 1 if a result is
+wrong, and 0 if bars are missed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import platform
 import shutil
 import statistics
 import sys
@@ -44,7 +42,7 @@ from typing import Any
 import measure
 import numpy
 import pyarrow as pa
-import pyspark
+from measure import Bar, Round, Row
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -61,24 +59,19 @@ TUNED = {
     "kafka.max.partition.fetch.bytes": str(8 << 20),
     "kafka.fetch.max.bytes": str(64 << 20),
 }
+SIDES = ("kcodec", "connector")
 SUMS = "rows bigint, bits bigint"
 
 
-@dataclass(frozen=True)
-class Bar:
-    """What a part must show: CPU and broker CPU at most these shares, rows a second at least this quotient."""
-
-    cpu: float
-    rows: float | None = None
-    broker: float | None = None
-
-
+#: What a part must show, by figure; figures without a bar are shown as well.
+UNITS = {"cpu": "ns a row", "rate": "rows a second", "broker": "ns a row"}
+MAPPED = {"cpu": Bar(0.25), "rate": Bar(4.0, is_least=True), "broker": Bar(0.5)}
 BARS = {
-    "map": Bar(0.25, 4.0, 0.5),
-    "value": Bar(0.25, 4.0, 0.5),
-    "land": Bar(0.35),
-    "noop": Bar(1.2),
-    "stream": Bar(1.2),
+    "map": MAPPED,
+    "value": MAPPED,
+    "land": {"cpu": Bar(0.35)},
+    "noop": {"cpu": Bar(1.2)},
+    "stream": {"cpu": Bar(1.2)},
 }
 
 
@@ -319,6 +312,10 @@ class Run:
     broker_cpu: float
     others: float
 
+    def figures(self, rows: int) -> dict[str, float]:
+        """Nanoseconds a row, and rows a second."""
+        return {"cpu": self.cpu / rows * 1e9, "rate": rows / self.seconds, "broker": self.broker_cpu / rows * 1e9}
+
 
 class Meter:
     """Measures runs: CPU of this process and all below it, and of the broker."""
@@ -336,90 +333,47 @@ class Meter:
             raise SystemExit(f"{found} rows were read, expected {rows}")
         return Run(seconds, cpu, broker_cpu, max(0.0, busy - cpu - broker_cpu) / seconds)
 
-    def compare(
-        self, pair: tuple[Callable[[], int], Callable[[], int]], rows: int, pairs: int
-    ) -> tuple[list[Run], list[Run]]:
-        """The runs of kcodec and of the connector, after one of each that is not counted."""
-        runs: tuple[list[Run], list[Run]] = ([], [])
+    def compare(self, pair: tuple[Callable[[], int], Callable[[], int]], rows: int, pairs: int) -> list[Round]:
+        """The rounds of kcodec and of the connector, after one that does not count.
+
+        The load of others is that of each run, without what this process does between the runs.
+        """
+        rounds = []
         for number in range(-1, pairs):
-            for side in (0, 1) if number % 2 else (1, 0):
-                run = self.measure(pair[side], rows)
-                if number >= 0:
-                    runs[side].append(run)
-        return runs
+            runs = {SIDES[side]: self.measure(pair[side], rows) for side in ((0, 1) if number % 2 else (1, 0))}
+            others = max(run.others for run in runs.values())
+            if number >= 0:
+                figures = {name: run.figures(rows or 1) for name, run in runs.items()}
+                rounds.append(Round(figures, others, others > measure.OTHERS_OF_ONE))
+        return rounds
 
     def _clocks(self) -> tuple[float, float, float, float]:
         watching = self._ours.watching_seconds + self._broker.watching_seconds
         return time.perf_counter(), self._ours.seconds() - watching, self._broker.seconds(), measure.busy_seconds()
 
 
-def row_of(part: str, codec: str, rows: int, runs: tuple[list[Run], list[Run]]) -> dict[str, Any]:
-    """A row of the table: medians, quotients of them, and bars."""
-
-    def medians(name: str) -> tuple[float, float]:
-        ours, theirs = (statistics.median(getattr(run, name) for run in side) for side in runs)
-        return ours, theirs
-
-    seconds, cpu, broker = medians("seconds"), medians("cpu"), medians("broker_cpu")
-    bar = BARS[part]
-    ratios = {"cpu": cpu[0] / cpu[1], "rows": seconds[1] / seconds[0], "broker": broker[0] / broker[1]}
-    met = ratios["cpu"] <= bar.cpu
-    met = met and (bar.rows is None or ratios["rows"] >= bar.rows)
-    met = met and (bar.broker is None or ratios["broker"] <= bar.broker)
-    return {
-        "part": part,
-        "codec": codec,
-        "krows_per_second": [round(rows / each / 1000) for each in seconds],
-        "cpu_ns_per_row": [round(each / rows * 1e9) for each in cpu],
-        "broker_ns_per_row": [round(each / rows * 1e9) for each in broker],
-        **{f"{name}_ratio": round(value, 3) for name, value in ratios.items()},
-        "cpu_ratios_of_pairs": [round(a.cpu / b.cpu, 3) for a, b in zip(*runs, strict=True)],
-        "bars": {"cpu": bar.cpu, "rows": bar.rows, "broker": bar.broker},
-        "met": met,
-        "others": round(statistics.median(run.others for side in runs for run in side), 2),
-        "runs": [[{name: round(value, 3) for name, value in vars(run).items()} for run in side] for side in runs],
-    }
+def rows_of(part: str, codec: str, rounds: list[Round]) -> list[Row]:
+    """The rows of a part: processor time, rows a second and processor time of the broker."""
+    return [
+        {"part": part, "codec": codec}
+        | measure.compare(rounds, name, *SIDES, case=f"{part}, {codec}", unit=unit, bar=BARS[part].get(name))
+        for name, unit in UNITS.items()
+    ]
 
 
-def without_start(runs: tuple[list[Run], list[Run]], starts: tuple[list[Run], list[Run]]) -> dict[str, Any]:
-    """What starting a query costs both sides, and the ratio of CPU without it."""
-    whole, start = ([statistics.median(run.cpu for run in side) for side in each] for each in (runs, starts))
-    return {
-        "start_cpu_seconds": [round(each, 2) for each in start],
-        "cpu_ratio_without_start": round((whole[0] - start[0]) / (whole[1] - start[1]), 3),
-    }
-
-
-def show(row: dict[str, Any]) -> None:
-    """Print a row of the table."""
-
-    def two(name: str) -> str:
-        return " / ".join(str(value) for value in row[name])
-
-    def barred(name: str, sign: str) -> str:
-        bar = row["bars"][name]
-        value = row[f"{name}_ratio"]
-        return f"{value:.2f}" + ("" if bar is None else f" ({sign} {bar:g})")
-
-    line(
-        *(row["part"], row["codec"], two("cpu_ns_per_row"), barred("cpu", "<="), two("krows_per_second")),
-        *(barred("rows", ">="), two("broker_ns_per_row"), barred("broker", "<="), str(row["others"])),
-        "met" if row["met"] else "MISSED",
+def without_start(rounds: list[Round], starts: list[Round], rows: int) -> dict[str, Any]:
+    """What starting a query costs both sides in seconds of CPU, and the ratio of CPU without it."""
+    whole, start = (
+        [statistics.median(one.figures[side]["cpu"] for one in each) for side in SIDES] for each in (rounds, starts)
     )
-    if "start_cpu_seconds" in row:
-        start, ratio = two("start_cpu_seconds"), row["cpu_ratio_without_start"]
-        print(f"        starting a query takes {start} seconds of CPU; without that the ratio is {ratio:.2f}")
+    ratio = (whole[0] * rows - start[0]) / (whole[1] * rows - start[1])
+    return {"start_cpu_seconds": [round(each / 1e9, 2) for each in start], "ratio_without_start": round(ratio, 3)}
 
 
-def line(*cells: str) -> None:
-    widths = (7, 6, 14, 14, 14, 14, 14, 14, 7, 7)
-    print("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)), flush=True)
-
-
-def run(given: argparse.Namespace) -> dict[str, Any]:
+def run(given: argparse.Namespace) -> None:
     """Start everything, measure each part with each codec, and end everything."""
     load = os.getloadavg()[0]
-    table: list[dict[str, Any]] = []
+    table: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="kcodec-bench-") as name, ApacheKafka(heap="512m") as kafka:
         folder = Path(name)
         broker = kafka.nodes[0].pid
@@ -429,48 +383,29 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         spark = start_spark(folder / "spark")
         try:
             rows = max(topic.rows for topic in topics.values())
-            print(f"{rows} rows of {VALUE_BYTES} bytes, {given.pairs} pairs; kcodec / connector, bars in parentheses")
-            line(
-                "part",
-                "codec",
-                "CPU ns/row",
-                "CPU",
-                "krow/s",
-                "rows/s",
-                "broker ns/row",
-                "broker CPU",
-                "others",
-                "bars",
-            )
+            print(f"{rows} rows of {VALUE_BYTES} bytes, {given.pairs} pairs; kcodec / connector", flush=True)
             for codec, topic in topics.items():
                 contestants = Contestants(spark, topic, given.tasks, folder / "work")
                 for part in given.parts:
                     try:
-                        runs = meter.compare(contestants.pairs(part), topic.rows, given.pairs)
-                        row = row_of(part, codec, topic.rows, runs)
+                        rounds = meter.compare(contestants.pairs(part), topic.rows, given.pairs)
+                        found = rows_of(part, codec, rounds)
                         if part == "stream":
-                            row |= without_start(runs, meter.compare(contestants.pairs("start"), 0, given.pairs))
+                            starts = meter.compare(contestants.pairs("start"), 0, given.pairs)
+                            found[0] |= without_start(rounds, starts, topic.rows)
                     except PySparkException as error:  # the other parts are still worth measuring
                         print(f"{part} {codec}: not measured, as Spark failed: {str(error)[:500]}", flush=True)
-                        table.append({"part": part, "codec": codec, "failed": str(error)[:500]})
                         continue
                     if part == "land":
-                        row["bytes"] = dict(contestants.files_bytes)
-                    show(row)
-                    table.append(row)
+                        found[0]["bytes"] = dict(contestants.files_bytes)
+                    print(*(f"{row['case']}, {row['figure']}: {measure.value_text(row)}" for row in found), sep="\n")
+                    table += found
         finally:
             spark.stop()
-    versions = {"python": platform.python_version(), "pyspark": pyspark.__version__, "pyarrow": pa.__version__}
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": {"cpu": measure.cpu_model(), "cores": os.cpu_count(), "versions": versions},
-        "load_average_1_min": {"before": round(load, 2), "after": round(os.getloadavg()[0], 2)},
-        "rows": rows,
-        "pairs": given.pairs,
-        "tasks": given.tasks,
-        "connector": {"jar": sorted(path.name for path in JARS.glob("spark-sql-kafka-*.jar")), "options": TUNED},
-        "parts": table,
-    }
+    measure.print_comparisons("topics into Spark", table)
+    options = {"rows": rows, "pairs": given.pairs, "tasks": given.tasks, "connector": TUNED}
+    options["jar"] = sorted(path.name for path in JARS.glob("spark-sql-kafka-*.jar"))
+    measure.save(given.json, {"topics": table}, options, load)
 
 
 def main() -> None:
@@ -486,9 +421,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.rows < 1 or given.pairs < 1 or given.tasks < 1:
         parser.error("--rows, --pairs and --tasks must be above 0")
-    result = run(given)
-    if given.json:
-        measure.write_json(given.json, result)
+    run(given)
 
 
 if __name__ == "__main__":

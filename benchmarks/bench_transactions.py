@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions on a real Apache Kafka on this machine: how many a second, and what they cost compared with idempotence.
 
-Usage: python benchmarks/bench_transactions.py [--part rate,cost,beside] [--rounds N] [--seconds S] [--json FILE]
+Usage: python benchmarks/bench_transactions.py [--part rate,cost,ordinary] [--rounds N] [--seconds S] [--json FILE]
 
 rate:   transactions a second, one after the other, each 100 records of 100 B over three partitions: kcodec by send and
-        by send_arrow; confluent-kafka and aiokafka, each by its defaults and with the other's linger. Bar: more than
-        each of the others, in one run (a table of 100 rows is not what send_arrow is for; it is shown beside).
-cost:   records a second (1 KiB, acks=all, no compression) with a commit each 100 ms, against idempotent without
-        transactions, in pairs side by side; and the same of Java's producer (ProducerPerformance). Bar: at least 0.95.
-beside: records a second of an ordinary producer while another one writes to the same topic, once in transactions of
+        by send_arrow; confluent-kafka and aiokafka, each by its defaults and with the other's linger. Bars: `send` has
+        at least twice the rate of confluent-kafka, and more than aiokafka (a table of 100 rows is not what send_arrow
+        is for; it has no bar).
+cost:   the share of the throughput that is left (records a second, 1 KiB, acks=all, no compression) with a commit each
+        100 ms, of that of an idempotent producer without transactions; and the same of Java's producer
+        (ProducerPerformance) in the same round. Bars: at least 0.85, and at least Java's share.
+ordinary: records a second of an ordinary producer while another one writes to the same topic, once in transactions of
         100 ms, once without, at the same rate. Bar: at least 0.97.
 
-Contestants are processes of their own, after a warm-up; they take turns, pairs change their order. The median of the
-rounds is shown (of the ratios, in pairs), the JSON has all.
+Contestants are processes, warmed up before the first round. Rounds, intervals and other load: `measure`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import functools
 import os
 import re
 import statistics
@@ -30,13 +31,25 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-BAR_COST, BAR_BESIDE = 0.95, 0.97
-OURS = ("kcodec send", "kcodec send_arrow")
-OTHERS = ("confluent-kafka", "confluent-kafka linger 0", "aiokafka", "aiokafka linger 5")
-CONTESTANTS = OURS + OTHERS
+import measure
+from measure import Bar, Row
+
+#: What `kcodec send` must reach of the rate of each other client.
+BARS_RATE = {
+    "confluent-kafka": Bar(2.0, is_least=True),
+    "confluent-kafka linger 0": Bar(2.0, is_least=True),
+    "aiokafka": Bar(1.0, is_least=True),
+    "aiokafka linger 5": Bar(1.0, is_least=True),
+}
+BAR_COST, BAR_COST_JAVA, BAR_ORDINARY = (Bar(value, is_least=True) for value in (0.85, 1.0, 0.97))
+#: Transactional slices next to idempotent ones in a round of `cost`.
+PAIRS_A_ROUND = 3
+CONTESTANTS = ("kcodec send", "kcodec send_arrow", *BARS_RATE)
 PARTITIONS, RECORDS, COMMIT_SECONDS = 3, 100, 0.1
 PACE = 2_000
 SLICE, WARM_UP_TURNS = 50, 3
+#: Cores that other processes may use in a round: rates need both cores.
+OTHERS_MAY = measure.TOO_BUSY_FOR_TWO
 JAVA_CLASS = "org.apache.kafka.tools.ProducerPerformance"
 RESULTS = Path(__file__).resolve().parent / "results" / "transactions.json"
 SMALL = [(b"%d " % number) + b"order paid shipped " * 5 for number in range(RECORDS)]
@@ -196,40 +209,33 @@ def start_slice(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
 
 
-def measure_rate(kafka: Any, rounds: int, seconds: float) -> dict[str, Any]:
+def measure_rate(kafka: Any, rounds: int, seconds: float) -> list[Row]:
     """All contestants are there at once and take short turns, so that what else the machine does meets all alike."""
     children = {}
     for who in CONTESTANTS:
         topic = kafka.create_topic(partitions=PARTITIONS)
         children[who] = start_slice("rate", who, kafka.bootstrap_servers, topic, stdin=subprocess.PIPE)
-    found: dict[str, list[float]] = {who: [] for who in CONTESTANTS}
-    for turn in range(WARM_UP_TURNS + rounds * 8):
-        for who in CONTESTANTS[:: 1 if turn % 2 else -1]:
-            ask(children[who])
-            rate = told_by(children[who])
-            if turn >= WARM_UP_TURNS:
-                found[who].append(rate)
+    turns = {who: functools.partial(rate_of, child) for who, child in children.items()}
+    found = measure.take_turns(turns, rounds * 4, warm_up=WARM_UP_TURNS, others_may=OTHERS_MAY)
     end_all(children.values())
-    medians = {who: round(statistics.median(rates), 1) for who, rates in found.items()}
-    best = {who: round(max(rates), 1) for who, rates in found.items()}
-    times = max(medians[who] for who in OURS) / max(medians[who] for who in OTHERS)
-    print("transactions a second, median of the turns:", medians, f"{times:.2f} of the best other", flush=True)
-    print("the best turn:", best, flush=True)
-    return {"median": medians, "best": best, "times_best_other": round(times, 2), "bar_met": times > 1, "all": found}
+    named = {"case": "100 records in each, one after the other", "unit": "transactions a second"}
+    rows = [measure.compare(found, "rate", "kcodec send", peer, bar=bar, **named) for peer, bar in BARS_RATE.items()]
+    return [*rows, measure.compare(found, "rate", "kcodec send_arrow", "confluent-kafka", **named)]
 
 
-def pairs(rounds: int, measure: Callable[[bool], float], what: str, bar: float | None) -> dict[str, Any]:
-    """`measure(True)` over `measure(False)`, in an order that changes; the median of the ratios."""
+def share(measure_one: Callable[[bool], float], pairs: int) -> dict[str, float]:
+    """`measure_one(True)` over `measure_one(False)`, in an order that changes: the median of the ratios."""
     rates: list[tuple[float, float]] = []
-    for turn in range(rounds):
-        order = (True, False) if turn % 2 else (False, True)
-        found = {is_transactional: measure(is_transactional) for is_transactional in order}
+    for turn in range(pairs):
+        found = {is_transactional: measure_one(is_transactional) for is_transactional in (turn % 2 == 0, turn % 2 == 1)}
         rates.append((found[True], found[False]))
-    ratio = statistics.median(left / right for left, right in rates)
-    met = None if bar is None else ratio >= bar
-    shown = "" if met is None else "ok" if met else f"below {bar}"
-    print(f"{what}: {ratio:.3f} {shown} {[(round(left), round(right)) for left, right in rates]}", flush=True)
-    return {"ratio": round(ratio, 3), "bar_met": met, "all": rates}
+    return {"share": statistics.median(left / right for left, right in rates)}
+
+
+def rate_of(child: subprocess.Popen[str]) -> dict[str, float]:
+    """One slice of a child."""
+    ask(child)
+    return {"rate": told_by(child)}
 
 
 def ask(child: subprocess.Popen[str]) -> None:
@@ -254,26 +260,31 @@ def load_children(kafka: Any, topics: dict[bool, str], seconds: float, pace: int
     }
 
 
-def measure_cost(kafka: Any, rounds: int, seconds: float) -> dict[str, Any]:
+def measure_cost(kafka: Any, rounds: int, seconds: float) -> list[Row]:
     topic = kafka.create_topic(partitions=PARTITIONS, retention_bytes=1 << 28)
     children = load_children(kafka, {True: topic, False: topic}, seconds, 0)
 
     def ours(is_transactional: bool) -> float:
-        ask(children[is_transactional])
-        return told_by(children[is_transactional])
+        return rate_of(children[is_transactional])["rate"]
 
     def javas(is_transactional: bool) -> float:
         topic = kafka.create_topic(partitions=PARTITIONS)
         return java_rate(kafka.bootstrap_servers, topic, seconds, is_transactional=is_transactional)
 
-    for _ in range(2 * WARM_UP_TURNS):
+    for _ in range(WARM_UP_TURNS):
         ours(True), ours(False)
-    found = pairs(4 * rounds, ours, "transactional / idempotent", BAR_COST)
+    turns = {"kcodec": lambda: share(ours, PAIRS_A_ROUND), "Java": lambda: share(javas, 1)}
+    found = measure.take_turns(turns, rounds, others_may=OTHERS_MAY)
     end_all(children.values())
-    return {"kcodec": found, "Java": pairs(rounds, javas, "transactional / idempotent, Java", None)}
+    named = {"case": "a commit every 100 ms", "unit": "of the throughput without transactions"}
+    return [
+        measure.compare(found, "share", "kcodec", bar=BAR_COST, **named),
+        measure.compare(found, "share", "Java", **named),
+        measure.compare(found, "share", "kcodec", "Java", bar=BAR_COST_JAVA, **named),
+    ]
 
 
-def measure_beside(kafka: Any, rounds: int, seconds: float) -> dict[str, Any]:
+def measure_ordinary(kafka: Any, rounds: int, seconds: float) -> list[Row]:
     topics = {kind: kafka.create_topic(partitions=PARTITIONS) for kind in (True, False)}
     ordinary = {
         kind: start_slice("load", "idempotent", kafka.bootstrap_servers, topic, seconds, 0, stdin=subprocess.PIPE)
@@ -281,20 +292,19 @@ def measure_beside(kafka: Any, rounds: int, seconds: float) -> dict[str, Any]:
     }
     others = load_children(kafka, topics, seconds + 0.5, PACE)
 
-    def ours(is_transactional: bool) -> float:
+    def ours(is_transactional: bool) -> dict[str, float]:
         ask(others[is_transactional])
         time.sleep(0.25)
-        ask(ordinary[is_transactional])
-        rate = told_by(ordinary[is_transactional])
+        found = rate_of(ordinary[is_transactional])
         told_by(others[is_transactional])
-        return rate
+        return found
 
-    for _ in range(WARM_UP_TURNS):
-        ours(True), ours(False)
-    what = "beside a transactional producer / beside an ordinary one"
-    found = pairs(4 * rounds, ours, what, BAR_BESIDE)
+    names = {"next to a transactional producer": True, "next to an idempotent producer": False}
+    turns = {name: functools.partial(ours, is_transactional) for name, is_transactional in names.items()}
+    found = measure.take_turns(turns, 2 * rounds, warm_up=WARM_UP_TURNS, others_may=OTHERS_MAY)
     end_all([*ordinary.values(), *others.values()])
-    return found
+    named = {"case": "an ordinary producer", "unit": "records a second"}
+    return [measure.compare(found, "rate", *names, bar=BAR_ORDINARY, **named)]
 
 
 def end_all(children: Iterable[subprocess.Popen[str]]) -> None:
@@ -313,19 +323,18 @@ def main() -> None:
     from kcodec.testing.kafka import ApacheKafka
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", default="rate,cost,beside")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--part", default="rate,cost,ordinary")
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     given = parser.parse_args()
-    told: dict[str, Any] = {"load": os.getloadavg(), "cores": os.cpu_count(), "when": time.strftime("%Y-%m-%d %H:%M")}
-    parts = {"rate": measure_rate, "cost": measure_cost, "beside": measure_beside}
+    load, found = os.getloadavg()[0], {}
+    parts = {"rate": measure_rate, "cost": measure_cost, "ordinary": measure_ordinary}
     with ApacheKafka(heap="256m") as kafka:
         for name in given.part.split(","):
-            told[name] = parts[name](kafka, given.rounds, given.seconds)
-    told["load_after"] = os.getloadavg()
-    if given.json is not None:
-        given.json.write_text(json.dumps(told, indent=1) + "\n")
+            found[name] = parts[name](kafka, given.rounds, given.seconds)
+            measure.print_comparisons(name, found[name])
+    measure.save(given.json, found, {"rounds": given.rounds, "seconds": given.seconds}, load)
 
 
 if __name__ == "__main__":

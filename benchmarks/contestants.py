@@ -171,6 +171,8 @@ def versions() -> dict[str, str]:
         "kcodec",
         "aiokafka",
         "kafka-python",
+        "confluent-kafka",
+        "pyspark",
         "cramjam",
         "pyarrow",
         "zstandard",

@@ -102,10 +102,10 @@ def encode(options: parts.Options) -> list[parts.Row]:
         samples = parts.measured(row, cases, options)
         times = parts.against(row, "times_aiokafka", samples, "aiokafka", "kcodec")
         bar = bars.ENCODE_TIMES_AIOKAFKA.get(shape) if codec == "none" else None
-        parts.judged(row, "times_aiokafka", times and times.of_minima, bar, least=True)
+        parts.judged(row, "times_aiokafka", times, bar, least=True)
         beside = parts.against(row, "over_floor", samples, "kcodec", "floor")
-        parts.judged(row, "over_floor", beside and beside.of_minima, bars.ENCODE_OVER_FLOOR)
+        parts.judged(row, "over_floor", beside, bars.ENCODE_OVER_FLOOR)
         by_rows = parts.against(row, "rows_times_aiokafka", samples, "aiokafka", "kcodec rows")
-        parts.judged(row, "rows_times_aiokafka", by_rows and by_rows.of_minima, None)
+        parts.judged(row, "rows_times_aiokafka", by_rows, None)
         rows.append(row)
     return rows

@@ -1,52 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How figures come about: contestants take turns in one run, so that what disturbs one disturbs all.
+"""The common part of all benchmarks: rounds, the load of other processes, ratios with intervals, and result files.
 
-A round gives each contestant one slice of time, in an order that rotates; a slice is one untimed call and then calls
-until `seconds` are over. What is kept is the mean of a slice. Ratios are taken of minima (what the code can do) and as
-medians of the rounds' own ratios (what it did compared with the others).
+A round measures every contestant once, in an order that rotates. What disturbs the machine for longer than a slice
+disturbs all contestants of the round, so each round gives a ratio of its own. Reported are the median of these ratios
+and its interval. A round in which other processes used too much of the machine is busy and does not count, as long as
+at least half of the rounds are quiet. Otherwise all rounds count, and the bar is not judged.
+
+The interval is the rank interval of the median (the confidence interval of the sign test). It needs no assumption about
+the distribution. It leaves out as many of the lowest and highest values as 95 % confidence permits. With fewer than six
+rounds it is the lowest to the highest value, and the confidence is lower; each result contains it.
+
+`interleaved` is for functions of this process that take microseconds. `take_turns` is for slices that take seconds and
+run in other processes. `compare` makes one row of a result from the rounds of `take_turns`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
 import functools
 import gc
 import json
+import math
 import os
 import platform
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import contestants
-import floor
+from typing import Any, NamedTuple
 
 Case = Callable[[], object]
 Timer = Callable[[float], float]
 Samples = dict[str, list[float]]
+Row = dict[str, Any]
 
 # How many cores other processes may use in a round of one thread (of two there are) and in one of two threads.
 OTHERS_OF_ONE, OTHERS_OF_TWO = 0.5, 0.1
 # Above this a figure of two threads says nothing: they had no second core.
 TOO_BUSY_FOR_TWO = 0.25
+#: The confidence of intervals, if there are enough rounds.
+CONFIDENCE = 0.95
+NOT_JUDGED = "not judged"
 
 
-def one_slice(case: Case, seconds: float) -> float:
-    """Mean seconds a call, over calls that take `seconds` together (one at least), after one untimed call."""
+def one_slice(case: Case, seconds: float, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Mean seconds a call, over calls that take `seconds` together (one at least), after one untimed call.
+
+    `clock` may be `time.process_time`, which other processes change little. It takes longer to read than a short call
+    does, and is therefore read only after each doubling of the number of calls.
+    """
     case()
-    calls, begin = 0, time.perf_counter()
+    calls, step, begin = 0, 1, clock()
     while True:
-        case()
-        calls += 1
-        spent = time.perf_counter() - begin
+        for _ in range(step):
+            case()
+        calls += step
+        spent = clock() - begin
         if spent >= seconds:
             return spent / calls
+        step = max(1, min(calls, int(calls * (seconds - spent) / spent))) if spent else calls
 
 
 def one_round(timers: Mapping[str, Timer], turn: int, seconds: float) -> dict[str, float]:
@@ -56,9 +73,9 @@ def one_round(timers: Mapping[str, Timer], turn: int, seconds: float) -> dict[st
     return {name: timers[name](seconds) for name in (names[(turn + i) % len(names)] for i in range(len(names)))}
 
 
-def as_timers(cases: Mapping[str, Case]) -> dict[str, Timer]:
+def as_timers(cases: Mapping[str, Case], clock: Callable[[], float] = time.perf_counter) -> dict[str, Timer]:
     """Cases of this process as timers; a worker in another process brings its own."""
-    return {name: functools.partial(one_slice, case) for name, case in cases.items()}
+    return {name: functools.partial(one_slice, case, clock=clock) for name, case in cases.items()}
 
 
 def columns(rounds: list[dict[str, float]]) -> Samples:
@@ -71,6 +88,9 @@ def interleaved_timers(timers: Mapping[str, Timer], rounds: int, seconds: float)
     return columns([one_round(timers, turn, seconds) for turn in range(rounds)])
 
 
+# ------------------------------------------------------------------------------------------------ other processes
+
+
 def busy_seconds() -> float:
     """CPU seconds all cores have spent in anything but idling and waiting, since boot (/proc/stat, 10 ms steps)."""
     fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
@@ -78,38 +98,195 @@ def busy_seconds() -> float:
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
+def tree_seconds(root: int | None = None, without: Iterable[int | None] = ()) -> float:
+    """CPU seconds of a process and all below it, those that ended and were waited for included.
+
+    `root` is this process if it is not given. Processes of `without` and all below them are left out. The time of other
+    processes is known in steps of 10 ms, that of this one exactly.
+    """
+    here, left_out = os.getpid(), set(without)
+    children: dict[int, list[int]] = {}
+    spent: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # the process has ended
+            fields = path.read_text("utf-8", "replace").rpartition(")")[2].split()
+            process = int(path.parent.name)
+            children.setdefault(int(fields[1]), []).append(process)
+            spent[process] = sum(map(int, fields[13 if process == here else 11 : 15]))
+    total, waiting = 0, [root or here]
+    for process in waiting:
+        if process not in left_out:
+            total += spent.get(process, 0)
+            waiting += children.get(process, ())
+    exact = time.process_time() if here in waiting and here not in left_out else 0.0
+    return total / os.sysconf("SC_CLK_TCK") + exact
+
+
+class OtherLoad:
+    """The load of other processes since the object was created: neither this process nor those below it."""
+
+    def __init__(self) -> None:
+        self._began, self._busy, self._own = time.perf_counter(), busy_seconds(), tree_seconds()
+
+    def cores(self) -> float:
+        """Return how many cores other processes have used on average."""
+        seconds = time.perf_counter() - self._began
+        used = busy_seconds() - self._busy - (tree_seconds() - self._own)
+        return max(0.0, used / seconds)
+
+
+# ---------------------------------------------------------------------------------------------------------- rounds
+
+
 def interleaved(
-    cases: Mapping[str, Case], rounds: int, seconds: float, *, patience: int = 1, others_may: float = OTHERS_OF_ONE
+    cases: Mapping[str, Case],
+    rounds: int,
+    seconds: float,
+    *,
+    patience: int = 1,
+    others_may: float = OTHERS_OF_ONE,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Samples, float]:
     """Seconds a call for each case, one figure a round; a round in which other processes used too much is made again.
 
     Too much is more than `others_may` cores. At most `patience` times `rounds` are made, and of those the quietest are
     kept. Also returned: how many cores others used in the worst round kept.
     """
-    timers, quiet = as_timers(cases), 0
+    timers, quiet = as_timers(cases, clock), 0
     made: list[tuple[float, dict[str, float]]] = []
     while quiet < rounds and len(made) < rounds * patience:
-        begin, busy, own = time.perf_counter(), busy_seconds(), time.process_time()
+        load = OtherLoad()
         samples = one_round(timers, len(made), seconds)
-        used = busy_seconds() - busy - (time.process_time() - own)
-        others = max(0.0, used / (time.perf_counter() - begin))
-        made.append((others, samples))
-        quiet += others <= others_may
+        made.append((load.cores(), samples))
+        quiet += made[-1][0] <= others_may
     made.sort(key=lambda one: one[0])
     return columns([samples for _, samples in made[:rounds]]), made[min(rounds, len(made)) - 1][0]
 
 
 @dataclass(frozen=True)
+class Round:
+    """What one round has measured: the figures of each contestant by name, and the cores that other processes used."""
+
+    figures: Mapping[str, Mapping[str, float]]
+    others: float
+    is_busy: bool
+
+
+def take_turns(
+    contestants: Mapping[str, Callable[[], Mapping[str, float]]],
+    rounds: int,
+    *,
+    warm_up: int = 0,
+    others_may: float = OTHERS_OF_ONE,
+) -> list[Round]:
+    """Measure every contestant once in each round, in an order that rotates, after some rounds that do not count.
+
+    A contestant is a function that does its work once and returns its figures. What it runs, such as other processes
+    and the broker, must be below this process: everything else counts as other load.
+    """
+    found, names = [], list(contestants)
+    for turn in range(-warm_up, rounds):
+        first, load = turn % len(names), OtherLoad()
+        figures = {name: contestants[name]() for name in names[first:] + names[:first]}
+        others = load.cores()
+        if turn >= 0:
+            found.append(Round(figures, others, others > others_may))
+    return found
+
+
+def run_child(file: str, *arguments: object) -> Any:
+    """Run a benchmark's own file in a new process, and return the JSON that it prints; exit if it fails."""
+    command = [sys.executable, file, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode or not done.stdout:
+        raise SystemExit(f"{' '.join(command[1:])}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+# -------------------------------------------------------------------------------------------------------- statistics
+
+
+class Bar(NamedTuple):
+    """What a figure or a ratio must be: at most this value, or at least."""
+
+    value: float
+    is_least: bool = False
+
+
+def rank_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The rank interval of the median: its ends, and the confidence that the median is between them."""
+    ordered, number = sorted(values), len(values)
+    outside, left_out = 2 / 2**number, 0  # the chance that the median is below all values, or above all
+    while outside + 2 * math.comb(number, left_out + 1) / 2**number <= 1 - CONFIDENCE:
+        left_out += 1
+        outside += 2 * math.comb(number, left_out) / 2**number
+    return ordered[left_out], ordered[-1 - left_out], max(0.0, 1 - outside)
+
+
+@dataclass(frozen=True)
 class Ratio:
-    """How much longer `slow` takes than `quick`."""
+    """How much longer one contestant takes than another: of the minima, and of the rounds with interval."""
 
     of_minima: float
     median: float
+    low: float
+    high: float
+    confidence: float
 
 
 def ratio(slow: list[float], quick: list[float]) -> Ratio:
     """`slow` over `quick`, of the minima and as median of the rounds."""
-    return Ratio(min(slow) / min(quick), statistics.median(s / q for s, q in zip(slow, quick, strict=True)))
+    of_rounds = [s / q for s, q in zip(slow, quick, strict=True)]
+    return Ratio(min(slow) / min(quick), statistics.median(of_rounds), *rank_interval(of_rounds))
+
+
+def verdict(value: float, bar: Bar, *, is_busy: bool = False) -> str:
+    """Whether a bar is met; not judged where other processes used the machine."""
+    if is_busy:
+        return NOT_JUDGED
+    return "met" if (value >= bar.value if bar.is_least else value <= bar.value) else "missed"
+
+
+def compare(
+    rounds: Sequence[Round],
+    figure: str,
+    first: str,
+    second: str | None = None,
+    *,
+    case: str,
+    unit: str,
+    bar: Bar | None = None,
+) -> Row:
+    """One row of a result: the ratio of a figure, first / second, or the figure itself if there is no second.
+
+    Rounds in which the second figure is 0 are left out. `others` is the load of the worst round that counts.
+    """
+    used = [one for one in rounds if not one.is_busy]
+    is_busy = 2 * len(used) < len(rounds)
+    if is_busy:
+        used = list(rounds)
+    if second is not None:
+        used = [one for one in used if one.figures[second][figure]]
+    if not used:
+        raise ValueError(f"{case}: no round measured {figure!r} above 0 for {second}")
+    samples = {name: [one.figures[name][figure] for one in used] for name in (first, second) if name is not None}
+    divisors = samples[second] if second is not None else [1.0] * len(used)
+    values = [one / other for one, other in zip(samples[first], divisors, strict=True)]
+    value, (low, high, confidence) = statistics.median(values), rank_interval(values)
+    row: Row = {"case": case, "figure": figure, "unit": unit, "first": first, "second": second}
+    row |= {"medians": {name: short(statistics.median(each)) for name, each in samples.items()}}
+    row |= {"value": short(value), "low": short(low), "high": short(high), "confidence": round(confidence, 3)}
+    row |= {"rounds": len(rounds), "busy_rounds": sum(one.is_busy for one in rounds)}
+    row["others"] = round(max(one.others for one in used), 2)
+    if bar is not None:
+        row |= {"bar": bar.value, "bar_is": "at least" if bar.is_least else "at most"}
+        row["verdict"] = verdict(value, bar, is_busy=is_busy)
+    return row | {"samples": {name: [short(value) for value in each] for name, each in samples.items()}}
+
+
+def short(value: float) -> float:
+    """A measured value with five significant digits."""
+    return float(f"{value:.5g}")
 
 
 def spread(samples: list[float], records: int) -> dict[str, float]:
@@ -138,8 +315,20 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def commit() -> str | None:
+    """The commit of this checkout, with `-dirty` where files are changed; None where there is no git."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    with contextlib.suppress(OSError):
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+        return done.stdout.strip() or None
+    return None
+
+
 def machine() -> dict[str, Any]:
     """What the figures depend on, and nothing that names the machine."""
+    import contestants  # here, as the children of a benchmark, which import this module, need none of it
+    import floor
+
     gcc = subprocess.run([floor.compiler(), "--version"], capture_output=True, text=True, check=True).stdout
     systems = {
         "liblz4": library_version("liblz4.so.1", "LZ4_versionString"),
@@ -161,14 +350,33 @@ def machine() -> dict[str, Any]:
 
 def report(parts: Mapping[str, Any], options: Mapping[str, Any], load: tuple[float, float]) -> dict[str, Any]:
     """A result file: the machine, what was asked for, the load before and after, and the figures of each part."""
+    date, revision = datetime.datetime.now(datetime.UTC).date().isoformat(), commit()
     return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": date,
+        "commit": revision,
         "machine": machine(),
         "options": dict(options),
         "load_average_1_min": {"before": round(load[0], 2), "after": round(load[1], 2)},
         "unit": "ns a record unless a name says otherwise",
+        "measured": {name: {"date": date, "commit": revision} for name in parts},
         "parts": dict(parts),
     }
+
+
+def save(path: Path | None, parts: Mapping[str, Any], options: Mapping[str, Any], load: float, **more: Any) -> None:
+    """Write a result file, if there is a path; parts that are in the file and were not measured now stay in it.
+
+    `load` is the load average before the run. `measured` in the file has the date and the commit of each part.
+    """
+    if path is None:
+        return
+    told = report(parts, options, (load, os.getloadavg()[0])) | more
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        for name, measured in before.get("measured", {}).items():
+            told["measured"].setdefault(name, measured)
+            told["parts"].setdefault(name, before["parts"][name])
+    write_json(path, told)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -196,6 +404,8 @@ def print_table(title: str, rows: list[dict[str, Any]], shown: tuple[str, ...]) 
             return ""
         if isinstance(value, bool):
             return "met" if value else "MISSED"
+        if isinstance(value, list):
+            return " to ".join(map(cell, value))
         if isinstance(value, float):
             return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
         return str(value)
@@ -206,3 +416,32 @@ def print_table(title: str, rows: list[dict[str, Any]], shown: tuple[str, ...]) 
     for line in grid:
         print("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)).rstrip())
     sys.stdout.flush()
+
+
+def figure(value: float) -> str:
+    """A measured value with four significant digits, and all digits before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def value_text(row: Row) -> str:
+    """A value of a comparison with its interval."""
+    return f"{row['value']:.3g} ({row['low']:.3g} to {row['high']:.3g})"
+
+
+def print_comparisons(title: str, rows: list[Row]) -> None:
+    """Rows of `compare` as a table: medians, the value with its interval, other load, and the bar."""
+    print_table(title, [shown(row) for row in rows], SHOWN)
+
+
+SHOWN = ("case", "figure", "unit", "first", "second", "compared", "value", "busy rounds", "others", "bar", "verdict")
+
+
+def shown(row: Row) -> Row:
+    """A row of `compare` as it is printed."""
+    first, second = (figure(row["medians"][name]) if name else "" for name in (row["first"], row["second"]))
+    bar = f"{row['bar_is']} {row['bar']:g}" if "bar" in row else ""
+    compared = f"{row['first']} / {row['second']}" if row["second"] else row["first"]
+    result = row.get("verdict", "")
+    told = {"first": first, "second": second, "compared": compared, "value": value_text(row), "bar": bar}
+    told["busy rounds"] = f"{row['busy_rounds']} of {row['rounds']}"
+    return {**row, **told, "verdict": result.upper() if result == "missed" else result}

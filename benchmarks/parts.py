@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,22 +68,31 @@ def agree(found: list[contestants.Contestant], data: bytes, what: str) -> str:
 
 
 def judged(row: Row, name: str, value: float | None, bar: float | None, *, least: bool = False) -> None:
-    """Put a figure, its bar and the verdict into a row; nothing where there is no figure."""
+    """Put a figure, its bar and the verdict into a row; nothing where there is no figure.
+
+    A row measured while other processes used too much of the machine is not judged.
+    """
     if value is None:
         return
     row[name] = round(value, 3)
     if bar is not None:
         row[f"{name}_bar"] = round(bar, 3)
-        row[f"{name}_met"] = value >= bar if least else value <= bar
+        found = measure.verdict(value, measure.Bar(bar, least), is_busy=row.get("is_busy", False))
+        row[f"{name}_met"] = {"met": True, "missed": False}.get(found, found)
 
 
-def against(row: Row, name: str, samples: Samples, slow: str, quick: str) -> Ratio | None:
-    """The ratio of two contestants, if both took part; its median goes into the row as well."""
+def against(row: Row, name: str, samples: Samples, slow: str, quick: str) -> float | None:
+    """The ratio of two contestants as median of the rounds, if both took part; its interval goes into the row."""
     if slow not in samples or quick not in samples:
         return None
-    found = ratio(samples[slow], samples[quick])
-    row[f"{name}_median"] = round(found.median, 3)
-    return found
+    return with_interval(row, name, ratio(samples[slow], samples[quick]))
+
+
+def with_interval(row: Row, name: str, found: Ratio) -> float:
+    """The median of a ratio; the interval and the ratio of the minima go into the row."""
+    row[f"{name}_interval"] = [round(found.low, 3), round(found.high, 3)]
+    row[f"{name}_of_minima"] = round(found.of_minima, 3)
+    return found.median
 
 
 def measured(
@@ -94,12 +103,22 @@ def measured(
     rounds: int | None = None,
     seconds: float | None = None,
     others_may: float = measure.OTHERS_OF_ONE,
+    busy_above: float | None = None,
+    clock: Callable[[], float] = time.process_time,
 ) -> Samples:
-    """The cases' samples; their spreads go into the row, and so does what others used of the machine meanwhile."""
+    """The cases' samples; their spreads go into the row, and so does what others used of the machine meanwhile.
+
+    Functions of one thread are measured by processor time, which is elapsed time without what other processes did.
+    """
     samples, others = measure.interleaved(
-        cases, rounds or options.rounds, seconds or options.seconds, patience=options.patience, others_may=others_may
+        cases,
+        rounds or options.rounds,
+        seconds or options.seconds,
+        patience=options.patience,
+        others_may=others_may,
+        clock=clock,
     )
-    row["others"] = round(others, 2)
+    row |= {"others": round(others, 2), "is_busy": others > (busy_above or others_may)}
     row |= {name: spread(values, row["records"]) for name, values in samples.items()}
     return samples
 
@@ -140,11 +159,11 @@ def decode(options: Options) -> list[Row]:
         samples = measured(row, cases, options)
         times = against(row, "times_aiokafka", samples, "aiokafka", "kcodec")
         bar = bars.times_aiokafka(shape, codec, calls_libzstd=zstd_way() != "package")
-        judged(row, "times_aiokafka", times and times.of_minima, bar, least=True)
+        judged(row, "times_aiokafka", times, bar, least=True)
         beside = against(row, "over_floor", samples, "kcodec", "floor")
-        judged(row, "over_floor", beside and beside.of_minima, bars.over_floor(shape, codec))
+        judged(row, "over_floor", beside, bars.over_floor(shape, codec))
         valid = against(row, "floor_over_limit", samples, "floor", "limit both")
-        judged(row, "floor_over_limit", valid and valid.of_minima, bars.FLOOR_OVER_LIMIT.get(shape))
+        judged(row, "floor_over_limit", valid, bars.FLOOR_OVER_LIMIT.get(shape))
         rows.append(row)
     return rows
 
@@ -165,7 +184,7 @@ def cold(options: Options) -> list[Row]:
         samples = measured(row, cases, options)
         for name, slow, quick in (("times_aiokafka", "aiokafka", "kcodec"), ("over_floor", "kcodec", "floor")):
             both = against(row, name, samples, slow, quick)
-            judged(row, name, both and both.of_minima, None)
+            judged(row, name, both, None)
         rows.append(row)
     return rows
 
@@ -188,7 +207,7 @@ def views(options: Options) -> list[Row]:
         raise ValueError("shape b: values as binary_view differ from values as binary")
     samples = measured(row, cases, options)
     found = against(row, "over_floor", samples, "kcodec views", "floor")
-    judged(row, "over_floor", found and found.of_minima, bars.VIEWS_OVER_FLOOR)
+    judged(row, "over_floor", found, bars.VIEWS_OVER_FLOOR)
     return [row]
 
 
@@ -229,17 +248,23 @@ def threads(options: Options) -> list[Row]:
             check_two_threads(options, many.data, own, pair)
             cases = two_thread_cases(options, many.data, own, pair)
             row: Row = {"codec": codec, "shape": shape, "times": times, "records": many.records}
-            may = measure.OTHERS_OF_TWO
-            samples = measured(row, cases, options, rounds=options.rounds * 2, seconds=0.03, others_may=may)
-            row["floor_gain"] = round(ratio(samples["floor 1"], samples["floor 2"]).median, 3)
-            if "kcodec 2" in samples:
-                gain = ratio(samples["kcodec 1"], samples["kcodec 2"]).median
+            samples = measured(
+                *(row, cases, options),
+                rounds=options.rounds * 2,
+                seconds=0.03,
+                others_may=measure.OTHERS_OF_TWO,
+                busy_above=measure.TOO_BUSY_FOR_TWO,
+                clock=time.perf_counter,
+            )
+            row["floor_gain"] = round(
+                with_interval(row, "floor_gain", ratio(samples["floor 1"], samples["floor 2"])), 3
+            )
+            gain = against(row, "gain", samples, "kcodec 1", "kcodec 2")
+            if gain is not None:
                 wanted = bars.TWO_THREADS_NEVER_BELOW
                 if times > 1 and shape in bars.GAIN_SHAPES[codec]:
                     wanted = max(wanted, bars.TWO_THREADS_OF_FLOOR_GAIN * row["floor_gain"])
                 judged(row, "gain", gain, wanted, least=True)
-                if row["others"] > measure.TOO_BUSY_FOR_TWO:
-                    row["gain_met"] = "busy"
             rows.append(row)
     pair.close()
     return rows
@@ -270,7 +295,7 @@ def isolation(options: Options) -> list[Row]:
         samples = measured(row, cases, options, rounds=options.rounds * 2)
         found = against(row, "of_uncommitted", samples, "read_committed", "read_uncommitted")
         bar = bars.HALF_ABORTED.get(codec, {}).get(shape) if abort else bars.NOTHING_ABORTED
-        judged(row, "of_uncommitted", found and found.median, bar)
+        judged(row, "of_uncommitted", found, bar)
         rows.append(row)
     return rows
 
@@ -310,21 +335,26 @@ def segment(options: Options) -> list[Row]:
     return rows
 
 
-def fresh_process(code: str) -> float:
+def fresh_process(code: str) -> dict[str, float]:
     """Seconds of a new Python that runs `code` and ends."""
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True)
-    return time.perf_counter() - begin
+    return {"seconds": time.perf_counter() - begin}
 
 
 def import_time(options: Options) -> list[Row]:
     """`import kcodec` above `python -c pass`, in pairs of fresh processes, and what it must not bring in."""
     if "kcodec" not in options.names:
         return []
-    pairs = [(fresh_process("pass"), fresh_process("import kcodec")) for _ in range(max(5, options.rounds * 4))]
+    programs = {"python": "pass", "kcodec": "import kcodec"}
+    turns = {name: functools.partial(fresh_process, code) for name, code in programs.items()}
+    rounds = measure.take_turns(turns, max(5, options.rounds * 4))
+    pairs = [(one.figures["python"]["seconds"], one.figures["kcodec"]["seconds"]) for one in rounds]
+    others = statistics.median(one.others for one in rounds)
     probe = f"import sys, kcodec; print(*(m for m in {bars.NOT_IMPORTED!r} if m in sys.modules))"
     brought = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True).stdout.split()
     row: Row = {"pairs": len(pairs), "python_ms": round(statistics.median(p for p, _ in pairs) * 1e3, 2)}
+    row |= {"others": round(others, 2), "is_busy": others > measure.OTHERS_OF_ONE}
     row["brought_in"] = ", ".join(brought) or "nothing unwanted"
     row["brought_in_met"] = not brought
     above = statistics.median(imported - plain for plain, imported in pairs) * 1e3

@@ -4,9 +4,11 @@
 Usage: python benchmarks/run.py [--part decode threads ...] [--shapes abcd] [--codecs none,zstd] [--rounds N] [--quick]
                                 [--json FILE]      (or make bench ARGS="--quick")
 
-Figures are ns a record, the least of the rounds; the JSON has medians and maxima, too. Rounds in which other processes
-disturbed are made again; the column `others` tells how many cores they used in the worst round kept. A missed bar is
-marked and changes nothing else: the exit code tells whether contestants agreed, not whether the machine was idle.
+Figures are ns of processor time a record, medians of the rounds (elapsed time where two threads are measured); the JSON
+has minima and maxima, too. Ratios are medians of the rounds' ratios, with intervals (`measure`). Rounds in which other
+processes disturbed are made again; the column `others` has the cores that they used in the worst round kept, and above
+a limit a bar is not judged. A missed bar is marked and changes nothing else: the exit code says whether the
+contestants' columns are the same.
 """
 
 from __future__ import annotations
@@ -32,35 +34,55 @@ COLUMNS = {
     "decode": (
         *("builder", "codec", "shape", "kcodec", "floor", "aiokafka", "kafka-python", "limit both"),
         *("times_aiokafka", "times_aiokafka_bar", "times_aiokafka_met"),
-        *("over_floor", "over_floor_bar", "over_floor_met", "floor_over_limit", "floor_over_limit_met", "others"),
+        *(
+            "over_floor",
+            "over_floor_interval",
+            "over_floor_bar",
+            "over_floor_met",
+            "floor_over_limit",
+            "floor_over_limit_met",
+            "others",
+        ),
     ),
     "cold": ("codec", "shape", *CONTESTANTS, "times_aiokafka", "over_floor"),
     "encode": (
         *("codec", "shape", *encoding.NAMES),
         *("times_aiokafka", "times_aiokafka_bar", "times_aiokafka_met"),
-        *("over_floor", "over_floor_bar", "over_floor_met", "rows_times_aiokafka", "others"),
+        *("over_floor", "over_floor_interval", "over_floor_bar", "over_floor_met", "rows_times_aiokafka", "others"),
     ),
-    "views": ("shape", "kcodec views", "kcodec", "floor", "over_floor", "over_floor_bar", "over_floor_met", "others"),
+    "views": (
+        "shape",
+        "kcodec views",
+        "kcodec",
+        "floor",
+        "over_floor",
+        "over_floor_interval",
+        "over_floor_bar",
+        "over_floor_met",
+        "others",
+    ),
     "threads": (
         *("codec", "shape", "times", "kcodec 1", "kcodec 2", "floor 1", "floor 2"),
-        *("others", "floor_gain", "gain", "gain_bar", "gain_met"),
+        *("others", "floor_gain", "gain", "gain_interval", "gain_bar", "gain_met"),
     ),
     "isolation": (
         *("codec", "shape", "aborted", "read_committed", "read_uncommitted"),
-        *("of_uncommitted", "of_uncommitted_bar", "of_uncommitted_met", "others"),
+        *("of_uncommitted", "of_uncommitted_interval", "of_uncommitted_bar", "of_uncommitted_met", "others"),
     ),
     "segment": (
         *("codec", "shape", "megabytes", "records", "seconds", "ns_a_record"),
         *("peak_of_imports_MB", "peak_MB", "peak_MB_bar", "peak_MB_met"),
     ),
-    "import": ("pairs", "python_ms", "above_ms", "above_ms_bar", "above_ms_met", "brought_in", "brought_in_met"),
+    "import": (
+        *("pairs", "python_ms", "above_ms", "above_ms_bar", "above_ms_met", "brought_in", "brought_in_met", "others"),
+    ),
 }
 TITLES = {
-    "decode": "decode to Arrow, one thread, CRC on (ns a record)",
+    "decode": "decode to Arrow, one thread, CRC on (ns of processor time a record)",
     "cold": "the same, bytes not in any cache (ns a record)",
     "encode": "encode, one thread (ns a record); kcodec from Arrow and from rows, the others fill builders",
     "views": "values as binary_view against the floor that copies them (ns a record)",
-    "threads": "two threads against one (ns a record; gain is a median; others: cores that others used)",
+    "threads": "two threads against one (ns of elapsed time a record; others: cores that others used)",
     "isolation": "read_committed against read_uncommitted of the same bytes (ns a stored record)",
     "segment": "a segment streamed through pyarrow in a fresh process",
     "import": "import kcodec above python -c pass",
@@ -68,8 +90,8 @@ TITLES = {
 
 
 def short(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for the table: of a spread only the minimum."""
-    return {name: value["min"] if isinstance(value, dict) else value for name, value in row.items()}
+    """A row for the table: of a spread only the median."""
+    return {name: value["median"] if isinstance(value, dict) else value for name, value in row.items()}
 
 
 def missed(rows: list[dict[str, Any]]) -> int:
@@ -127,7 +149,7 @@ def main() -> None:
         told = {"rounds": options.rounds, "seconds_a_slice": options.seconds, "contestants": list(options.names)}
         if "kcodec" in options.names:
             told["kcodec_zstd"] = parts.zstd_way()
-        measure.write_json(given.json, measure.report(results, told, load))
+        measure.save(given.json, results, told, load[0])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import hypothesis
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from kcodec.testing.node import JVM_OPTIONS
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from transaction_cluster import TransactionCluster
@@ -40,6 +42,9 @@ hypothesis.settings.load_profile(os.environ.get("KCODEC_PROFILE", "short"))
 
 # Spark's workers would otherwise be the first python3 on PATH, which lacks everything.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+# A Spark of the tests ends before the second compiler of its JVM has paid off: without it, and with one thread for the
+# garbage, Spark takes a third less of processor time. The second name is that of the JVM that builds the command.
+os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = " ".join(JVM_OPTIONS)
 
 
 @pytest.fixture(scope="session")

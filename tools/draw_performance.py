@@ -3,8 +3,9 @@
 
 Usage: python tools/draw_performance.py [--check]      --check: write nothing, fail if a chart is stale
 
-tools/draw_docs.py puts the tables into the pages. The charts are SVG files in docs/images, readable on light and on
-dark pages, with the value next to each bar.
+tools/draw_docs.py puts the tables into the pages. A table whose file of results does not exist contains the command
+that measures it. The charts are SVG files in docs/images, readable on light and on dark pages, with the value next to
+each bar.
 """
 
 from __future__ import annotations
@@ -28,14 +29,33 @@ SHAPES = {
     "d": "30 B values, 6 B keys; 10 records in a batch",
     "k": "100 B values with keys, sent to a broker",
 }
+#: The files of results that the page uses.
+FILES = (
+    *("kcodec", "peers", "send", "producer", "many-partitions", "consumer", "transactions", "session", "import"),
+    *("compat", "topics", "spark-sink", "spark", "cli", "seek", "messages"),
+)
+#: A row of a file that has no rounds is busy above this number of cores of other processes.
+BUSY_CORES = 0.5
 Row = dict[str, Any]
 
 
 @cache
 def result(name: str) -> Row:
-    """Return one file of results."""
-    loaded: Row = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    """Return one file of results; empty if it was not measured yet."""
+    path = RESULTS / f"{name}.json"
+    loaded: Row = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return loaded
+
+
+def rows_of(name: str, part: str) -> list[Row]:
+    """Return the rows of one part of a file of results; empty if it was not measured yet."""
+    found: list[Row] = result(name).get("parts", {}).get(part, [])
+    return found
+
+
+def not_measured(command: str) -> str:
+    """Return what is written in place of a table without results."""
+    return f'Not measured yet. This command measures it: `make bench ARGS="--part {command}"`\n'
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -46,8 +66,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def figure(value: float) -> str:
-    """Return a measured value with three significant digits."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    """Return a measured value with three significant digits, or two if it is small."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 3
+    return f"{value:,.{digits}f}"
 
 
 def ratio(value: float) -> str:
@@ -73,33 +94,101 @@ def draw_shapes() -> str:
 
 
 def draw_conditions() -> str:
-    """Return where and when each file of results was measured."""
+    """Return where and when each file of results was measured, and how busy the machine was."""
     rows = []
-    for name in (
-        "kcodec",
-        "encode",
-        "peers",
-        "producer",
-        "consumer",
-        "transactions",
-        "session",
-        "spark",
-        "cli",
-        "seek",
-    ):
+    for name in FILES:
         found = result(name)
-        parts = [found, *(part for part in found.values() if isinstance(part, dict))]
-        dates = [str(part.get("date") or part.get("when")) for part in parts if part.get("date") or part.get("when")]
+        if not found:
+            continue
+        measured = list(found.get("measured", {}).values()) or [found]
+        dates = sorted({one["date"] for one in measured})
+        commits = sorted({one["commit"] for one in measured if one.get("commit")})
         machine = found.get("machine", {})
-        cores = machine.get("cores") or next((part["cores"] for part in parts if "cores" in part), "")
-        known = [
-            f"{cores} cores" if cores else "",
-            machine.get("cpu", ""),
-            f"Python {machine['python']}" if machine.get("python") else "",
-        ]
-        where = ", ".join(one for one in known if one)
-        rows.append((f"[{name}.json](../benchmarks/results/{name}.json)", dates[0] if dates else "", where))
-    return table(("file of results", "date of the measurement", "machine"), rows)
+        known = [f"{machine['cores']} cores" if "cores" in machine else "", machine.get("cpu", "")]
+        known.append(f"Python {machine['python']}" if "python" in machine else "")
+        date = dates[0] if len(dates) < 2 else f"{dates[0]} to {dates[-1]}"
+        link = f"[{name}.json](../benchmarks/results/{name}.json)"
+        rows.append((link, date, ", ".join(commits), ", ".join(filter(None, known)), load_of(found)))
+    return table(("file of results", "date", "commit", "machine", "other processes"), rows)
+
+
+def load_of(found: Row) -> str:
+    """Return how many rows of a file were measured while other processes used the machine."""
+    rows = [row for part in found["parts"].values() for row in (part if isinstance(part, list) else [part])]
+    known = [row for row in rows if row.get("others") is not None]
+    if not known:
+        return "not recorded"
+    busy = sum(is_busy(row) for row in known)
+    return f"busy in {busy} of {len(known)} rows" if busy else "quiet"
+
+
+def is_busy(row: Row) -> bool:
+    """Return whether other processes used the machine in most rounds of a row."""
+    if row.get("busy_rounds") is not None:
+        return bool(2 * row["busy_rounds"] > row["rounds"])
+    return bool(row.get("is_busy", (row.get("others") or 0.0) > BUSY_CORES))
+
+
+def value_cell(row: Row) -> str:
+    """Return a ratio or another value of a comparison with its interval, marked if the machine was busy."""
+    interval = "" if row["low"] is None else f" ({figure(row['low'])} to {figure(row['high'])})"
+    return f"{figure(row['value'])}{interval}{', busy' if is_busy(row) else ''}"
+
+
+def bar_cell(row: Row | None) -> str:
+    """Return the bar of a comparison and whether it is met."""
+    if row is None or "bar" not in row:
+        return ""
+    return f"{'≥' if row['bar_is'] == 'at least' else '≤'} {row['bar']:.3g}: {row['verdict']}"
+
+
+def comparisons(rows: list[Row], main: str, unit: str, more: dict[str, str] | None = None) -> str:
+    """Return a table of comparisons: the medians of the figure `main`, its ratio, and the ratios of other figures.
+
+    `more` maps the names of other figures to the headings of their columns.
+    """
+    groups: dict[tuple[str, ...], dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault((row["case"], row["first"], row["second"] or ""), {})[row["figure"]] = row
+    lines = []
+    for (case, first, second), group in groups.items():
+        row = group[main]
+        medians = [figure(row["medians"][name]) if name else "" for name in (first, second)]
+        others = [value_cell(group[name]) if name in group else "" for name in more or ()]
+        compared = f"{first} / {second}" if second else first
+        lines.append((case, compared, *medians, value_cell(row), bar_cell(row), *others))
+    heads = ("case", "first / second", f"first, {unit}", f"second, {unit}", "first / second, interval", "bar")
+    return table((*heads, *(more or {}).values()), lines)
+
+
+def drawn(name: str, parts: dict[str, tuple[str, str]], command: str, more: dict[str, str] | None = None) -> str:
+    """Return the tables of comparisons of some parts of a file: part -> (main figure, its unit)."""
+    tables = [comparisons(rows, *main, more) for part, main in parts.items() if (rows := rows_of(name, part))]
+    return "\n".join(tables) or not_measured(command)
+
+
+def medians_of(rows: Iterable[Row], main: str) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the medians of all clients by codec and shape."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        if row["figure"] == main:
+            found.setdefault((row["codec"], row["shape"]), {}).update(row["medians"])
+    return found
+
+
+def ratios_of(rows: Iterable[Row], main: str, first: str, second: str) -> dict[tuple[str, str], Row]:
+    """Return the comparison of two clients by codec and shape."""
+    wanted = (main, first, second)
+    return {(row["codec"], row["shape"]): row for row in rows if (row["figure"], row["first"], row["second"]) == wanted}
+
+
+def ratio_cell(row: Row, name: str) -> str:
+    """Return a ratio of a row with the times of several programs; older results have no interval."""
+    interval = row.get(f"{name}_interval")
+    older = f"{name}_median"
+    value: float = row[older if not interval and older in row else name]
+    ends = f" ({figure(interval[0])} to {figure(interval[1])})" if interval else ""
+    return f"{figure(value)}{ends}{', busy' if is_busy(row) else ''}"
 
 
 def draw_decode() -> str:
@@ -108,10 +197,21 @@ def draw_decode() -> str:
     lines = []
     for codec, shape in cases(rows):
         row = rows[codec, shape]
-        times = [row[one]["median"] for one in ("kcodec", "aiokafka", "floor")]
-        lines.append((codec, shape, *map(figure, times), ratio(times[1] / times[0]), ratio(times[0] / times[2])))
+        times = [figure(row[one]["median"]) for one in ("kcodec", "aiokafka", "floor")]
+        lines.append((codec, shape, *times, *(ratio_cell(row, name) for name in ("times_aiokafka", "over_floor"))))
     head = ("codec", "shape", "kcodec", "aiokafka", "C decoder", "aiokafka / kcodec", "kcodec / C decoder")
     return table(head, lines)
+
+
+def draw_threads() -> str:
+    """Return how much faster two threads are than one, next to two threads of the C decoder."""
+    rows = [row for row in rows_of("kcodec", "threads") if row["times"] > 1]
+    lines = []
+    for row in rows:
+        times = [figure(row[name]["median"]) for name in ("kcodec 1", "kcodec 2")]
+        lines.append((row["codec"], row["shape"], *times, *(ratio_cell(row, name) for name in ("gain", "floor_gain"))))
+    head = ("codec", "shape", "one thread, ns", "two threads, ns", "gain of kcodec", "gain of the C decoder")
+    return table(head, lines) if rows else not_measured("threads")
 
 
 def draw_decode_peers() -> str:
@@ -127,7 +227,7 @@ def draw_decode_peers() -> str:
 
 def draw_encode() -> str:
     """Return encoding, from Arrow and from rows, next to aiokafka, Java and Rust."""
-    own = by_key(result("encode")["parts"]["encode"])
+    own = by_key(result("kcodec")["parts"]["encode"])
     peers = by_key(result("peers")["parts"]["encode"])
     lines = []
     for case in cases(own):
@@ -137,47 +237,92 @@ def draw_encode() -> str:
     return table(("codec", "shape", "kcodec, Arrow", "kcodec, rows", "aiokafka", "Java", "Rust", "C encoder"), lines)
 
 
+def draw_send() -> str:
+    """Return `send` record by record, next to confluent-kafka; its latency; and asyncio next to aiokafka."""
+    more = {"elapsed": "elapsed time, ratio", "broker": "processor time of the broker, ratio"}
+    text = drawn("send", {"cells": ("cpu", "ns"), "asyncio": ("cpu", "ns")}, "send", more)
+    latency = rows_of("send", "latency")
+    return text + (f"\n{comparisons(latency, 'p99', 'ms', {'median': 'median, ratio'})}" if latency else "")
+
+
 def draw_produce() -> str:
     """Return the processor time of producing."""
+    rows = rows_of("producer", "cpu")
     names = ("kcodec send_arrow", "kcodec send", "confluent-kafka", "aiokafka")
-    rows = [(row["codec"], row["shape"], *(figure(row[name]) for name in names)) for row in result("producer")["cpu"]]
-    return table(("codec", "shape", *(f"`{n[7:]}`" if n.startswith("kcodec") else n for n in names)), rows)
+    ratios = [ratios_of(rows, "cpu", name, names[2]) for name in names[:2]]
+    lines = [
+        (*case, *(figure(medians[name]) for name in names), *(value_cell(each[case]) for each in ratios))
+        for case, medians in medians_of(rows, "cpu").items()
+    ]
+    heads = ("codec", "shape", "`send_arrow`", "`send`", *names[2:])
+    more = tuple(f"`{name[7:]}` / confluent-kafka" for name in names[:2])
+    return table((*heads, *more), lines) if rows else not_measured("producer")
+
+
+def draw_consumed(part: str, main: str, heads: tuple[str, str, str]) -> str:
+    """Return one part of the results of consuming, with the ratios to both other clients."""
+    rows = rows_of("consumer", part)
+    names = ("kcodec", "confluent-kafka", "aiokafka")
+    ratios = [ratios_of(rows, main, names[0], peer) for peer in names[1:]]
+    lines = [
+        (*case, *(figure(medians[name]) for name in names), *(value_cell(each[case]) for each in ratios))
+        for case, medians in medians_of(rows, main).items()
+    ]
+    heads_of_ratios = (f"kcodec / {peer}" for peer in names[1:])
+    return table(("codec", "shape", *heads, *heads_of_ratios), lines) if rows else not_measured("consumer")
 
 
 def draw_consume() -> str:
     """Return the processor time of consuming to Arrow."""
-    names = ("kcodec", "confluent-kafka", "aiokafka")
-    rows = [(row["codec"], row["shape"], *(figure(row[name]) for name in names)) for row in result("consumer")["arrow"]]
-    return table(("codec", "shape", "`poll_arrow`", *names[1:]), rows)
+    return draw_consumed("arrow", "cpu", ("`poll_arrow`", "confluent-kafka", "aiokafka"))
 
 
 def draw_poll() -> str:
     """Return how many records a second arrive as objects."""
-    names = ("kcodec", "confluent-kafka", "aiokafka")
-    rows = [(row["codec"], row["shape"], *(f"{row[name]:,}" for name in names)) for row in result("consumer")["poll"]]
-    return table(("codec", "shape", "`poll`", "confluent-kafka `consume`", "aiokafka `getmany`"), rows)
+    return draw_consumed("poll", "rate", ("`poll`", "confluent-kafka `consume`", "aiokafka `getmany`"))
+
+
+def draw_iteration() -> str:
+    """Return a loop over the consumer next to a loop over the lists of `poll`."""
+    parts = {"iteration": ("rate", "records a second")}
+    return drawn("consumer", parts, "consumer", {"cpu": "processor time, ratio"})
 
 
 def draw_transactions() -> str:
-    """Return transactions a second, one after the other."""
-    rates = result("transactions")["rate"]["median"]
-    cost = result("transactions")["cost"]
-    names = {
-        "kcodec send": "kcodec with `send`",
-        "kcodec send_arrow": "kcodec with `send_arrow`",
-        "confluent-kafka linger 0": "confluent-kafka with a linger of 0 ms",
-        "aiokafka linger 5": "aiokafka with a linger of 5 ms",
-    }
-    lines = [(names.get(name, name), f"{rate:,.0f}") for name, rate in rates.items()]
-    text = table(("client", "transactions a second"), lines)
-    shares = [(client, f"{cost[client]['ratio']:.2f}") for client in ("kcodec", "Java")]
-    head = ("client", "throughput with a commit every 100 ms / throughput without transactions")
-    return text + "\n" + table(head, shares)
+    """Return transactions a second, and what is left of the throughput with frequent commits."""
+    parts = {"rate": ("rate", "a second"), "cost": ("share", "share"), "ordinary": ("rate", "records a second")}
+    return drawn("transactions", parts, "transactions")
+
+
+def draw_partitions() -> str:
+    """Return topics of many partitions on a broker that was just started."""
+    parts = dict.fromkeys(("send", "poll", "admin"), ("elapsed", "s"))
+    more = {"cpu": "processor time, ratio", "broker": "processor time of the broker, ratio"}
+    return drawn("many-partitions", parts, "partitions", more)
+
+
+def draw_import() -> str:
+    """Return the processor time of a cold start."""
+    return drawn("import", {"import": ("cpu", "ms")}, "import")
+
+
+def draw_topics() -> str:
+    """Return topics read by Spark, next to Spark's own connector."""
+    more = {"rate": "rows a second, ratio", "broker": "processor time of the broker, ratio"}
+    return drawn("topics", {"topics": ("cpu", "ns a row")}, "topics", more)
+
+
+def draw_sink() -> str:
+    """Return the exactly-once sink of Spark next to the at-least-once sink."""
+    more = {"cpu": "processor time, ratio", "broker": "processor time of the broker, ratio"}
+    text = drawn("spark-sink", {"sink": ("rate", "rows a second")}, "sink", more)
+    idle = rows_of("spark-sink", "idle")
+    return text + (f"\n{comparisons([row for row in idle if row['figure'] == 'both'], 'both', 'ms')}" if idle else "")
 
 
 def draw_session() -> str:
     """Return how long the end of a transaction takes."""
-    found = {name: row for name, row in result("session")["commit"].items() if isinstance(row, dict)}
+    found = {name: row for name, row in result("session")["parts"]["commit"].items() if isinstance(row, dict)}
     names = {
         "session, with offsets": "kcodec session, records and offsets",
         "Java, with offsets": "Java producer, records and offsets",
@@ -213,23 +358,7 @@ def draw_files() -> str:
 
 def draw_spark() -> str:
     """Return how fast Spark reads log files."""
-    names = {"data source": '`spark.read.format("kcodec")`', "mapInArrow": "`kcodec.spark.decode_in_arrow`"}
-    lines = [
-        (
-            names.get(row["door"], row["door"]),
-            f"{row['rows_per_second']:,}",
-            f"{row['cpu_ns_per_row']} ns",
-            f"{row['ratio']:.2f}",
-        )
-        for row in result("spark")["doors"]
-    ]
-    head = (
-        "how Spark reads",
-        "rows a second",
-        "processor time of a row",
-        "speed / speed with ready-made Arrow batches",
-    )
-    return table(head, lines)
+    return drawn("spark", {"spark": ("rate", "rows a second")}, "spark", {"cpu": "processor time, ratio"})
 
 
 def draw_messages() -> str:
@@ -253,23 +382,21 @@ def draw_messages() -> str:
 
 def draw_compat() -> str:
     """Return how much faster aiokafka and kafka-python are with kcodec inside."""
-    rows = result("compat")["parts"]["compat"]
     names = {
         "read": "decode with the record classes",
         "consume": "decode a fetch response in the consumer",
         "build": "encode with the batch builder",
     }
+    rows = rows_of("compat", "compat")
     lines = []
     for client in ("aiokafka", "kafka-python"):
         for part, what in names.items():
             found = by_key(rows, client=client, part=part)
-            cells = (
-                " / ".join(figure(found[codec, shape]["times"]) for shape in "abcd")
-                for codec in ("none", "lz4", "zstd")
-            )
-            lines.append((client, what, *cells))
-    codecs = (f"{codec}: a / b / c / d" for codec in ("none", "lz4", "zstd"))
-    return table(("client", "part", *codecs), lines)
+            for codec in ("none", "lz4", "zstd"):
+                if (codec, "a") in found:
+                    lines.append((client, what, codec, *(value_cell(found[codec, shape]) for shape in "abcd")))
+    heads = ("client", "part", "codec", *(f"shape {shape}" for shape in "abcd"))
+    return table(heads, lines) if lines else not_measured("compat")
 
 
 # ------------------------------------------------------------------------------------------------------------ charts
@@ -311,8 +438,8 @@ def speed_chart() -> str:
     """Return the chart of the README: decode, encode, produce and consume records of 100 bytes."""
     decode = by_key(result("kcodec")["parts"]["decode"], builder="aiokafka")["none", "a"]
     peers = by_key(result("peers")["parts"]["peers"], builder="aiokafka")["none", "a"]
-    produce = next(row for row in result("producer")["cpu"] if (row["codec"], row["shape"]) == ("none", "a"))
-    consume = next(row for row in result("consumer")["arrow"] if (row["codec"], row["shape"]) == ("none", "a"))
+    produce = medians_of(rows_of("producer", "cpu"), "cpu")["none", "a"]
+    consume = medians_of(rows_of("consumer", "arrow"), "cpu")["none", "a"]
     panels: list[tuple[str, Bars]] = [
         (
             "Decode to columns, uncompressed",
@@ -334,7 +461,7 @@ def speed_chart() -> str:
 
 def transaction_chart() -> str:
     """Return transactions a second of each client."""
-    rates = result("transactions")["rate"]["median"]
+    rates = {name: value for row in rows_of("transactions", "rate") for name, value in row["medians"].items()}
     bars = [
         (name.replace("kcodec send", "kcodec"), rates[name]) for name in ("kcodec send", "confluent-kafka", "aiokafka")
     ]
@@ -358,14 +485,21 @@ TABLES: dict[str, Callable[[], str]] = {
     "performance-conditions": draw_conditions,
     "performance-decode": draw_decode,
     "performance-decode-peers": draw_decode_peers,
+    "performance-threads": draw_threads,
     "performance-encode": draw_encode,
+    "performance-send": draw_send,
     "performance-produce": draw_produce,
+    "performance-partitions": draw_partitions,
     "performance-consume": draw_consume,
     "performance-poll": draw_poll,
+    "performance-iteration": draw_iteration,
     "performance-transactions": draw_transactions,
     "performance-session": draw_session,
     "performance-files": draw_files,
     "performance-spark": draw_spark,
+    "performance-topics": draw_topics,
+    "performance-sink": draw_sink,
+    "performance-import": draw_import,
     "performance-messages": draw_messages,
     "performance-compat": draw_compat,
 }

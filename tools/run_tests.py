@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the tests in two passes: most in parallel workers, then those that need the machine for themselves, one by one.
+"""Run the tests in two passes: most in parallel workers, then those that need a quiet machine, two at a time.
 
     python tools/run_tests.py [ARGUMENT OF PYTEST ...]
 
@@ -20,8 +20,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Each worker may have a broker and a Spark of its own.
+#: Each worker may have a broker and a Spark of its own, and waits for them half of the time.
 MOST_WORKERS = 4
+#: Tests of time and memory: one for a processor, which it shares with nothing but the broker it waits for.
+MOST_QUIET_WORKERS = 2
 INTERRUPTED, NO_TESTS = 2, 5
 #: The outcomes in pytest's order, those that it names in the plural.
 OUTCOMES = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
@@ -30,14 +32,15 @@ OUTCOMES = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "
 def main(arguments: Sequence[str]) -> int:
     """Run both passes and return the exit status."""
     began = time.monotonic()
-    workers = min(os.cpu_count() or 1, MOST_WORKERS)
+    processors = os.cpu_count() or 1
+    passes = {"parallel": min(processors + 1, MOST_WORKERS), "quiet": min(processors, MOST_QUIET_WORKERS)}
     statuses: list[int] = []
     counts: Counter[str] = Counter()
-    for name, options in (("parallel", ["-n", str(workers), "--dist", "loadgroup"]), ("serial", [])):
+    for name, workers in passes.items():
         with tempfile.TemporaryDirectory() as folder:
             counted = Path(folder, "counts")
             environment = {**os.environ, "KCODEC_TESTS": name, "KCODEC_TEST_COUNTS": str(counted)}
-            command = [sys.executable, "-m", "pytest", *options, *arguments]
+            command = [sys.executable, "-m", "pytest", "-n", str(workers), "--dist", "loadgroup", *arguments]
             statuses.append(subprocess.run(command, env=environment, check=False).returncode)
             if counted.is_file():
                 counts.update(json.loads(counted.read_text(encoding="utf-8")))

@@ -27,9 +27,11 @@ COLUMNS = ("codec", "shape", "kcodec", "floor", "java", "rust", "kcodec_over_rus
 GO_LEFT_OUT = "franz-go is left out: its batch encoder (kgo's recBatch) is private"
 
 
-def minima(rows: list[parts.Row]) -> list[parts.Row]:
-    """Rows with the least of each figure's samples, to be printed."""
-    return [{name: value["min"] if isinstance(value, dict) else value for name, value in row.items()} for row in rows]
+def medians(rows: list[parts.Row]) -> list[parts.Row]:
+    """Rows with the median of each figure's samples, to be printed."""
+    return [
+        {name: value["median"] if isinstance(value, dict) else value for name, value in row.items()} for row in rows
+    ]
 
 
 def compare(shape: str, codec: str, workers: dict[str, Worker], given: argparse.Namespace, folder: Path) -> parts.Row:
@@ -51,9 +53,9 @@ def compare(shape: str, codec: str, workers: dict[str, Worker], given: argparse.
     row |= {name: measure.spread(values, records) for name, values in samples.items()}
     beside = parts.against(row, "kcodec_over_rust", samples, "kcodec", "rust")
     bar = bars.ENCODE_OVER_RUST if codec == "none" else None
-    parts.judged(row, "kcodec_over_rust", beside and beside.of_minima, bar)
+    parts.judged(row, "kcodec_over_rust", beside, bar)
     times = parts.against(row, "java_over_kcodec", samples, "java", "kcodec")
-    parts.judged(row, "java_over_kcodec", times and times.of_minima, None, least=True)
+    parts.judged(row, "java_over_kcodec", times, None, least=True)
     return row
 
 
@@ -75,6 +77,6 @@ def encode_part(given: argparse.Namespace) -> list[dict[str, Any]]:
             rows += [compare(shape, codec, workers, given, Path(folder)) for shape in given.shapes]
             for worker in workers.values():
                 worker.close()
-    measure.print_table("encode, one thread (ns a record)", minima(rows), COLUMNS)
+    measure.print_table("encode, one thread (ns a record)", medians(rows), COLUMNS)
     print(GO_LEFT_OUT)
     return rows

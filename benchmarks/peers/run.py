@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import sys
 import tempfile
@@ -74,7 +73,7 @@ def compare(
     row: dict[str, Any] = {name: measure.spread(values, blob.records) for name, values in samples.items()}
     for name in workers:
         found = parts.against(row, f"{name}_over_kcodec", samples, name, "kcodec")
-        parts.judged(row, f"{name}_over_kcodec", found and found.of_minima, 1.0 if name == "java" else None, least=True)
+        parts.judged(row, f"{name}_over_kcodec", found, 1.0 if name == "java" else None, least=True)
     return row
 
 
@@ -111,7 +110,7 @@ def decoding(given: argparse.Namespace) -> list[parts.Row]:
                     rows.append({"builder": builder, "codec": codec, "shape": shape, "records": blob.records} | row)
             for worker in workers.values():
                 worker.close()
-    measure.print_table("decode, one thread, CRC on (ns a record)", encoding_peers.minima(rows), COLUMNS)
+    measure.print_table("decode, one thread, CRC on (ns a record)", encoding_peers.medians(rows), COLUMNS)
     missed = sum(row.get("java_over_kcodec_met") is False for row in rows)
     print(f"blobs where Java is quicker: {missed}")
     return rows
@@ -130,9 +129,7 @@ def main() -> None:
     if given.json:
         told = {"rounds": given.rounds, "seconds_a_slice": given.seconds, "seconds_of_warming": given.warm}
         told["peers"] = java_peer.version() | go_peer.version() | rust_peer.version()
-        # a part that was not measured now stays as it was
-        kept = json.loads(given.json.read_text(encoding="utf-8"))["parts"] if given.json.is_file() else {}
-        measure.write_json(given.json, measure.report(kept | found, told, load))
+        measure.save(given.json, found, told, before)
 
 
 if __name__ == "__main__":

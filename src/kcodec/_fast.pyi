@@ -1230,7 +1230,8 @@ class ClientRecord:
     @property
     def value(self) -> bytes | None: ...
     @property
-    def headers(self) -> list[tuple[str, bytes | None]]: ...
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """A list of (str, bytes or None)."""
     @property
     def size_in_bytes(self) -> int: ...
     def validate_crc(self) -> bool:

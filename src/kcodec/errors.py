@@ -214,7 +214,8 @@ class DeliveryErrors(KcodecError, ExceptionGroup[TopicDeliveryError]):
     """Records were not delivered: raised by a producer's `flush` and `close`, for those records that failed since the
     last such call and whose error nothing has retrieved (`result`, `exception`, `error`, `await` or a callback).
 
-    Each member is a `TopicDeliveryError`; `count` is the number of records of all members.
+    Each member is a `TopicDeliveryError`; `count` is the number of records of all members. The text describes the first
+    members and counts the records of the others; `exceptions` has all of them.
     """
 
     @property

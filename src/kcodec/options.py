@@ -15,7 +15,6 @@ in docs/ and the TypedDicts of `kcodec.client.options`. The unit is in the name 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -98,6 +97,8 @@ class OptionSet:
             if least is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < least):
                 raise ValueError(f"{name} must be a number of at least {number_text(least)}, not {value!r}")
             if declared.choices and value not in declared.choices:
+                import difflib  # only where a value is wrong
+
                 near = difflib.get_close_matches(str(value), declared.choices, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"{name} must be one of {', '.join(declared.choices)}, not {value!r}{hint}")

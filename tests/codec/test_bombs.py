@@ -44,7 +44,7 @@ def decode_in_a_fresh_process(data: bytes, limit: int, folder: Path, options: di
 
 
 def assert_bounded(data: bytes, limit: int, folder: Path, error: str | None, factor: int, **options: Any) -> None:
-    """The whole process, interpreter included, beyond the input: factor x limit + 64 MB; and in seconds."""
+    """The whole process, interpreter included, beyond the input: factor x limit + 64 MB; the time is the CPU's."""
     measured = decode_in_a_fresh_process(data, limit, folder, options)
     assert measured["error"] == error
     assert measured["peak"] - len(data) <= factor * limit + 64_000_000

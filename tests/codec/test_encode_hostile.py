@@ -18,7 +18,7 @@ import pytest
 from encode_samples import CodecName, decoded
 
 import kcodec
-from kcodec import EncodeError, RecordBatchBuilder, encode
+from kcodec import EncodeError, RecordBatchBuilder, batches, encode
 
 # ---------------------------------------------------------------------------------------------------------------- rows
 
@@ -145,6 +145,24 @@ def test_a_large_record_does_not_stay_in_the_pool(codec: CodecName) -> None:
         encode([(None, value, (), 0)], compression=codec)
     gc.collect()
     assert resident() - before < 40 << 20
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("is_header", [False, True])
+def test_a_large_record_is_not_copied_into_an_open_batch(codec: CodecName, is_header: bool) -> None:
+    """The batch stays open after it, and would keep memory of the record's size until it ends."""
+    large = bytes(range(256)) * (24 << 12)
+    value, headers = (b"", (("h", large),)) if is_header else (large, ())
+    builders = [RecordBatchBuilder(timestamp=0, compression=codec, max_batch_bytes=1000) for _ in range(4)]
+    gc.collect()
+    before = resident()
+    for builder in builders:
+        builder.append(None, b"x")
+        assert builder.append_if_room(None, value, headers, 0) is None
+        assert builder.append(None, b"y") == 1
+    assert resident() - before < len(large) // 2
+    for builder in builders:
+        assert [record.value for batch in batches(builder.take()) for record in batch.records()] == [b"x", b"y"]
 
 
 # --------------------------------------------------------------------------------------------------------------- Arrow

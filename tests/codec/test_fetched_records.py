@@ -8,6 +8,7 @@ is compared in test_java_agreement.py.
 from __future__ import annotations
 
 import pickle
+import random
 from typing import Any
 
 import pyarrow
@@ -222,3 +223,30 @@ def test_a_cursor_gives_records_one_by_one_and_some_at_a_time() -> None:
     assert cursor.take(0) == []
     assert [record.offset for record in cursor] == [8, 9]
     assert cursor.take(3) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_headers_are_right_whether_they_repeat_or_not(seed: int) -> None:
+    """Pairs of short values are shared by records: none may come out as another one of its place, name or length."""
+    draw = random.Random(seed)
+    alphabet = b"ab" if seed % 2 else bytes(range(256))
+    few = [bytes(draw.choices(alphabet, k=draw.randrange(20))) for _ in range(40)]
+    names = [b"n", b"name", b"name2", "\u00e4".encode(), b""]
+
+    def value() -> bytes | None:
+        kind = draw.random()
+        if kind < 0.05:
+            return None
+        return draw.choice(few) if kind < 0.7 else bytes(draw.choices(alphabet, k=draw.randrange(40)))
+
+    rows = [
+        tuple((draw.choice(names) if draw.random() < 0.2 else names[0], value()) for _ in range(draw.randrange(12)))
+        for _ in range(1500)
+    ]
+    data = build_batch([RecordSpec(value=b"v", headers=row) for row in rows])
+    expected = [tuple((name.decode(), content) for name, content in row) for row in rows]
+    assert [record.headers for record in kcodec.decode(data).records()] == expected
+    assert [list(row[5]) for chunk in _fast.client_tuples(_fast.RecordSteps(data)) for row in chunk] == [
+        list(row) for row in expected
+    ]
+    assert [record.headers for record in _fast.ClientRecords(data).next_batch()] == [list(row) for row in expected]

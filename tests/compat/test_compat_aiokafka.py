@@ -22,7 +22,7 @@ from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
 from aiokafka.protocol.fetch import FetchResponse_v4
 from aiokafka.structs import TopicPartition
-from batch_writer import fix_crc
+from batch_writer import RecordSpec, build_batch, fix_crc
 from compat_cases import Client, batch_of, damaged, server
 
 import kcodec
@@ -99,6 +99,37 @@ def test_batches_in_any_order(client: Client) -> None:
 
 def test_hostile_bytes(client: Client) -> None:
     cases.assert_hostile_bytes_raise_what_is_expected(client, seed=11, count=3000)
+
+
+def test_consumer_records_have_the_fields_of_aiokafkas_own(client: Client) -> None:
+    """They are made without ConsumerRecord.__init__: same class, same fields in the same order, equal and of equal
+    types."""
+    data = build_batch([RecordSpec(key=b"k", value=b"one", headers=((b"h", b"1"), (b"h", None))), RecordSpec()])
+    (ours, _), _ = client.consume(data, 0, "read_uncommitted", None)
+    adapter.uninstall()
+    (theirs, _), _ = consume(data, 0, "read_uncommitted", None)
+    assert type(ours) is type(theirs) and ours == theirs
+    assert list(vars(ours)) == list(vars(theirs))
+    assert [type(value) for value in vars(ours).values()] == [type(value) for value in vars(theirs).values()]
+
+
+def test_the_consumer_gives_nothing_after_its_end(client: Client) -> None:
+    """By `for` as by next(), from where the other one was."""
+    records = memory_records.MemoryRecords(batch_of(b"one", b"two", b"three"))
+    part = fetcher_module.PartitionRecords(TP, records, [], 0, None, None, True, fetcher_module.READ_UNCOMMITTED)
+    assert next(part).value == b"one"
+    for record in part:
+        assert record.value == b"two" and part.next_fetch_offset == 2
+        break
+    assert next(part).value == b"three" and next(part, None) is None
+    assert list(part) == [] and part.next_fetch_offset == 3
+
+
+def test_each_record_without_headers_has_a_list_of_its_own(client: Client) -> None:
+    one, two = client.read(batch_of(b"one", b"two")).next_batch()
+    assert one.headers == two.headers == [] and one.headers is one.headers
+    one.headers.append(("added", b""))
+    assert one.headers == [("added", b"")] and two.headers == []
 
 
 def test_an_unknown_codec_has_its_own_error(client: Client) -> None:

@@ -452,5 +452,5 @@ def test_a_consumer_that_is_dropped_says_so_and_ends(make: Make) -> None:
         del consumer
         gc.collect()
     assert thread is not None
-    thread.join(5.0)
+    thread.join(30.0)
     assert not thread.is_alive()

@@ -125,7 +125,7 @@ def test_c10_committed_offsets_wait_for_the_transaction_that_commits_them(
         thread.start()
         assert runner.run(committed.fetch([place], 10.0)) == {place: OffsetAndMetadata(8)}
         thread.join()
-        assert time.monotonic() - ended[0] < 1.5
+        assert time.monotonic() - ended[0] < 5.0
 
 
 def test_positions_of_a_group_begin_where_it_committed_and_are_validated(

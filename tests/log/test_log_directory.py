@@ -379,3 +379,31 @@ def test_what_the_coordinator_does_not_expect_is_hanging(tmp_path: Path) -> None
     )
     assert repr(found[1]).endswith("transactional_id='elsewhere' Ongoing, hanging>")
     assert repr(found[4]) == "<PartitionTransaction orders-0 producer_id=11/0 open 8..9>"
+
+
+def test_an_unknown_topic_names_those_that_there_are(tmp_path: Path) -> None:
+    for name in ("orders-0", "orders-1", *(f"t{at:02}-0" for at in range(20))):
+        partition(tmp_path, [data(1, 0)], name=name)
+    topics = made(tmp_path).topics
+    assert topics["orders"] == (0, 1) and topics.get("order") is None and "order" not in topics
+    assert pickle.loads(pickle.dumps(topics)) == topics
+    for name, told in (
+        ("order", r"has no topic 'order'; it has orders, t00, t01, t02, t03 and 16 more; did you mean 'orders'\?"),
+        ("orders-1", r"has no topic 'orders-1': this is a partition, which directory\['orders-1'\] opens"),
+        ("zzz", r"has no topic 'zzz'; it has orders, .* more"),
+    ):
+        with pytest.raises(KeyError, match=told):
+            topics[name]
+
+
+def test_a_log_and_a_directory_say_what_the_other_one_has(tmp_path: Path) -> None:
+    partition(tmp_path, [data(1, 0)])
+    directory: Any = made(tmp_path)
+    with pytest.raises(AttributeError, match=r"a Log is one partition and has no topics: use log\.topic"):
+        directory["orders-0"].topics  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no to_arrow\(\), a partition of it has"):
+        directory.to_arrow()
+    for found in (directory, directory["orders-0"]):
+        with pytest.raises(AttributeError, match="object has no attribute 'else'"):
+            getattr(found, "else")
+        assert pickle.loads(pickle.dumps(found)).path == found.path

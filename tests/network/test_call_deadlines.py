@@ -13,6 +13,7 @@ from transaction_script import HANG, ORDERS, World, begun, make_manager, write
 
 from kcodec.client import Producer, Transaction
 from kcodec.errors import DeliveryTimeoutError, KcodecError
+from kcodec.flow import Signal, wait
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.session.end import SessionEnd
 from kcodec.transactions.state import State
@@ -118,3 +119,17 @@ def test_a_commit_without_time_left_is_not_sent() -> None:
     seconds, error = timed(world, manager.commit(0.0))
     assert seconds == 0.0 and "before this request was sent" in str(error)
     assert "EndTxn" not in world.apis() and manager.state is State.ABORTABLE_ERROR
+
+
+@pytest.mark.parametrize("call", ["flush", "close"])
+def test_a_call_cut_off_behind_its_deadline_is_named(call: str) -> None:
+    """The flow of a call ends at its deadline. One that does not is cut off a little later."""
+
+    def stuck(timeout: float | None = None) -> Any:
+        yield from wait(Signal())
+
+    producer = Producer(bootstrap_servers="127.0.0.1:1")
+    producer._core.flush = producer._core.close = stuck  # type: ignore[method-assign]
+    with pytest.raises(DeliveryTimeoutError, match=rf"^{call}\(\) did not finish within 0\.01 s$"):
+        getattr(producer, call)(0.01)
+    producer._io_loop.close()

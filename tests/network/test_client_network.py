@@ -96,7 +96,8 @@ def test_silence_ends_by_the_deadline_and_may_have_been_heard(make: Make) -> Non
     with Peer(lambda peer, request: peer.usual(request)) as peer:
         runner = make(peer.address)
         began = time.monotonic()
-        with pytest.raises(RequestTimedOutError, match=r"no response to InitProducerIdRequest within 0.3 s") as caught:
+        text = r"no response to InitProducerIdRequest within (0\.[3-9]\d?|1\.\d+) s"
+        with pytest.raises(RequestTimedOutError, match=text) as caught:
             runner.run(init_producer_id(0.3))
         assert 0.25 < time.monotonic() - began < 2.0
         assert caught.value.possibly_sent

@@ -18,6 +18,7 @@ from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart,
 import kcodec
 from kcodec.client import Producer, aio
 from kcodec.errors import BrokerError, DeliveryErrors, DeliveryTimeoutError, TopicDeliveryError
+from kcodec.producer.failures import Failures
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 
@@ -283,6 +284,22 @@ def test_records_of_an_unknown_topic_are_counted_by_kind() -> None:
         ("ghost", 2),
         ("phantom", 1),
     ]
+
+
+def test_the_text_is_bounded_and_counts_what_it_leaves_out() -> None:
+    """However many topics fail and however long an error is; the members have all of it."""
+    failures = Failures()
+    for at in range(40):
+        error: Exception = ValueError("v" * 5000) if at < 30 else OSError(f"o{at}")
+        failures.add(f"topic-{at}", error, at + 1)
+    error_text = failures.report_now()
+    found = failures.take()
+    assert found is not None and found.count == sum(range(1, 41)) and len(found.exceptions) == 40
+    for text in (str(found), error_text or ""):
+        assert len(text) < 1500
+        assert "topic 'topic-2': 3 records failed with ValueError: vvv" in text and "topic-3" not in text
+        assert "and 37 more topics or kinds of error: ValueError (459 records), OSError (355 records)" in text
+    assert "v" * 5000 in str(found.exceptions[7])
 
 
 def test_except_star_selects_members_and_keeps_the_kind() -> None:

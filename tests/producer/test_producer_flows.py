@@ -189,6 +189,15 @@ def test_full_memory_is_told_and_given_back() -> None:
     assert rig.room_calls and append("orders", None, b"x" * 1000, (), 0, 0) is not None
 
 
+def test_a_record_above_buffer_memory_names_the_remedy() -> None:
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = started(world, buffer_memory=40_000)
+    with pytest.raises(EncodeError, match=r"above buffer_memory 40000; increase buffer_memory, or decrease") as raised:
+        rig.core.append("orders", None, b"x" * 50_000, (), 0, 0)
+    assert raised.value.field == "buffer_memory"
+
+
 def test_values_that_make_no_record_are_refused_at_once() -> None:
     world = ScriptedCluster()
     world.create_topic("orders")

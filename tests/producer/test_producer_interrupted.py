@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -105,8 +107,14 @@ asyncio.run(main())
 }
 
 
-def interrupted(program: str, number: int) -> tuple[int, str, float]:
-    """Exit status, standard error, and the seconds from the signal to the end."""
+#: Exit status, standard error, and the seconds from the signal to the end.
+Ending = tuple[int, str, float]
+#: Programs that run at the same time: they wait for most of theirs.
+PROGRAMS = 4
+
+
+def interrupted(program: str, number: int) -> Ending:
+    """How a program ends that gets a signal a second after it is ready."""
     child = subprocess.Popen(
         [sys.executable, "-c", HEAD + program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -123,9 +131,16 @@ def interrupted(program: str, number: int) -> tuple[int, str, float]:
         child.wait()
 
 
+@pytest.fixture(scope="module")
+def endings() -> Iterator[dict[str, Future[Ending]]]:
+    """Of the programs of CASES, by Ctrl-C."""
+    with ThreadPoolExecutor(PROGRAMS) as pool:
+        yield {case: pool.submit(interrupted, program, signal.SIGINT) for case, program in CASES.items()}
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_ctrl_c_ends_a_producer_within_5_seconds(case: str) -> None:
-    status, errors, seconds = interrupted(CASES[case], signal.SIGINT)
+def test_ctrl_c_ends_a_producer_within_5_seconds(case: str, endings: dict[str, Future[Ending]]) -> None:
+    status, errors, seconds = endings[case].result()
     assert seconds < 5.0
     assert status == -signal.SIGINT and "KeyboardInterrupt" in errors
     if case != "in a transaction":
@@ -146,7 +161,7 @@ with Producer(**options, delivery_timeout_ms=6000, request_timeout_ms=500) as pr
     producer.send("orders", b"x")
 """
     done = subprocess.run([sys.executable, "-c", HEAD + program], capture_output=True, text=True, timeout=30)
-    assert "WARNING 1 record of topic 'orders' not acknowledged after 3 s: " in done.stderr
+    assert re.search(r"WARNING 1 record of topic 'orders' not acknowledged after 3(\.\d+)? s: ", done.stderr)
     assert "Connection refused" in done.stderr and "DeliveryErrors" in done.stderr
     assert done.returncode == 1
 

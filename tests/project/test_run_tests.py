@@ -27,7 +27,7 @@ def test_it(number):
     SEEN.append(number)
 """
 #: One module of each pass.
-PARALLEL, SERIAL = "test_some.py", "test_memory.py"
+PARALLEL, QUIET = "test_some.py", "test_memory.py"
 
 
 def run(folder: Path, modules: Mapping[str, str], *arguments: str) -> tuple[int, list[str]]:
@@ -50,19 +50,20 @@ def run(folder: Path, modules: Mapping[str, str], *arguments: str) -> tuple[int,
 
 
 @pytest.mark.parametrize(
-    ("parallel", "serial", "arguments", "status", "ended"),
+    ("parallel", "quiet", "arguments", "status", "ended"),
     [
         (WORKER, FAILS, (), 1, "1 failed, 8 passed"),
+        (PASSES, WORKER, (), 0, "9 passed"),
         (FAILS, PASSES, (), 1, "1 failed, 1 passed"),
-        (PASSES, PASSES, (f"{SERIAL}::test_it",), 0, "1 passed"),
+        (PASSES, PASSES, (f"{QUIET}::test_it",), 0, "1 passed"),
         (PASSES, PASSES, ("-k", "nothing"), NO_TESTS, "no tests ran"),
     ],
-    ids=["serial-fails", "parallel-fails", "one-selected", "none-selected"],
+    ids=["quiet-fails", "quiet-workers", "parallel-fails", "one-selected", "none-selected"],
 )
 def test_two_passes_end_as_one(
-    tmp_path: Path, parallel: str, serial: str, arguments: tuple[str, ...], status: int, ended: str
+    tmp_path: Path, parallel: str, quiet: str, arguments: tuple[str, ...], status: int, ended: str
 ) -> None:
-    found, lines = run(tmp_path, {PARALLEL: parallel, SERIAL: serial}, *arguments)
+    found, lines = run(tmp_path, {PARALLEL: parallel, QUIET: quiet}, *arguments)
     assert found == status, lines
     assert lines[-1].strip("= ").startswith(f"{ended} in ") and lines[-1].strip("= ").endswith("(both passes)")
 
@@ -79,6 +80,7 @@ def test_the_closing_line_counts_both_passes() -> None:
     assert line.strip("=") == " 1 failed, 15000 passed, 2 skipped in 61.50s (both passes) "
 
 
-def test_what_is_run_serially_is_there() -> None:
-    """A module that was renamed would run in parallel again."""
-    assert {path.stem for path in (ROOT / "tests").rglob("test_*.py")} >= parallel_tests.SERIAL
+def test_modules_that_are_scheduled_by_name_are_there() -> None:
+    """One that was renamed would run in the other pass, or last."""
+    assert {path.stem for path in (ROOT / "tests").rglob("test_*.py")} >= {*parallel_tests.QUIET, *parallel_tests.LONG}
+    assert parallel_tests.LONG.isdisjoint(parallel_tests.QUIET)

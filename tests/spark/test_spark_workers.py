@@ -18,7 +18,7 @@ import pytest
 
 import kcodec
 from kcodec.client import Producer
-from kcodec.spark.workers import for_workers
+from kcodec.spark.workers import WORKER_VARIABLES, for_workers
 from kcodec.testing.kafka import ApacheKafka
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -32,6 +32,39 @@ def python_without_kcodec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "packages.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
     return folder / "bin" / "python"
+
+
+EXEMPT = """
+import gc
+from kcodec.spark.workers import exempt_modules
+exempt_modules()
+first = gc.get_freeze_count()
+import wave
+kept = [[] for _ in range(5000)]
+exempt_modules()
+second = gc.get_freeze_count()
+more = [[] for _ in range(5000)]
+exempt_modules()
+print(first, second - first >= 5000, gc.get_freeze_count() - second < 5000)
+"""
+
+
+@pytest.mark.parametrize("variable", ["SPARK_PYTHON_RUNTIME", "PYTHON_WORKER_FACTORY_SECRET", None])
+def test_workers_exempt_modules_from_gc(variable: str | None) -> None:
+    """Only in processes that Spark has started, and again only after a module was loaded."""
+    environment = {name: value for name, value in os.environ.items() if name not in WORKER_VARIABLES}
+    command = [sys.executable, "-c", EXEMPT]
+    ran = subprocess.run(
+        command,
+        env=environment | ({variable: "PYTHON_WORKER"} if variable else {}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    first, has_frozen_again, is_frozen_no_more = ran.stdout.split()
+    assert (int(first) > 1000) == (variable is not None)
+    assert (has_frozen_again, is_frozen_no_more) == (str(variable is not None), "True")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two passes of `make test` (tools/run_tests.py): in parallel workers, then what needs the machine for itself.
+"""The two passes of `make test` (tools/run_tests.py): what runs on a busy machine, then what needs a quiet one.
 
-With KCODEC_TESTS=parallel the modules below are left out, with KCODEC_TESTS=serial all others; without it everything
+With KCODEC_TESTS=parallel the modules of QUIET are left out, with KCODEC_TESTS=quiet all others; without it everything
 runs. A worker of pytest-xdist takes the tests of a file, or of all files that share an expensive fixture, in one piece:
 a broker, a Spark or a PostgreSQL is started once in each worker that needs it. With KCODEC_TEST_COUNTS=FILE the
 outcomes are counted into that file.
@@ -19,30 +19,36 @@ from typing import Any
 
 import pytest
 
-#: Tests of memory and of time that has really passed: another process at work could fail them.
-SERIAL = {
-    # memory, and the time that work takes
-    *("test_arrow_memory", "test_auxiliary_growth", "test_bombs", "test_growth", "test_memory", "test_memory_cycles"),
-    *("test_threads", "test_testing_proxy"),
-    # clocks, timeouts and pauses
-    *("test_call_timeouts_broker", "test_client_addresses", "test_client_broker", "test_client_clock"),
-    *("test_client_exit", "test_client_fork", "test_client_network", "test_client_security", "test_held_back"),
-    *("test_log_follow", "test_log_follow_changes", "test_producer_broker_faults", "test_producer_causes"),
-    *("test_producer_interrupted", "test_security_sessions", "test_session_broker_producer"),
-    "test_silent_consumers",
+#: Tests of memory and of time that has really passed: more processes than processors could fail them. Those that take
+#: longest come first, so that at the end no worker waits for the other.
+QUIET = (
+    *("test_client_exit", "test_bombs", "test_producer_interrupted", "test_silent_consumers", "test_memory"),
+    *("test_auxiliary_growth", "test_producer_broker_faults", "test_call_timeouts_broker", "test_log_follow"),
+    *("test_client_clock", "test_threads", "test_security_sessions", "test_client_broker", "test_growth"),
+    *("test_session_broker_producer", "test_held_back", "test_client_fork", "test_arrow_memory"),
+    *("test_producer_causes", "test_client_security", "test_testing_proxy", "test_client_addresses"),
+    *("test_client_network", "test_session_interrupted", "test_silent_calls", "test_log_follow_changes"),
+    "test_memory_cycles",
+)
+#: Of the first pass, modules of few tests that take long: searches, compilers, brokers that are killed.
+LONG = {
+    *("test_admin_transactions", "test_async_to_sync", "test_cli_groups", "test_copy", "test_decode_property"),
+    *("test_encode_java", "test_encode_property", "test_fuzz_corpus", "test_java_groups", "test_kip447"),
+    *("test_packaging", "test_random_faults", "test_remedies", "test_run_tests", "test_security_broker"),
+    *("test_session_broker", "test_transaction_chaos", "test_validation"),
 }
 #: Fixtures that live for the whole run and that few files share, as those use them: the files go to one worker.
 SHARED = (r"\bspark: SparkSession\b", r"\btransaction_cluster\b", r"\bpostgres_server\b")
 
 
 def selected() -> str:
-    """The pass that runs: "parallel", "serial", or "" for everything."""
+    """The pass that runs: "parallel", "quiet", or "" for everything."""
     return os.environ.get("KCODEC_TESTS", "")
 
 
 def is_selected(path: Path) -> bool:
     """Whether the tests of a file belong to the pass that runs."""
-    return not selected() or (path.stem in SERIAL) == (selected() == "serial")
+    return not selected() or (path.stem in QUIET) == (selected() == "quiet")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -59,6 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if selected() == "parallel":
         tests = Counter(group_of(item.path) for item in items)
         items.sort(key=lambda item: (not is_long(item.path), -tests[group_of(item.path)], group_of(item.path)))
+    elif selected() == "quiet":
+        items.sort(key=lambda item: QUIET.index(item.path.stem))
 
 
 @cache
@@ -70,8 +78,10 @@ def group_of(path: Path) -> str:
 
 @cache
 def is_long(path: Path) -> bool:
-    """Whether a group takes minutes, or starts a Spark of its own: it comes first, so that no worker waits for it."""
-    return group_of(path) != str(path) or "pytest.mark.spark" in path.read_text(encoding="utf-8")
+    """Whether a group takes long, or starts a Spark of its own: it comes first, so that no worker waits for it."""
+    if path.stem in LONG or group_of(path) != str(path):
+        return True
+    return "pytest.mark.spark" in path.read_text(encoding="utf-8")
 
 
 @pytest.hookimpl(optionalhook=True)

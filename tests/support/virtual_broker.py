@@ -16,6 +16,7 @@ import selectors
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from random import Random
 from typing import Any
 from unittest import mock
 from uuid import UUID
@@ -303,7 +304,7 @@ def _code_field(struct: Any) -> str | None:
 
 @contextmanager
 def virtual_time(transaction_version: int = 2) -> Iterator[VirtualBroker]:
-    """The broker and its time, for all clients made meanwhile."""
+    """The broker, its time and the same jitter in each run, for all clients made meanwhile."""
     broker = VirtualBroker(transaction_version)
 
     def start_call(network: Network, call: Call, done: Done) -> Callable[[], None]:
@@ -311,7 +312,7 @@ def virtual_time(transaction_version: int = 2) -> Iterator[VirtualBroker]:
 
     with (
         mock.patch.object(time, "monotonic", broker.clock),
-        mock.patch.object(Client.__init__, "__defaults__", (broker.clock, None)),
+        mock.patch.object(Client.__init__, "__defaults__", (broker.clock, Random(1))),
         mock.patch.object(Network, "start_call", start_call),
     ):
         yield broker

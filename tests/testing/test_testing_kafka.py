@@ -258,3 +258,21 @@ def test_the_shared_broker_outlives_a_test_that_asks_for_it_late(
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*last words of the broker*"])
+
+
+def test_a_cluster_that_moves_to_another_port_says_so() -> None:
+    assert command_line.moved("127.0.0.1:9092,127.0.0.1:9093", "127.0.0.1:9092,127.0.0.1:9093") == []
+    (text,) = command_line.moved("127.0.0.1:9092,127.0.0.1:9093", "127.0.0.1:9092,127.0.0.1:40001")
+    assert text.startswith("WARNING: node 2 is now at 127.0.0.1:40001: another process uses 127.0.0.1:9093")
+
+
+def test_the_state_of_a_cluster_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that fails leaves the previous state, and no file."""
+    state = command_line.RunningCluster("one", "4.3.1", 2, "127.0.0.1:1", "127.0.0.1:2", [(1, "path")])
+    state.write(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(json, "dumps", lambda _: "x" * 10 + "\ud800")
+        with pytest.raises(UnicodeEncodeError):
+            state.write(tmp_path)
+    assert command_line.RunningCluster.read(tmp_path) is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster.json"]

@@ -12,7 +12,10 @@ import pytest
 
 from kcodec.client import GroupTransactSession, Producer, TransactionWriter, aio
 from kcodec.errors import AbortableTransactionError, EncodeError, TransactionStateError
+from kcodec.offsets import TopicPartition
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.testing.kafka import ApacheKafka
+from kcodec.transactions.errors import not_written
 
 TOO_LARGE = bytes(3000)
 
@@ -56,6 +59,15 @@ def test_a_rejected_record_blocks_the_commit(options: dict[str, Any], topic: str
         with producer.transaction() as txn:
             txn.send(topic, b"second")
         assert txn.committed
+
+
+def test_a_blocked_commit_names_one_remedy() -> None:
+    """Its own. The error of the broker, which has another one, is the cause."""
+    cause = broker_error(ErrorCode.MESSAGE_TOO_LARGE, "Produce to orders-0 at node 1")
+    blocked = not_written("tx", TopicPartition("orders", 0), cause)
+    assert blocked.__cause__ is cause and "remedy: stop" in str(cause)
+    assert str(blocked).count("remedy") == str(blocked).count("MESSAGE_TOO_LARGE") == 1
+    assert str(blocked).endswith("[MESSAGE_TOO_LARGE, 10; remedy: abort]")
 
 
 def test_java_s_names_report_it_too(options: dict[str, Any], topic: str) -> None:

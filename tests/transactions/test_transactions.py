@@ -341,7 +341,7 @@ def test_a_commit_without_response_is_an_unknown_outcome(
         start = time.monotonic()
         with pytest.raises(UnknownOutcomeError):
             producer.commit_transaction()
-        assert time.monotonic() - start < 6.0
+        assert time.monotonic() - start < 15.0  # without the two options it would be a minute
         with pytest.raises(TransactionStateError):
             producer.abort_transaction()
         rule.remove()

@@ -128,7 +128,7 @@ class Consumer(ClientBase):
 
     def unsubscribe(self, timeout: float = 30.0) -> None:
         """Revoke all partitions and leave the group."""
-        self._run_with_callbacks(self._core.unsubscribe(timeout), timeout)
+        self._run_with_callbacks(self._core.unsubscribe(timeout), timeout, "unsubscribe()")
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are assigned now."""
@@ -206,7 +206,7 @@ class Consumer(ClientBase):
             if found is not None:
                 return found
 
-    def _run_with_callbacks(self, flow: Flow[T], timeout: float | None) -> T:
+    def _run_with_callbacks(self, flow: Flow[T], timeout: float | None, call: str) -> T:
         """Run a call and the callbacks that it causes, these on this thread. The error of a callback is raised when the
         call has ended: the consumer leaves the group even if `on_revoked` fails."""
         task = self._run(spawn(flow, "call"))
@@ -217,7 +217,7 @@ class Consumer(ClientBase):
             except Exception as error:  # noqa: BLE001  raised below
                 failure = failure or error
         try:
-            result = self._run(join(task), timeout)
+            result = self._run(join(task), timeout, call)
         except Exception as error:
             if failure is None:
                 raise
@@ -273,7 +273,7 @@ class Consumer(ClientBase):
         try:
             if self._is_started:
                 flow = announced(self._core.close(timeout), error, timeout, self._leaving_text, "kcodec.consumer")
-                self._run_with_callbacks(flow, timeout)
+                self._run_with_callbacks(flow, timeout, "close()")
         finally:
             self._io_loop.close()
 

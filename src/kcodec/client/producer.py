@@ -255,7 +255,7 @@ class Producer(ProducerBase):
         """Return the number of partitions of a topic. Waits for its metadata, at most `max_block_ms`
         (DeliveryTimeoutError); for a topic that brokers call unknown, `unknown_topic_timeout_ms` (BrokerError)."""
         timeout = self._core.settings.max_block
-        return self._run(self._core.learn_topic(topic, timeout), timeout)
+        return self._run(self._core.learn_topic(topic, timeout), timeout, f"partitions_for({topic!r})")
 
     # Transactions. timeout: seconds; max_block_ms without one.
 
@@ -393,7 +393,7 @@ class Producer(ProducerBase):
         (`result`, `exception`, `error` or a callback of the Delivery); in a transaction its commit raises the error
         instead. Raise DeliveryTimeoutError after `timeout` seconds.
         """
-        self._run(self._core.flush(timeout), timeout)
+        self._run(self._core.flush(timeout), timeout, "flush()")
         self._raise_failures()
 
     def close(self, timeout: float | None = None) -> None:
@@ -421,7 +421,7 @@ class Producer(ProducerBase):
                     seconds = self._manager().max_block if timeout is None else timeout
                     what = abort_of(self._manager().transactional_id)
                 flow = announced(core.close(timeout), error, seconds, what, "kcodec.producer")
-                self._run(flow, timeout)
+                self._run(flow, timeout, "close()")
         finally:
             self._io_loop.close()
             self._core.crash(TransportError("the producer is closed"))

@@ -11,10 +11,8 @@ import re
 from dataclasses import Field
 from typing import Any
 
-from kcodec.consumer.options import ConsumerConfig
 from kcodec.network.options import ClientConfig
 from kcodec.options import counterparts
-from kcodec.producer.options import ProducerConfig
 from kcodec.security.option_names import SecurityConfig
 
 # Names of options that take other units, or files in place of words.
@@ -39,14 +37,20 @@ def options_of_property(name: str, value: str) -> dict[str, Any]:
         if value.upper() != "PEM":
             raise ValueError(f"{name} must be PEM, as kcodec reads only PEM files; convert the store to PEM")
         return {}
-    if ours not in OTHER_VALUES:
-        ours = counterparts().get(ours, ours)
-    declared = _declarations().get(ours)
+    ours, declared = _declaration(ours)
     return {ours: value if declared is None else _converted(name, value, str(declared.type))}
 
 
-def _declarations() -> dict[str, Field[Any]]:
-    return {**ConsumerConfig.fields(), **ProducerConfig.fields(), **ClientConfig.fields(), **SecurityConfig.fields()}
+def _declaration(name: str) -> tuple[str, Field[Any] | None]:
+    """Return the name of an option in kcodec and its declaration, or the name given and None."""
+    common = {**ClientConfig.fields(), **SecurityConfig.fields()}
+    if name in common:  # which saves a process that only asks for brokers or TLS the import of the others
+        return name, common[name]
+    from kcodec.consumer.options import ConsumerConfig
+    from kcodec.producer.options import ProducerConfig
+
+    ours = name if name in OTHER_VALUES else counterparts().get(name, name)
+    return ours, {**ConsumerConfig.fields(), **ProducerConfig.fields(), **common}.get(ours)
 
 
 def _converted(name: str, value: str, kind: str) -> object:

@@ -34,33 +34,42 @@ def read_topic(
     max_rows: int | None = None,
     **options: Unpack[ReadTopicOptions],
 ) -> TopicRecords:
-    """Read [start, end) of a topic as Arrow batches, and end there. It uses no group and commits nothing.
+    """Read a range of a topic as Arrow batches, and stop at its end. No group is used, and no offset is committed.
 
         with kcodec.read_topic("orders", bootstrap_servers="localhost:9092") as records:
             for batch in records:
                 table = pyarrow.table(batch)             # topic, partition, offset, timestamp, key, value, headers
 
-    partitions: numbers; None: all of them.
-    start, end: "earliest"; "latest" (the last stable offset under read_committed, otherwise the high watermark), which
-                is resolved when this is called;
-                an offset; a negative number, an offset counted from the latest; a `datetime` with a time zone or
-                `kcodec.Timestamp(ms)`, the first record at or after it; or a mapping of partitions to such values.
-                Partitions that it does not name are read whole.
-    max_rows:   maximum number of records in total.
-    options:    bootstrap_servers and all others of a client; isolation_level ("read_committed"), columns, binary_type,
-                framing, on_error ("raise", "skip"), check_crcs, limits, max_partition_fetch_bytes (1 MiB),
-                fetch_ahead_max_bytes (32 MiB), fetch_max_bytes, fetch_max_wait_ms, client_rack
-                (`kcodec.client.ReadTopicOptions`).
+    partitions: Numbers of the partitions to read. None: all partitions of the topic.
+    start:      The first record to read. One of these values, or a mapping of partitions to them:
+                - "earliest";
+                - "latest": the last stable offset with read_committed, else the high watermark. It is resolved
+                  when this is called;
+                - an offset. A negative number is counted from the latest offset;
+                - a `datetime` with a time zone or a `kcodec.Timestamp(ms)`: the first record at or after that time.
+                A partition that the mapping does not name is read from its earliest offset.
+    end:        The end of the range, which is not read itself. The same values as `start`. A partition that the mapping
+                does not name is read up to its latest offset.
+    max_rows:   Maximum number of records in total.
+    options:    The options of a client (bootstrap_servers ...) and of a read: isolation_level ("read_committed" by
+                default), columns, binary_type, framing, on_error ("raise", "skip"), check_crcs, limits,
+                max_partition_fetch_bytes (1 MiB), fetch_ahead_max_bytes (32 MiB), fetch_max_bytes, fetch_max_wait_ms
+                and client_rack. `kcodec.client.ReadTopicOptions` describes them.
 
-    Partitions are fetched together. A batch has the rows of one response for one partition: offsets increase within
-    each partition. Memory is bounded by fetch_ahead_max_bytes and one batch, whatever the size of the topic. The end is
-    exact, even if only markers, aborted records or nothing at all (compaction) precedes it.
+    The client fetches all partitions at the same time. A batch contains the rows of one response for one partition.
+    Offsets increase within each partition. The memory used is at most fetch_ahead_max_bytes and one batch. The read
+    ends exactly at `end`, even if only markers, aborted records or compacted offsets precede it.
 
-    Raises at once: TypeError, ValueError;
-    BrokerError (no such topic or partition, a start that is not in the log).
-    While reading: DecodeError at a batch that cannot be read, after all records before it, with `topic_partition` and
-    `next_offset`; BrokerError if the topic is deleted or truncated meanwhile; DeliveryTimeoutError if a partition makes
-    no progress for default_api_timeout_ms, for example towards an end that is not written yet.
+    Raise TypeError or ValueError if an argument is invalid.
+    Raise BrokerError if the topic or a partition does not exist, or if `start` is
+    not in the log.
+
+    While reading, raise
+    - DecodeError at a batch that cannot be read, after all records that precede it. The error has the attributes
+      `topic_partition` and `next_offset`;
+    - BrokerError if the topic is deleted or truncated;
+    - DeliveryTimeoutError if a partition makes no progress for default_api_timeout_ms, for example because the end has
+      not been written yet.
     """
     return TopicRecords.of(TopicReading(topic, partitions, start, end, max_rows, options))
 

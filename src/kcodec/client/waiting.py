@@ -60,8 +60,8 @@ class ClientBase(NotPickled):
     def _start(self) -> None:
         self._io_loop.post(self._begin)
 
-    def _run(self, flow: Flow[T], timeout: float | None = None) -> T:
-        return self._io_loop.run(flow, timeout)
+    def _run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
+        return self._io_loop.run(flow, timeout, call)
 
     def _call_back(self, callbacks: CallbackQueue, callback: Callback) -> None:
         """Call a callback of the application on the caller's thread."""

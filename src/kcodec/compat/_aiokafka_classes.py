@@ -133,6 +133,11 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
                 self.error.__cause__ = error
             return None
 
+    def __iter__(self) -> Iterator[Any]:
+        """Return the generator: aiokafka would return self, and call __next__ for each record."""
+        records: Iterator[Any] | None = self._records_iterator
+        return iter(()) if records is None else records
+
     def _unpack_records(self) -> Iterator[Any]:
         steps = self._steps
         if steps is None:
@@ -141,6 +146,7 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
         if self.error is not None:
             raise self.error
         topic, partition = self._tp.topic, self._tp.partition
+        new_record: Any = ConsumerRecord.__new__
         read_key, read_value = self._key_deserializer, self._value_deserializer
         while self._chunk is not None:
             for offset, timestamp, timestamp_type, key, value, headers in self._chunk:
@@ -150,9 +156,19 @@ class PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
                     key = read_key(key)
                 if read_value:
                     value = read_value(value)
-                record = ConsumerRecord(
-                    topic, partition, offset, timestamp, timestamp_type, key, value, None, key_size, value_size, headers
-                )
+                # what ConsumerRecord.__init__ does, without the call, which takes longer than all of this
+                record = new_record(ConsumerRecord)
+                record.topic = topic
+                record.partition = partition
+                record.offset = offset
+                record.timestamp = timestamp
+                record.timestamp_type = timestamp_type
+                record.key = key
+                record.value = value
+                record.checksum = None
+                record.serialized_key_size = key_size
+                record.serialized_value_size = value_size
+                record.headers = headers
                 self.next_fetch_offset = offset + 1
                 yield record
             self._chunk = self._next_chunk(steps)

@@ -9,6 +9,8 @@ __all__ = ["install", "installed", "uninstall"]
 
 KNOWN = "0.14.0"
 RECORD = ("offset", "timestamp", "key", "value", "headers")
+SIZES = ("serialized_key_size", "serialized_value_size")
+CONSUMER_RECORD = ("topic", "partition", *RECORD[:2], "timestamp_type", *RECORD[2:4], "checksum", *SIZES, "headers")
 BUILDER = ("compression_type", "is_transactional", "producer_id", "producer_epoch", "base_sequence", "batch_size")
 _patches = Patches("aiokafka", compiled=("aiokafka.record._crecords",))
 
@@ -48,6 +50,7 @@ def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object,
             (fetcher, "PartitionRecords.__init__", ("tp", "records", *settings, "isolation_level")),
             (fetcher, "PartitionRecords._unpack_records", ()),
             (fetcher, "FetchResult.__init__", ("tp", "assignment", "partition_records", "backoff")),
+            (fetcher, "ConsumerRecord.__init__", CONSUMER_RECORD),
             (fetcher, "FetchError.__init__", ("error", "backoff")),
             (protocols, "MemoryRecordsProtocol.__init__", ("bytes_data",)),
             (protocols, "MemoryRecordsProtocol.next_batch", ()),

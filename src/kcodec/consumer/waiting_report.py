@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from kcodec.cluster.metadata import Cluster
@@ -193,20 +194,26 @@ class WaitingReport:
 
     def _partitions(self) -> Iterator[tuple[Key, _Found]]:
         """Yield partitions that are assigned and cannot be read, those of a topic with one problem together."""
+        codes: dict[str, int] = {}
+        states = []
+        for (topic, _), state in list(self._assignment.partitions.items()):
+            if topic not in codes:
+                codes[topic] = self._topic_code(topic)
+            if state.error is None and not state.is_revoking and not codes[topic]:
+                states.append(state)
         for kind, problem in (
             ("partition", self._missing),
             ("leader", self._without_leader),
             ("position", self._without_position),
             ("fetch", self._not_fetched),
         ):
-            yield from self._of_topics(kind, problem)
+            found = [(state.topic_partition, one) for state in states if (one := problem(state)) is not None]
+            yield from self._by_topic(kind, found)
 
-    def _of_topics(self, kind: str, problem: Callable[[PartitionState], _Found | None]) -> Iterator[tuple[Key, _Found]]:
+    def _by_topic(self, kind: str, found: list[tuple[TopicPartition, _Found]]) -> Iterator[tuple[Key, _Found]]:
         topics: dict[str, list[tuple[TopicPartition, _Found]]] = {}
-        for partition, state in sorted(self._assignment.partitions.items()):
-            is_looked_at = state.error is None and not state.is_revoking and not self._topic_code(partition.topic)
-            if is_looked_at and (found := problem(state)) is not None:
-                topics.setdefault(partition.topic, []).append((partition, found))
+        for partition, one in sorted(found, key=itemgetter(0)):
+            topics.setdefault(partition.topic, []).append((partition, one))
         for topic, some in topics.items():
             named = ", ".join(str(partition) for partition, _ in some[:MAX_NAMED_PARTITIONS])
             more = f" and {len(some) - MAX_NAMED_PARTITIONS} more" if len(some) > MAX_NAMED_PARTITIONS else ""
@@ -231,9 +238,11 @@ class WaitingReport:
         return _Found("cannot be read, as there has been no leader", "; last cause: LEADER_NOT_AVAILABLE")
 
     def _without_position(self, state: PartitionState) -> _Found | None:
+        if state.awaiting is None:
+            return None
         partition = state.topic_partition
         cause = self._positions.causes.get(partition)
-        if state.awaiting is None or cause is None or self._cluster.leader(*partition) is None:
+        if cause is None or self._cluster.leader(*partition) is None:
             return None
         if getattr(cause, "code", 0) == ErrorCode.UNSTABLE_OFFSET_COMMIT:
             return None

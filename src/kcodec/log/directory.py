@@ -7,6 +7,7 @@ Partitions are the directories named ``topic-partition``. Directories that are b
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 REPLICATION_OFFSETS, RECOVERY_POINTS, LOG_START_OFFSETS, CLEANER_OFFSETS = OFFSET_CHECKPOINTS
-#: Partitions that a message names.
+#: Partitions or topics that a message names.
 MAX_NAMED_PARTITIONS = 5
+#: What only a Log has, and is often looked for here.
+PARTITION_METHODS = ("records", "to_arrow", "batches")
 KNOWN_FILES = {META_PROPERTIES, CLEAN_SHUTDOWN, BOOTSTRAP_CHECKPOINT, ".lock", *OFFSET_CHECKPOINTS}
 # What LocalLog appends to a partition's name: a unique id, and what is to become of the directory.
 RENAMED = re.compile(r".+\.[0-9a-zA-Z_-]+-(delete|future|stray)")
@@ -61,6 +64,23 @@ class OtherEntry(NamedTuple):
 
     name: str
     kind: str
+
+
+class Topics(dict[str, tuple[int, ...]]):
+    """The partitions of each topic of a log directory. A KeyError says which topics there are."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def __missing__(self, name: object) -> tuple[int, ...]:
+        text = f"{self.path} has no topic {name!r}"
+        match = PARTITION_DIRECTORY.fullmatch(name) if isinstance(name, str) else None
+        near = difflib.get_close_matches(str(name), self, n=1)
+        if match is not None and int(match[2]) in self.get(match[1], ()):
+            raise KeyError(f"{text}: this is a partition, which directory[{name!r}] opens")
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise KeyError(f"{text}; it has {_listed(list(self), 'topics')}{hint}")
 
 
 class LogDirectory(Mapping[str, Log]):
@@ -107,9 +127,19 @@ class LogDirectory(Mapping[str, Log]):
 
     def _there_are(self) -> str:
         """Return the partitions that exist, for a message: the first of them."""
-        names = [str(partition) for partition in self._partitions]
-        more = f" and {len(names) - MAX_NAMED_PARTITIONS} more" if len(names) > MAX_NAMED_PARTITIONS else ""
-        return f"; it has {', '.join(names[:MAX_NAMED_PARTITIONS])}{more}" if names else "; it has no partitions"
+        return f"; it has {_listed([str(partition) for partition in self._partitions], 'partitions')}"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in PARTITION_METHODS:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            raise AttributeError(
+                f"a LogDirectory has no {name}(), a partition of it has: directory['orders-0'].{name}(), or "
+                f"for log in directory.values(): log.{name}()",
+                name=name,
+                obj=self,
+            )
 
     def __getitem__(self, name: str | tuple[str, int]) -> Log:
         found = self._named(name)
@@ -151,8 +181,8 @@ class LogDirectory(Mapping[str, Log]):
 
     @property
     def topics(self) -> dict[str, tuple[int, ...]]:
-        """The partitions in this directory by topic, in order."""
-        found: dict[str, tuple[int, ...]] = {}
+        """The partitions in this directory by topic, in order. A KeyError says which topics there are."""
+        found = Topics(self.path)
         for topic, partition in self._partitions:
             found[topic] = (*found.get(topic, ()), partition)
         return found
@@ -256,6 +286,12 @@ class LogDirectory(Mapping[str, Log]):
 
         noted = self.transaction_states(on_error).values()
         return [found for log in self._logs() for found in partition_transactions(log, noted, states, on_error)]
+
+
+def _listed(names: list[str], what: str) -> str:
+    """Return the first of the names, for a message."""
+    more = f" and {len(names) - MAX_NAMED_PARTITIONS} more" if len(names) > MAX_NAMED_PARTITIONS else ""
+    return f"{', '.join(names[:MAX_NAMED_PARTITIONS])}{more}" if names else f"no {what}"
 
 
 def open(  # noqa: A001  the public name is kcodec.open

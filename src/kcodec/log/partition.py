@@ -76,6 +76,17 @@ class Log:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_timelines": {}}
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in ("topics", "values", "items", "keys"):
+                text = (
+                    f"a Log is one partition and has no {name}: use log.topic and log.partition, or open the log "
+                    "directory, which contains the directories of all partitions"
+                )
+            raise AttributeError(text, name=name, obj=self)
+
     @property
     def storage(self) -> Storage:
         """The storage of the files."""
@@ -283,7 +294,8 @@ class Log:
 
         The arguments are those of ``records``, and:
 
-        columns:       Names from ``kcodec.COLUMNS``, including topic and partition.
+        columns:       Names from ``kcodec.COLUMNS``. The default, offset, timestamp, key, value and headers, does not
+                       contain the partition, as a log is one: add "topic" and "partition" to combine several logs.
         framing:       As in ``kcodec.decode``; key_schema_id and value_schema_id are then among the default columns.
         threads:       Number of threads that read ranges of about 2 MB, after a walk over the headers. The records and
                        their order do not depend on it; batches may be smaller. Several threads pay off for compressed

@@ -41,9 +41,12 @@ class AsyncioLoop(IoLoop):
 
         loop.call_soon_threadsafe(run)
 
-    async def run(self, flow: Flow[T], timeout: float | None = None) -> T:
-        """Run a flow to its end. timeout: seconds of the flow's own deadline. A little later the flow is cancelled and
-        DeliveryTimeoutError is raised. Cancelling the await cancels the flow."""
+    async def run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
+        """Run a flow to its end. Cancelling the await cancels the flow.
+
+        timeout: seconds of the flow's own deadline. A little later the flow is cancelled and DeliveryTimeoutError is
+        raised. call: the name of the call for this error.
+        """
         self._check()
         loop = self._begin()
         waiter: asyncio.Future[T] = loop.create_future()
@@ -61,7 +64,7 @@ class AsyncioLoop(IoLoop):
         except TimeoutError as error:
             if task.done:
                 raise
-            raise DeliveryTimeoutError(f"the call did not finish within {seconds_text(timeout or 0.0)}") from error
+            raise DeliveryTimeoutError(f"{call} did not finish within {seconds_text(timeout or 0.0)}") from error
         finally:
             self._running.discard(waiter)
             if not task.done:

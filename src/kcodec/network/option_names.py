@@ -7,7 +7,6 @@ options that kcodec does not have.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -62,6 +61,8 @@ def _meant(given: str, known: list[str]) -> str:
     ours = counterparts().get(name)
     if ours in known:
         return f"; its name in kcodec is {ours!r}"
+    import difflib  # only where a name is wrong
+
     near = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -8,7 +8,6 @@ rejects unknown ones with a suggestion.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -137,6 +136,8 @@ class ClientConfig(OptionSet):
         if "bootstrap_servers" not in options:
             others = counterparts()
             meant = [name for name in options if others.get(name) == "bootstrap_servers"]
+            import difflib  # only for this error
+
             meant += difflib.get_close_matches("bootstrap_servers", options, n=1)
             hint = f"; {meant[0]!r} is not an option, write bootstrap_servers=" if meant else ""
             raise TypeError(f'bootstrap_servers is missing: pass the "host:port" of a broker, or of several{hint}')

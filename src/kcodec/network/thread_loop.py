@@ -76,9 +76,12 @@ class ThreadLoop(IoLoop):
         self._posted.append(action)
         self._wake()
 
-    def run(self, flow: Flow[T], timeout: float | None = None) -> T:
-        """Run a flow to its end and return its result. timeout: seconds of the flow's own deadline. A little later the
-        flow is cancelled and DeliveryTimeoutError is raised. Interrupting the wait (Ctrl-C) cancels the flow."""
+    def run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
+        """Run a flow to its end and return its result. Interrupting the wait (Ctrl-C) cancels the flow.
+
+        timeout: seconds of the flow's own deadline. A little later the flow is cancelled and DeliveryTimeoutError is
+        raised. call: the name of the call for this error.
+        """
         self.check_wait()
         waiter: Future[T] = Future()
         tasks: list[Task[T]] = []
@@ -105,7 +108,7 @@ class ThreadLoop(IoLoop):
             if waiter.done():
                 raise
             self.post(give_up)
-            raise DeliveryTimeoutError(f"the call did not finish within {seconds_text(timeout or 0.0)}") from error
+            raise DeliveryTimeoutError(f"{call} did not finish within {seconds_text(timeout or 0.0)}") from error
         except (KeyboardInterrupt, SystemExit):
             self.post(give_up)
             raise

@@ -274,7 +274,10 @@ class Accumulator(RecordAppender):
             self.free_memory -= size
             return True
         if size > self.settings.buffer_memory:
-            reason = f"{size} bytes are needed at once, above buffer_memory {self.settings.buffer_memory}"
+            reason = (
+                f"{size} bytes are needed at once, above buffer_memory {self.settings.buffer_memory};"
+                " increase buffer_memory, or decrease batch_size or the size of the record"
+            )
             raise EncodeError(reason, field="buffer_memory", value=size)
         self.wake()
         return False

@@ -8,10 +8,11 @@ its record again. Batches that succeed are not touched.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kcodec.errors import BrokerError, DeliveryErrors, KcodecError, TopicDeliveryError
+from kcodec.errors import BrokerError, DeliveryErrors, KcodecError, TopicDeliveryError, one_line
 
 #: Seconds between a failure and its line in the log: until then a program may retrieve the error.
 REPORT_DELAY_SECONDS = 1.0
@@ -21,6 +22,10 @@ REPORT_INTERVAL_SECONDS = 30.0
 WHOLE = -1
 #: Topics that a line of the log names; the others are counted.
 MAX_SHOWN = 5
+#: Failures that an error or a line of the log describes; of the others, the records are counted by kind of error.
+MAX_DESCRIBED = 3
+#: Characters of each error in such a text. The errors themselves, with their whole texts, are in `exceptions`.
+MAX_ERROR_TEXT = 300
 
 
 @dataclass(eq=False, slots=True)
@@ -41,9 +46,9 @@ class Failure:
         self.count -= count
         self.logged = min(self.logged, self.count)
 
-    def describe(self, count: int) -> str:
-        """Return a text about `count` of its records."""
-        return f"topic {self.topic!r}: {records_text(count)} failed with {self.kind}: {self.error}"
+    def describe(self, count: int, most: int | None = None) -> str:
+        """Return a text about `count` of its records, with at most `most` characters of the error."""
+        return f"topic {self.topic!r}: {records_text(count)} failed with {self.kind}: {one_line(str(self.error), most)}"
 
     def as_error(self) -> TopicDeliveryError:
         """Return the failure as a member of DeliveryErrors."""
@@ -87,7 +92,7 @@ class Failures:
             return None
         total = records_text(sum(failure.count for failure in found))
         return DeliveryErrors(
-            f"{total} not delivered: {_shown([failure.describe(failure.count) for failure in found])}",
+            f"{total} not delivered: {_summary([(failure, failure.count) for failure in found])}",
             [failure.as_error() for failure in found],
         )
 
@@ -110,11 +115,11 @@ class Failures:
         news = [failure for failure in list(self._open.values()) if failure.count > failure.logged]
         if not news:
             return None
-        lines = [failure.describe(failure.count - failure.logged) for failure in news]
-        total = records_text(sum(failure.count - failure.logged for failure in news))
+        counts = [(failure, failure.count - failure.logged) for failure in news]
         for failure in news:
             failure.logged = failure.count
-        return f"{total} not delivered, and their errors were not retrieved: {_shown(lines)}"
+        total = records_text(sum(count for _, count in counts))
+        return f"{total} not delivered, and their errors were not retrieved: {_summary(counts)}"
 
 
 class FailedRecords:
@@ -151,6 +156,14 @@ def records_text(count: int) -> str:
     return f"{count} record" if count == 1 else f"{count} records"
 
 
-def _shown(lines: Sequence[str]) -> str:
-    more = f"; and {len(lines) - MAX_SHOWN} more topics or kinds of error" if len(lines) > MAX_SHOWN else ""
-    return "; ".join(lines[:MAX_SHOWN]) + more
+def _summary(counts: Sequence[tuple[Failure, int]]) -> str:
+    """Return a text of bounded length about some records of each failure."""
+    shown = [failure.describe(count, MAX_ERROR_TEXT) for failure, count in counts[:MAX_DESCRIBED]]
+    others: Counter[str] = Counter()
+    for failure, count in counts[MAX_DESCRIBED:]:
+        others[failure.kind] += count
+    if others:
+        kinds = ", ".join(f"{kind} ({records_text(count)})" for kind, count in others.most_common(MAX_DESCRIBED))
+        more = f" and {len(others) - MAX_DESCRIBED} more kinds" if len(others) > MAX_DESCRIBED else ""
+        shown.append(f"and {len(counts) - MAX_DESCRIBED} more topics or kinds of error: {kinds}{more}")
+    return "; ".join(shown)

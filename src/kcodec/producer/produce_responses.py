@@ -88,11 +88,13 @@ class ProduceResponses:
         self.metrics = metrics
         self.on_end: Callable[[], None] = lambda: None
         self.in_flight: dict[PartitionQueue, None] = {}
+        self._jitter = 0.0
 
     # The response
 
     def on_no_response(self, sent: Sent, error: TransportError | UnsupportedError) -> None:
         """Handle a request without a response. If it may have been sent, its batches may be written."""
+        self._jitter = self.random()
         if isinstance(error, TransportError) and error.possibly_sent:
             self.id_manager.on_no_response("Produce")
         for queue, batch in sent:
@@ -102,6 +104,8 @@ class ProduceResponses:
 
     def on_response(self, node: int, sent: Sent, reply: Reply | None) -> None:
         """Handle the response of a broker; None if acks is 0, as there is no response."""
+        # One for all its batches: refused together, they are sent again together, not in a request each.
+        self._jitter = self.random()
         ended: list[Ended] = []
         results: dict[tuple[Any, int], Any] = {}
         by_id = reply is not None and reply.version > LAST_VERSION_WITH_NAMES
@@ -257,7 +261,7 @@ class ProduceResponses:
             queue.must_renumber, queue.bump_from = True, queue.identity
             batch.last_error = error
             if batch.attempts > 1:  # at once the first time; to a leader that refuses every epoch after a pause
-                pause = self.settings.retry_backoff(batch.attempts - 2, self.random())
+                pause = self.settings.retry_backoff(batch.attempts - 2, self._jitter)
                 batch.not_before = self.clock() + pause
             self._put_back(queue, batch)
 
@@ -269,7 +273,7 @@ class ProduceResponses:
             return
         self.metrics.count("producer.retries")
         log.debug("%s: attempt %d failed: %s", queue.partition, batch.attempts, error)
-        pause = self.settings.retry_backoff(max(batch.attempts - 1, 0), self.random())
+        pause = self.settings.retry_backoff(max(batch.attempts - 1, 0), self._jitter)
         batch.not_before = self.clock() + pause
         self._put_back(queue, batch)
 

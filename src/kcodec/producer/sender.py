@@ -275,9 +275,16 @@ class Sender:
         requests: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
         sizes: dict[int, int] = {}
         nearest = _FOREVER
+        identity = self.id_manager.current
+        is_numbering = identity is not None and identity.producer_id >= 0
         with self.accumulator.lock:
+            if self._is_saturated():
+                self.accumulator.next_look = -_FOREVER  # the next response wakes the sender
+                return requests, nearest
             active = self.accumulator.active
             for queue in list(active):
+                if is_numbering and queue.in_flight and not queue.is_proved:
+                    continue  # as `_due` finds, which takes longer for thousands of partitions
                 due = self._due(queue, now)
                 if due > now:
                     nearest = min(nearest, due)
@@ -301,6 +308,11 @@ class Sender:
                 self._seal(queue, batch)
                 self._name_topic(batch.topic, now)
         return requests, nearest
+
+    def _is_saturated(self) -> bool:
+        """Return whether every broker has `max_in_flight` requests, so that nothing can be sent before a response."""
+        brokers, loads, most = self.cluster.brokers, self._loads, self.settings.max_in_flight
+        return bool(brokers) and all(loads.get(node, 0) >= most for node in brokers)
 
     def _due(self, queue: PartitionQueue, now: float) -> float:
         """Return when the queue's first batch may go: `now` or earlier, later, or not before an event (infinity)."""

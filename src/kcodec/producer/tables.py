@@ -153,8 +153,28 @@ def _table(source: Any) -> pyarrow.Table:
     for index, column in enumerate(table.schema):
         # pyarrow cannot gather rows of views.
         if pyarrow.types.is_binary_view(column.type) or pyarrow.types.is_string_view(column.type):
-            table = table.set_column(index, column.name, table.column(index).cast(pyarrow.large_binary()))
+            chunks = [_with_empty_nulls(chunk).cast(pyarrow.large_binary()) for chunk in table.column(index).chunks]
+            table = table.set_column(index, column.name, pyarrow.chunked_array(chunks, pyarrow.large_binary()))
     return table
+
+
+def _with_empty_nulls(views: pyarrow.Array) -> pyarrow.Array:
+    """Return an array of views, those of its null rows empty.
+
+    pyarrow's cast reads the lengths of null rows, which it does not validate, and crashes on a negative one.
+    """
+    import numpy
+    import pyarrow
+
+    if not views.null_count:
+        return views
+    validity, lengths, *data = views.buffers()
+    end = views.offset + len(views)
+    rows = numpy.frombuffer(lengths, "<u8", 2 * end).reshape(-1, 2).copy()
+    rows[views.offset : end][views.is_null().to_numpy(zero_copy_only=False)] = 0
+    return pyarrow.Array.from_buffers(
+        views.type, len(views), [validity, pyarrow.py_buffer(rows), *data], views.null_count, views.offset
+    )
 
 
 def _check(table: pyarrow.Table) -> None:

@@ -34,22 +34,28 @@ def decode_in_arrow(
     partition: int | None = None,
     **decode_options: Any,
 ) -> DataFrame:
-    """Return the records in the bytes or files of a DataFrame as a DataFrame; lazy.
+    """Return a DataFrame with the records that a column of `df` contains, as bytes or in files. It is evaluated lazily.
 
-    df:     a DataFrame with the bytes, or with the paths of files.
-    column: a binary column; each cell is one record set (the records of a Fetch response, a small segment) with its own
-            transactions. Cells that are NULL give no rows. Neither column nor paths means ``column="value"``.
-    paths:  a string column of ``.log`` files and partition directories that every executor sees. Under read_committed
-            the driver collects them now and finds the outcomes of their transactions by directory, from headers only;
-            the task that has a path decodes it. Under read_uncommitted the driver reads no file.
-    topic, partition: the columns of these names; for files, where the directory's name does not tell.
-    decode_options: those of ``kcodec.decode``: isolation_level, start_offset, end_offset, on_error, check_crcs, limits
-            (for cells also aborted_transactions, last_stable_offset, control_records, threads); columns: names of the
-            result's columns in Spark's spelling or kcodec's, in their order; without columns those of Spark's own
-            Kafka source, to which include_headers=True and include_batch_meta=True add theirs.
+    df:     DataFrame with the bytes, or with the paths of the files.
+    column: Name of a binary column. Each cell is one record set, for example the records of a Fetch response or a small
+            segment, and is decoded with its own transactions. A NULL cell has no rows. If neither `column` nor `paths`
+            is given, the column is "value".
+    paths:  Name of a string column with ``.log`` files and partition directories, which every executor must be able to
+            read. With read_committed, the driver collects the paths now. It reads the headers of the batches in each
+            directory to find the outcomes of the transactions. With read_uncommitted, the driver reads no file. In both
+            cases, tasks decode the files.
+    topic, partition: Values of the columns of these names. For files, they are used if the name of the directory does
+            not contain them.
+    decode_options: Options of ``kcodec.decode``: isolation_level, start_offset, end_offset, on_error, check_crcs and
+            limits. For cells also aborted_transactions, last_stable_offset, control_records and threads.
+            `columns` names the columns of the result in their order, as Spark or kcodec spells them. Without it, the
+            result has the columns of Spark's own Kafka source. include_headers=True and include_batch_meta=True add
+            more columns.
 
-    A corrupt batch fails the task with its error; ``on_error="skip"`` continues after it and logs the number of
-    skipped batches (logger ``kcodec.spark``). Raise ValueError for an unknown option or column.
+    A corrupt batch fails the task with its error. With ``on_error="skip"``, the task continues after the batch and logs
+    the number of skipped batches to the logger ``kcodec.spark``.
+
+    Raise ValueError if an option or a column is unknown.
     """
     if column is not None and paths is not None:
         raise ValueError("column and paths exclude each other: bytes come from cells or from files")

@@ -7,7 +7,6 @@ Names and types are those of Spark's ``KafkaRecordToRowConverter``; every column
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -57,6 +56,8 @@ def default_columns(include_headers: bool, include_batch_meta: bool) -> tuple[Sp
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the closest known name, else nothing."""
+    import difflib  # most processes of Spark do not need it
+
     by_folded = {other.lower(): other for other in known}
     close = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.6)
     return f" (did you mean {by_folded[close[0]]!r}?)" if close else ""

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from kcodec.spark.sink_protocol import OnNewCheckpoint, SinkResult
-
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from kcodec.spark.sink_protocol import OnNewCheckpoint, SinkResult
 
     Partitioner = str | Column | Callable[[int], Column]
 
@@ -70,41 +70,52 @@ def exactly_once(
             .start()
         )
 
-    The number of the batch is committed in the same transaction. After a failure at any time, the next attempt, or the
-    next start of the query, finds there whether the batch was committed, and then skips it or writes it again.
+    Each micro-batch is written in one Kafka transaction, which also commits the number of the batch. After a failure,
+    the next attempt or the next start of the query reads that number. It then skips the batch if it was committed, and
+    writes it again otherwise.
 
     df:           A streaming DataFrame, or its DataStreamWriter (`df.writeStream.queryName(...)`). Its columns are
-                  those of Spark's own Kafka sink: value, and optionally key, headers and partition; others are not
-                  written.
+                  those of Spark's own Kafka sink: value, and optionally key, headers and partition. Other columns are
+                  not written.
     topic:        Topic that all rows are written to.
-    application:  Name of this query, the same after each restart, for no other query: the transactional id, and the
-                  consumer group whose committed offset is the number of the next batch. No consumer joins that group.
-    partitioner:  "key": the column `partition`, where it is NULL or missing the key, as Java's producer chooses, and
-                  without a key each partition in turn. "column": the column `partition`, which must not be NULL. A
-                  Column or SQL text: an int from 0 on. A function: called with the number of partitions of each batch,
-                  returns a Column.
-    partitions_per_task: Number of Kafka partitions that one task writes. All tasks run at once and take one slot each.
-                  None: as few partitions as the free slots allow.
-    transaction_timeout_ms: Maximum time to write one batch, in ms; at most the broker's transaction.max.timeout.ms
-                  (900,000 by default). Consumers wait at most this long after the driver has died in a batch.
+    application:  Name of this query. It must stay the same after a restart, and no other query may use it. It is the
+                  transactional id, and the consumer group whose committed offset is the number of the next batch. Do
+                  not use it as the group.id of a consumer.
+    partitioner:  How the partition of a row is chosen.
+                  - "key": by the column `partition`. If it is NULL or missing, by the key as Java's producer chooses.
+                    Rows without a key go to each partition in turn.
+                  - "column": by the column `partition`, which must not be NULL.
+                  - A Column or SQL text: an int that is 0 or greater.
+                  - A function that is called for each batch with the number of partitions, and returns a Column.
+    partitions_per_task: Number of Kafka partitions that one task writes. All tasks run at the same time, and each needs
+                  one free slot. None: the smallest number for which the free slots suffice.
+    transaction_timeout_ms: Maximum time to write one batch, in ms. The limit is transaction.max.timeout.ms of the
+                  broker (900,000 by default). If the driver dies during a batch, consumers wait at most this long.
     on_new_checkpoint: What to do if the checkpoint does not continue what was committed. "refuse": raise
-                  CheckpointMismatchError. "adopt": continue with the batch of the checkpoint; for one start only.
-    progress:     "group": the number of the last batch is the offset of the group, which expires after
-                  offsets.retention.minutes without a batch (7 days by default). "topic": also a record in the compacted
-                  topic `<application>-progress`, which does not expire and is created if it is missing.
+                  CheckpointMismatchError. "adopt": continue with the batch of the checkpoint. Use "adopt" for one start
+                  only.
+    progress:     Where the number of the last batch is stored. "group": as the committed offset of the group, which
+                  expires after offsets.retention.minutes without a batch (7 days by default). "topic": also as a record
+                  in the compacted topic `<application>-progress`, which does not expire. The topic is created if it is
+                  missing.
     attempts:     Maximum number of times that a batch is written before the query fails.
-    version:      For a DataFrame that is not streaming: write it now, unless this version or a later one was committed
-                  before. Versions of an application rise; they may have gaps.
-    options:      Those of `kcodec.client.TransactionWriter` (compression_type, sasl_mechanism ...).
+    version:      Number of this write, for a DataFrame that is not streaming. The DataFrame is written now, unless this
+                  version or a later one was committed before. Versions of an application must increase and can have
+                  gaps.
+    options:      Options of `kcodec.client.TransactionWriter` (compression_type, sasl_mechanism ...).
 
-    Return a DataStreamWriter to start; with `version` the SinkResult.
+    Return a DataStreamWriter to start. With `version`, return the SinkResult.
 
     Raise ValueError or TypeError if an argument or the schema is invalid. While the query runs, a batch fails with
-    CheckpointMismatchError, ExactlyOnceError (stopped), TransactionTimedOutError (names transaction_timeout_ms),
-    AuthorizationError, ValueError for a row that cannot be written, or what its last attempt failed with.
+    - CheckpointMismatchError if the checkpoint does not match what was committed;
+    - ExactlyOnceError if another attempt cannot help, for example because the callback was interrupted;
+    - TransactionTimedOutError if writing took longer than transaction_timeout_ms;
+    - AuthorizationError if a permission is missing;
+    - ValueError if a row cannot be written;
+    - the error of the last attempt otherwise.
 
-    Needs Spark 3.5 or later without dynamic allocation, and brokers from Kafka 2.8 on. Permissions: WRITE on the
-    transactional id `application`, READ on the group `application`, READ, WRITE and DESCRIBE on the topic.
+    Needs Spark 3.5 or later without dynamic allocation, and brokers of Kafka 2.8 or later. Permissions: WRITE on the
+    transactional id `application`, READ on the group `application`, and READ, WRITE and DESCRIBE on the topic.
     """
     from kcodec.spark.sink_query import query_writer, sink_of, write_version  # which import the clients
 

@@ -67,44 +67,52 @@ def land(
         landing.rows, landing.files, landing.offsets
         spark.read.parquet("/data/orders")
 
-    Fetching, decoding and writing run in Python tasks, one for each range of offsets; only names and counts return to
-    the driver. The files of a call become visible together, when a manifest in ``<path>/_landings`` names them; what
-    failed, repeated or killed tasks leave behind never does, and is removed by a later call. The manifest also holds
-    the offsets where the next call continues. A loop of calls therefore loses and doubles nothing, wherever it was
-    killed. A call that was killed while it renamed committed files is finished by the next one; `landings` lists
-    the landings that are complete.
+    Python tasks fetch, decode and write the records. Each task has one range of offsets. Only the names of the files
+    and counts return to the driver.
 
-    source:            The topics, separated by commas, or the options of Spark's own Kafka source; see `map_batches`.
+    All files of a call become visible at the same time, when a manifest in ``<path>/_landings`` names them. Files that
+    a failed, repeated or killed task has left never become visible, and a later call removes them. The manifest also
+    contains the offsets at which the next call continues. Therefore a loop of calls neither loses nor duplicates a
+    record, even if it is killed at any time. If a call is killed while it renames committed files, the next call
+    finishes that work. `landings` returns the complete landings.
+
+    source:            The topics, separated by commas, or the options of Spark's own Kafka source (see `map_batches`).
     path:              A folder that the driver and all executors share, or an address that pyarrow resolves
-                       (``s3://bucket/orders``). It takes one call at a time; the second of two gets LandingError.
-    format:            "parquet".
-    function:          Applied to the batches of each task before they are written, as in `map_batches`; what it yields
-                       is written. All its batches must have the same schema.
-    columns:           The columns to read: key, value, topic, partition, offset, timestamp, timestampType, headers and
-                       those of includeBatchMeta. None is the first seven, and what includeHeaders and includeBatchMeta
-                       add. Columns that are not named are not decoded.
-    partition_by:      "topic", "partition" or both: write into folders such as ``topic=orders/partition=3``, and leave
-                       the column out of the files.
-    resume:            Continue where the last landing in the folder ended: a loop of calls is one streaming query whose
-                       checkpoint is the folder. The options are those of streams (maxOffsetsPerTrigger and its
-                       relatives limit one call), except that startingOffsets is "earliest" by default. It holds for
-                       the first landing of the topics; topics and partitions that are added to them later begin at
-                       their earliest offsets. False: read what the options of a batch query say, also if it is in the
-                       folder already.
+                       (``s3://bucket/orders``). Only one call can write to it at a time. A second call raises
+                       LandingError.
+    format:            Must be "parquet".
+    function:          Function that is applied to the batches of each task, as in `map_batches`. The batches that it
+                       yields are written, and must all have the same schema.
+    columns:           Columns to read and decode: key, value, topic, partition, offset, timestamp, timestampType,
+                       headers, and those that includeBatchMeta adds. None: the first seven of these, and what
+                       includeHeaders and includeBatchMeta add.
+    partition_by:      "topic", "partition" or both. The files are written into folders such as
+                       ``topic=orders/partition=3``, and do not contain these columns.
+    resume:            True: continue where the last landing in the folder ended. A loop of calls is then like one
+                       streaming query whose checkpoint is the folder. The options are those of streams, and
+                       maxOffsetsPerTrigger and the other limits apply to each call. startingOffsets is "earliest" by
+                       default and is used for the first landing. Topics and partitions that are added later begin at
+                       their earliest offsets.
+                       False: read what the options of a batch query define, even if the folder already contains it.
     compression:       "zstd", "snappy", "gzip", "brotli", "lz4" or "none".
-    compression_level: Of the compression; None is pyarrow's default.
-    max_file_bytes:    A task begins another file before one would exceed this size, at the end of a row group.
-    row_group_bytes:   Size of a row group as Arrow data, before encoding. A task keeps one in memory.
-    parquet_options:   More arguments of ``pyarrow.parquet.ParquetWriter``, such as use_dictionary.
-    filesystem:        A ``pyarrow.fs.FileSystem`` or an fsspec file system that `path` is in. It is sent to the tasks.
-    options:           More of Spark's options, or of `kcodec.read_ranges`, as for `map_batches`.
+    compression_level: Level of the compression. None: the default of pyarrow.
+    max_file_bytes:    Maximum size of a file in bytes. A task begins a new file at the end of a row group, before the
+                       file would exceed this size.
+    row_group_bytes:   Size of a row group in bytes, as Arrow data before it is encoded. A task keeps one row group in
+                       memory.
+    parquet_options:   More arguments of ``pyarrow.parquet.ParquetWriter``, for example use_dictionary.
+    filesystem:        A ``pyarrow.fs.FileSystem`` or an fsspec file system that contains `path`. It is sent to the
+                       tasks.
+    options:           More options of Spark's source or of `kcodec.read_ranges`, as for `map_batches`.
 
-    Offsets are resolved at the call. The isolation level is read_uncommitted by default, as in Spark's source; give
-    isolation_level="read_committed" to leave out aborted records. Works on Spark 3.5 and later.
+    Offsets are resolved when the function is called. The isolation level is read_uncommitted by default, as in Spark's
+    source. Use isolation_level="read_committed" to leave out aborted records. Works on Spark 3.5 and later.
 
-    Raises ValueError for an option that is unknown or invalid; DataLossError (a ValueError) for offsets that are not in
-    the log any more, unless failOnDataLoss is False; LandingError if another call has committed meanwhile, or if the
-    driver does not find the files of the tasks; what brokers respond; and what Spark raises for failed tasks.
+    Raise
+    - ValueError if an option is unknown or invalid;
+    - DataLossError (a ValueError) if offsets are no longer in the log, unless failOnDataLoss is False;
+    - LandingError if another call has committed meanwhile, or if the driver does not find the files of the tasks;
+    - errors of brokers, and what Spark raises if a task fails.
     """
     from kcodec.spark.topics import TopicSource  # which imports the clients
 

@@ -18,7 +18,6 @@ raised here.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -179,6 +178,8 @@ def parse_offset_limit(options: Mapping[str, str], side: str, *, is_stream: bool
 def refuse_word(option: str, text: str, allowed: Sequence[str]) -> None:
     """Raise ValueError if the text of an option about offsets is a word, which is not one of the allowed ones."""
     if text.isalpha():
+        import difflib  # only for this error
+
         meant = difflib.get_close_matches(text.lower(), allowed, n=1)
         words = ", ".join(map(repr, allowed))
         raise ValueError(

@@ -23,6 +23,7 @@ from kcodec.spark.filters import Pruning
 from kcodec.spark.options import DEFAULT_SPLIT_BYTES, Bound, SourceOptions
 from kcodec.spark.paths import FoundPartition, find_partitions, local_path
 from kcodec.spark.planner import EARLIEST, HIGHEST_LONG, LATEST
+from kcodec.spark.workers import exempt_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,6 +106,7 @@ def plan_paths(
 
 def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[pa.RecordBatch]:
     """The rows of the ranges, in order, as Arrow batches of at most MAX_ROWS rows; what was left out is logged."""
+    exempt_modules()
     renamed = convert.Renamed(reading.columns)
     for each in ranges:
         options = StreamOptions(

@@ -73,11 +73,9 @@ class RowPacker:
         """Yield the cells of a task."""
         from pyspark import TaskContext
 
+        exempt_modules()
         context = TaskContext.get()
-        turn = 0
-        if context is not None:
-            turn = context.partitionId()
-            exempt_modules()
+        turn = 0 if context is None else context.partitionId()
         numbers = itertools.count(turn << 32)
         least, most = PACK_BYTES
         enough = min(max(least, self.partitions * ARROW_BATCH_BYTES), most)

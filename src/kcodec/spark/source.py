@@ -4,6 +4,9 @@
 `kcodec.spark.topic_source` has the readers of topics. For files, ``partitions()`` walks headers only, on the driver: it
 finds the partitions, resolves their transactions, turns timestamps into offsets and cuts files into ranges at batch
 boundaries. Each range has the outcomes of its transactions with it.
+
+Spark starts a Python process for each streaming query, which imports this module. The methods import what they need
+after `exempt_modules`, as a garbage collection of everything that PySpark has loaded takes longer than these imports.
 """
 
 from __future__ import annotations
@@ -14,19 +17,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from kcodec.spark.columns import SparkColumn, columns_of_schema, default_columns, struct_type
-from kcodec.spark.filters import Pruning, pruning_of
-from kcodec.spark.options import is_table, options_of_table, parse_options
-from kcodec.spark.planner import STRATEGIES
-from kcodec.spark.stream_readers import FileQuery, TopicQuery, failed_reader, stream_reader
-from kcodec.spark.topic_source import TopicPushdownReader, TopicReader
-from kcodec.spark.topics import SERVERS, TopicSource
+from kcodec.spark.workers import exempt_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
+    from kcodec.spark.columns import SparkColumn
     from kcodec.spark.options import SourceOptions
 
 # Metadata of the first column of a table: the options that it was created with.
@@ -48,6 +46,10 @@ class KcodecDataSource(DataSource):
 
     def schema(self) -> StructType:
         """That of Spark's own Kafka source; includeHeaders and includeBatchMeta add columns."""
+        exempt_modules()
+        from kcodec.spark.columns import struct_type
+        from kcodec.spark.options import is_table, options_of_table
+
         if reads_topics(self._given()):
             schema = struct_type(_columns_of_topics(self._given()))
         else:
@@ -58,12 +60,20 @@ class KcodecDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns; with pushdown=true one that takes filters, which Spark must allow."""
+        exempt_modules()
+        from kcodec.spark.columns import columns_of_schema
+
         given = self._table_options(schema) | self._given()
         columns = columns_of_schema(schema)
         if reads_topics(given):
+            from kcodec.spark.topic_source import TopicPushdownReader, TopicReader
+            from kcodec.spark.topics import TopicSource
+
             pushdown, given = take_pushdown(given)
             source = TopicSource.of(given, columns=columns)
             return TopicPushdownReader(source) if pushdown else TopicReader(source)
+        from kcodec.spark.options import parse_options
+
         options = parse_options(given)
         if not options.pushdown:
             return KcodecReader(options, columns)
@@ -71,6 +81,8 @@ class KcodecDataSource(DataSource):
         return KcodecPushdownReader(options, columns)
 
     def _given(self) -> dict[str, str]:
+        from kcodec.spark.options import is_table, options_of_table
+
         return options_of_table(self.options) if is_table(self.options) else dict(self.options)
 
     @staticmethod
@@ -81,9 +93,15 @@ class KcodecDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming query, which raises the errors of options when the query starts."""
+        exempt_modules()
+        from kcodec.spark.columns import columns_of_schema
+        from kcodec.spark.stream_readers import FileQuery, TopicQuery, failed_reader, stream_reader
+
         try:
             given = self._table_options(schema) | self._given()
             if reads_topics(given):
+                from kcodec.spark.topics import TopicSource
+
                 _, given = take_pushdown(given)  # Spark offers no filters to streams
                 source = TopicSource.of(given, is_stream=True, columns=columns_of_schema(schema))
                 return stream_reader(TopicQuery(source))
@@ -108,6 +126,9 @@ class KcodecDataSource(DataSource):
 
 def reads_topics(given: Mapping[str, str]) -> bool:
     """Return whether options name topics, and not files. Raise ValueError if they name both, or neither."""
+    from kcodec.spark.planner import STRATEGIES
+    from kcodec.spark.topics import SERVERS
+
     folded = {name.lower() for name in given}
     of_topics = [name for name in (SERVERS, *STRATEGIES) if name.lower() in folded]
     of_files = [name for name in ("path", "paths") if name in folded]
@@ -144,6 +165,8 @@ def _check_pushdown() -> None:
 
 def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
     """The columns of a query over topics; nothing says yet whether it is a stream."""
+    from kcodec.spark.topics import TopicSource
+
     _, given = take_pushdown(given)
     try:
         return TopicSource.of(given, is_stream=True).columns
@@ -153,6 +176,9 @@ def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
 
 def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
     """The columns of a query over files; nothing says yet whether it is a stream."""
+    from kcodec.spark.columns import default_columns
+    from kcodec.spark.options import parse_options
+
     try:
         options = parse_options(given)
     except ValueError as error:
@@ -170,6 +196,7 @@ class KcodecReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, columns: Sequence[SparkColumn]) -> None:
         from kcodec.spark import ranges  # which imports the reader of logs
+        from kcodec.spark.filters import Pruning
 
         self._options = options
         self._pruning = Pruning()
@@ -200,6 +227,8 @@ class KcodecPushdownReader(KcodecReader):
 
     def pushFilters(self, filters: Iterable[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take what the filters exclude out of the plan, and leave all of them to Spark, too."""
+        from kcodec.spark.filters import pruning_of
+
         filters = list(filters)
         self._pruning = pruning_of(filters)
         return filters

@@ -26,6 +26,7 @@ from kcodec.spark.columns import SparkColumn, default_columns, suggestion
 from kcodec.spark.convert import Renamed, log_task
 from kcodec.spark.filters import Pruning
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, NO_LIMITS, TriggerLimits
+from kcodec.spark.workers import exempt_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -197,6 +198,7 @@ class TopicSource:
 
         on_end: called at the end with the number of lost offsets and that of corrupt batches that were skipped.
         """
+        exempt_modules()
         on_missing: Literal["raise", "skip"] = "raise" if self.fails_on_data_loss else "skip"
         columns = [column.column for column in self.columns] or ["offset"]  # without a column only rows are counted
         with kcodec.read_ranges(

@@ -32,6 +32,7 @@ from kcodec.spark.options import BY_FOLDED_NAME as FILE_OPTIONS
 from kcodec.spark.options import FOREIGN_BY_FOLDED_NAME
 from kcodec.spark.sink_columns import SinkColumns, TopicRows
 from kcodec.spark.topics import BY_FOLDED_NAME as PLANNING_OPTIONS
+from kcodec.spark.workers import exempt_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -221,6 +222,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], columns: SinkColumns, options:
     The first error ends it: KcodecError, whose text has the rows by their numbers in this task. The producer is kept
     for later calls with the same options, and closed after an error.
     """
+    exempt_modules()
     began = time.monotonic()
     task: _TaskRows | None = None
     try:

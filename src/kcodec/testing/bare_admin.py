@@ -8,7 +8,7 @@ not be the code that is tested with it; only the messages are those of `kcodec.p
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kcodec.admin.security import AclBinding, acl_creation, acl_filter_fields
@@ -18,7 +18,7 @@ from kcodec.protocol.error_codes import ErrorCode, error_code
 from kcodec.protocol.frame import decode_response, encode_request
 from kcodec.testing.proxy.frames import read_frame
 
-__all__ = ["BrokerRefused", "coordinator", "create_topic", "end_offset", "metadata", "partitions_of"]
+__all__ = ["BrokerRefused", "coordinator", "create_topic", "end_offsets", "metadata", "partitions_of"]
 
 TIMEOUT_SECONDS = 5.0
 COORDINATOR_TYPES = {"group": 0, "transaction": 1}
@@ -83,13 +83,15 @@ def create_topic(
         _check(f"topic {result.name} was not created", result.error_code, result.error_message)
 
 
-def end_offset(address: str, topic: str, partition: int) -> int:
-    """Return the high watermark, from the broker that leads this partition. Raises BrokerRefused, OSError."""
-    latest = messages.ListOffsetsPartition(partition_index=partition, timestamp=-1)
-    requested = messages.ListOffsetsTopic(name=topic, partitions=[latest])
-    found = _request(address, messages.ListOffsetsRequest(replica_id=-1, topics=[requested]), 1).topics[0].partitions[0]
-    _check(f"the end offset of {topic}-{partition} is not available", found.error_code)
-    return int(found.offset)
+def end_offsets(address: str, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+    """Return the high watermarks by partition, from the broker that leads all of these. Raises BrokerRefused,
+    OSError."""
+    latest = [messages.ListOffsetsPartition(partition_index=partition, timestamp=-1) for partition in partitions]
+    requested = messages.ListOffsetsTopic(name=topic, partitions=latest)
+    (result,) = _request(address, messages.ListOffsetsRequest(replica_id=-1, topics=[requested]), 1).topics
+    for found in result.partitions:
+        _check(f"the end offset of {topic}-{found.partition_index} is not available", found.error_code)
+    return {found.partition_index: int(found.offset) for found in result.partitions}
 
 
 def coordinator(address: str, kind: str, key: str) -> int | None:

@@ -103,7 +103,7 @@ class ClusterAdmin:
 
     def end_offset(self, topic: str, partition: int) -> int:
         """Return the high watermark of this partition of `topic`."""
-        return bare_admin.end_offset(self.leader(topic, partition).admin_server, topic, partition)
+        return bare_admin.end_offsets(self.leader(topic, partition).admin_server, topic, [partition])[partition]
 
     def wait_in_sync(self, topic: str, partition: int, timeout: float = TOPIC_SECONDS) -> None:
         """Wait until all replicas of this partition of `topic` are in sync. Raise TimeoutError after `timeout`
@@ -197,9 +197,12 @@ class ClusterAdmin:
                 known = bare_admin.partitions_of(node.admin_server, topic)
                 if len(known) < partitions or any(found.leader_id < 0 for found in known.values()):
                     return False
+        led: dict[int, list[int]] = {}
+        for partition, found in known.items():
+            led.setdefault(found.leader_id, []).append(partition)
         try:
-            for partition, found in known.items():
-                bare_admin.end_offset(self.node(found.leader_id).admin_server, topic, partition)
+            for leader, numbers in led.items():
+                bare_admin.end_offsets(self.node(leader).admin_server, topic, numbers)
         except bare_admin.BrokerRefused:
             return False
         return True

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import sys
@@ -67,8 +68,13 @@ class RunningCluster:
             return None
 
     def write(self, directory: Path) -> None:
-        """Write it next to the data."""
-        (directory / DESCRIPTION).write_text(json.dumps(asdict(self)), encoding="utf-8")
+        """Write it next to the data: all of it, or nothing where the process ends in between."""
+        unfinished = directory / f"{DESCRIPTION}.{os.getpid()}.new"
+        try:
+            unfinished.write_text(json.dumps(asdict(self)), encoding="utf-8")
+            unfinished.replace(directory / DESCRIPTION)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def client_ports(self) -> dict[int, int]:
         """Return the port for clients of each node, by its id."""
@@ -173,8 +179,21 @@ def start(given: argparse.Namespace) -> int:
         raise
     if ended is not None:
         print(f"the processes of the cluster {given.name} had ended; it continues with its data", file=sys.stderr)
+        for text in moved(ended.bootstrap_servers, kafka.bootstrap_servers):
+            print(text, file=sys.stderr)
     _show(kafka, given.name)
     return 0
+
+
+def moved(before: str, now: str) -> list[str]:
+    """Return a warning for each node of a continued cluster that has another address, as its port was taken."""
+    pairs = zip(before.split(","), now.split(","), strict=True)
+    return [
+        f"WARNING: node {number} is now at {new}: another process uses {old}, its address until now; change "
+        "bootstrap_servers in programs that have the old address"
+        for number, (old, new) in enumerate(pairs, 1)
+        if old != new
+    ]
 
 
 def _find(directory: Path, given: argparse.Namespace) -> RunningCluster | None:

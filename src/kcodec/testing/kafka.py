@@ -78,7 +78,7 @@ class ApacheKafka(ClusterAdmin):
     token_server:        TokenServer that issues the tokens for OAUTHBEARER. If None, the broker accepts unsigned
                          tokens.
     authorizer:          True: a user has only the permissions that `allow` gives. The user admin has all permissions.
-    heap:                Maximum heap of each JVM, as in -Xmx.
+    heap:                Maximum heap of each JVM, as in -Xmx. For thousands of partitions, use Kafka's default, "1g".
     directory:           Folder for the data. If None, the folder is a temporary one, which `close()` removes.
     advertise:           Function that changes the addresses that the brokers advertise. The function takes a Listener
                          (CLIENT for clients, BROKER for other brokers) and returns (host, port) or "host:port". If the

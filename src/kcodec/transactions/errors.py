@@ -209,7 +209,9 @@ def not_written(transactional_id: str, partition: TopicPartition, error: BaseExc
     if isinstance(error, kept):
         return error
     where = str(partition) if partition.partition >= 0 else f"topic {partition.topic!r}"
-    text = f"the transaction of {transactional_id!r} cannot be committed: a record for {where} was not written: {error}"
+    # without the code and the remedy of the cause, which differ from those that the new error ends with
+    why = error.reason if isinstance(error, BrokerError) else error
+    text = f"the transaction of {transactional_id!r} cannot be committed: a record for {where} was not written: {why}"
     blocked = abortable(text, code_of(error), partition)
     blocked.__cause__ = error
     return blocked

@@ -114,7 +114,7 @@ cdef class RecordCursor:
         if not self.has_headers:
             record._headers = _ABSENT
         else:
-            record._headers = tuple(self.names.headers_at(chunk, row)) if _has_headers(chunk, row) else ()
+            record._headers = self.names.header_tuple_at(chunk, row) if _has_headers(chunk, row) else ()
         if self.has_timestamp:
             record._timestamp = (<const int64_t *>chunk.fixed[COLUMN_TIMESTAMP].data)[row]
         else:

@@ -128,13 +128,18 @@ static __attribute__((noinline)) uint8_t *move_body(uint8_t *body, uint8_t *end,
     return end + width - *guess;
 }
 
+// Bytes of a field; a null has none.
+static inline int64_t payload_bytes(const Payload *payload) {
+    return payload->length > 0 ? payload->length : 0;
+}
+
 // Writes one record behind the open batch. What is odd has been checked but for sizes; *length is the batch's with it.
 static inline __attribute__((always_inline)) int put_record(BatchWriter *writer, const RecordFields *record,
                                                             const HeaderSource *headers, int64_t row, int64_t *length,
                                                             Fault *fault) {
     int64_t begin;
     Buffer *buffer = writer_open_buffer(writer, &begin);
-    int64_t payload = (record->key.length > 0 ? record->key.length : 0) + (record->value.length > 0 ? record->value.length : 0);
+    int64_t payload = payload_bytes(&record->key) + payload_bytes(&record->value);
     int64_t at = begin + writer->length;
     if (unlikely(payload > INT32_MAX - RECORD_ROOM - 2 * SCHEMA_ID_BYTES))
         return row_fault(fault, FAULT_ENCODE_LENGTH, "record", payload, INT32_MAX, row);
@@ -178,19 +183,30 @@ static __attribute__((noinline)) AppendResult refuse(BatchWriter *writer) {
     return APPEND_FAULT;
 }
 
+// Bytes that a record takes at least.
+static inline int64_t least_bytes(const RecordFields *record, const HeaderSource *headers) {
+    int64_t bytes = payload_bytes(&record->key) + payload_bytes(&record->value);
+    for (int64_t at = 0; headers->fields && at < headers->count; at++)
+        bytes += payload_bytes(&headers->fields[at].name) + payload_bytes(&headers->fields[at].value);
+    return bytes;
+}
+
 AppendResult writer_append_from(BatchWriter *writer, RecordFields *record, const HeaderSource *headers, int64_t row,
                                 Fault *fault) {
     if (writer->settings.has_append_time) record->timestamp = writer->settings.append_time;
     if (!record->has_offset) record->offset = writer->is_open ? writer->last_offset + 1 : writer->next_offset;
     if (unlikely(check_place(writer, record->offset, record->timestamp, row, fault))) return APPEND_FAULT;
+    // Not copied to find out that it does not fit: the buffer would keep the size of a large record until the batch ends.
+    int64_t most = writer->settings.max_batch_bytes;
+    if (writer->is_open && writer->count && unlikely(writer->length + least_bytes(record, headers) > most)) return APPEND_FULL;
     if (unlikely(!writer->is_open) && writer_begin_batch(writer, base_for(writer, record->offset), record->timestamp, fault))
         return refuse(writer);
     int64_t length = 0;
     if (unlikely(put_record(writer, record, headers, row, &length, fault))) return refuse(writer);
-    if (unlikely(length > writer->settings.max_batch_bytes)) {
+    if (unlikely(length > most)) {
         note_touched(writer, length);
         if (writer->count) return APPEND_FULL;
-        row_fault(fault, FAULT_ENCODE_TOO_LARGE, "record", length, writer->settings.max_batch_bytes, row);
+        row_fault(fault, FAULT_ENCODE_TOO_LARGE, "record", length, most, row);
         return refuse(writer);
     }
     writer->length = length;

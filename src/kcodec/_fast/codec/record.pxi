@@ -5,7 +5,11 @@ cdef extern from "Python.h":
     object PyUnicode_DecodeUTF8(const char *data, Py_ssize_t size, const char *errors)
 
 cdef enum:
-    NAMES_KEPT = 8  # header names remembered a place
+    NAMES_KEPT = 8       # header names remembered a place
+    PAIR_BYTES = 16      # a longer header value is not remembered
+    PAIR_SLOTS = 128     # header pairs remembered a place; a power of two
+    PAIR_HIT = 4         # a pair that is made again costs about five times what a lookup does
+    PAIR_SCORE_MOST = 256
 
 _RECORD_FIELDS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers", "sequence", "control_type",
                   "coordinator_epoch", "key_schema_id", "value_schema_id", "topic", "partition", "leader_epoch")
@@ -222,13 +226,52 @@ cdef inline object _bytes_at(const BinaryColumn *column, const ChunkLayout *layo
     return PyBytes_FromStringAndSize(<const char *>column.data.data + begin, end - begin)
 
 
+cdef struct _KnownPair:
+    PyObject *pair               # (name, value), or NULL; the slot's own reference
+    PyObject *name               # of the pair, which holds it
+    uint64_t front, back         # the value's first and last eight bytes, which are all of it
+    int32_t length
+
+
+cdef inline uint64_t _few_bytes(const char *bytes, int32_t length) noexcept nogil:
+    """Up to seven bytes as a number; those of another value of the same length make another one."""
+    cdef uint32_t front, back
+    if length >= 4:
+        memcpy(&front, bytes, 4)
+        memcpy(&back, bytes + length - 4, 4)
+        return <uint64_t>back << 32 | front
+    if length == 0:
+        return 0
+    return <uint8_t>bytes[0] | <uint64_t><uint8_t>bytes[length >> 1] << 8 | <uint64_t><uint8_t>bytes[length - 1] << 16
+
+
 cdef class _HeaderNames:
     """The headers of the rows of one chunk. Names are remembered by their place in a record, as most records have the
-    same ones in one order: they are looked up by nothing but a comparison with the bytes seen there last."""
+    same ones in one order: they are looked up by nothing but a comparison with the bytes seen there last.
+
+    So are short values, together with their names: a content type, a schema id or an event type is one of few, and
+    the pair of name and value, which nothing can change, is shared by the records. A place whose values hardly ever
+    repeat is given up.
+    """
 
     cdef const char *names_at[NAMES_KEPT]
     cdef int32_t names_length[NAMES_KEPT]
     cdef list names
+    cdef _KnownPair *pairs[NAMES_KEPT]  # PAIR_SLOTS of them
+    cdef int32_t scores[NAMES_KEPT]     # negative: given up
+
+    def __cinit__(self):
+        cdef int64_t place
+        for place in range(NAMES_KEPT):
+            self.scores[place] = PAIR_SLOTS
+
+    def __dealloc__(self):
+        cdef int64_t place, slot
+        for place in range(NAMES_KEPT):
+            if self.pairs[place] != NULL:
+                for slot in range(PAIR_SLOTS):
+                    Py_XDECREF(self.pairs[place][slot].pair)
+                free(self.pairs[place])
 
     def __reduce__(self):
         raise TypeError("the header names of a chunk cannot be pickled")
@@ -248,21 +291,71 @@ cdef class _HeaderNames:
         self.names_length[place] = length
         return found
 
-    cdef list headers_at(self, const Chunk *chunk, int64_t row):
-        cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
+    cdef tuple header_at(self, const Chunk *chunk, int64_t place, int64_t at):
+        """(name, value) of header `at` of the chunk, which has this place in its record."""
         cdef const int32_t *name_ends = <const int32_t *>chunk.header_name.offsets.data
         cdef const int32_t *value_ends = <const int32_t *>chunk.header_value.offsets.data
         cdef const char *names = <const char *>chunk.header_name.data.data
         cdef const char *values = <const char *>chunk.header_value.data.data
-        cdef int64_t at, first = lists[row]
-        cdef list headers = []
-        for at in range(first, lists[row + 1]):
-            name = self.name_of(at - first, names + name_ends[at], name_ends[at + 1] - name_ends[at])
-            if chunk.header_value.null_count and not bitmap_get(chunk.header_value.validity.data, at):
-                value = None
-            else:
-                value = PyBytes_FromStringAndSize(values + value_ends[at], value_ends[at + 1] - value_ends[at])
-            headers.append((name, value))
+        cdef const char *value
+        cdef int32_t length
+        name = self.name_of(place, names + name_ends[at], name_ends[at + 1] - name_ends[at])
+        if chunk.header_value.null_count and not bitmap_get(chunk.header_value.validity.data, at):
+            return (name, None)
+        value = values + value_ends[at]
+        length = value_ends[at + 1] - value_ends[at]
+        if length <= PAIR_BYTES and place < NAMES_KEPT and self.scores[place] >= 0:
+            return self.pair_of(place, name, value, length)
+        return (name, PyBytes_FromStringAndSize(value, length))
+
+    cdef tuple pair_of(self, int64_t place, object name, const char *value, int32_t length):
+        cdef uint64_t front, back = 0
+        cdef _KnownPair *slot
+        cdef PyObject *before
+        if self.pairs[place] == NULL:
+            self.pairs[place] = <_KnownPair *>calloc(PAIR_SLOTS, sizeof(_KnownPair))
+            if self.pairs[place] == NULL:
+                raise MemoryError("no memory for headers")
+        if length >= 8:
+            memcpy(&front, value, 8)
+            memcpy(&back, value + length - 8, 8)
+        else:
+            front = _few_bytes(value, length)
+        slot = self.pairs[place] + (
+            ((front ^ (back << 32 | back >> 32)) + <uint64_t>length) * 0x9E3779B97F4A7C15U >> 40 & (PAIR_SLOTS - 1)
+        )
+        if slot.name == <PyObject *>name and slot.front == front and slot.back == back and slot.length == length:
+            self.scores[place] = min(self.scores[place] + PAIR_HIT, PAIR_SCORE_MOST)
+            return <tuple>slot.pair
+        self.scores[place] -= 1
+        pair = (name, PyBytes_FromStringAndSize(value, length))  # may collect garbage, and so run code that comes here
+        before = slot.pair
+        Py_INCREF(pair)
+        slot.pair = <PyObject *>pair
+        slot.name = <PyObject *>name
+        slot.front = front
+        slot.back = back
+        slot.length = length
+        Py_XDECREF(before)
+        return pair
+
+    cdef list headers_at(self, const Chunk *chunk, int64_t row):
+        cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
+        cdef int64_t at, first = lists[row], count = lists[row + 1] - lists[row]
+        cdef list headers = [None] * count
+        for at in range(count):
+            headers[at] = self.header_at(chunk, at, first + at)
+        return headers
+
+    cdef tuple header_tuple_at(self, const Chunk *chunk, int64_t row):
+        """The same headers as a tuple, with no list in between."""
+        cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
+        cdef int64_t at, first = lists[row], count = lists[row + 1] - lists[row]
+        cdef tuple headers = PyTuple_New(count)
+        for at in range(count):
+            pair = self.header_at(chunk, at, first + at)
+            Py_INCREF(pair)  # the next line takes a reference
+            PyTuple_SET_ITEM(headers, at, pair)
         return headers
 
 

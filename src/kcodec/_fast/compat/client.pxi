@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Batches and record sets as aiokafka and kafka-python show them: kcodec.compat gives these to their consumers.
 
+cdef enum:
+    CRC_WITHOUT_GIL_FROM = 64 << 10  # bytes: letting go of the GIL takes longer than the checksum of a small batch
+
+
+# no_gc: nothing that a batch holds leads back to it
+@cython.no_gc
 cdef class ClientBatch:
     """A batch with the API that aiokafka and kafka-python share: header fields, validate_crc(), an iterator of records.
 
@@ -160,8 +166,12 @@ cdef class ClientBatch:
     def validate_crc(self):
         """Return whether the CRC matches the bytes, before or after iteration."""
         cdef uint32_t computed
-        with nogil:
-            computed = header_computed_crc(&self.header, self.source.data() + self.header.position)
+        cdef const uint8_t *batch = self.source.data() + self.header.position
+        if header_size(&self.header) < CRC_WITHOUT_GIL_FROM:
+            computed = header_computed_crc(&self.header, batch)
+        else:
+            with nogil:
+                computed = header_computed_crc(&self.header, batch)
         return computed == self.header.crc
 
     @property
@@ -183,11 +193,10 @@ cdef class ClientBatch:
             raise self.translate(error) from error
         if rows is None:
             rows = _empty_rows(steps.layout)
-        return _client_rows(rows, 0, rows.count)
+        return _client_rows(rows, 0, rows.count, None)
 
     cdef ClientRows started(self):
         cdef ClientRows rows = None
-        cdef const BatchSpan *spans
         if self.rows is None:
             if self.parent is not None:
                 rows = self.parent.rows_of(self)
@@ -201,9 +210,6 @@ cdef class ClientBatch:
             rows.with_size = not rows.plain_class and self.record_sizes
             rows.base_offset = self.header.base_offset
             rows.base_timestamp = self.header.base_timestamp
-            spans = <const BatchSpan *>rows.rows.chunk.spans.data
-            while rows.span + 1 < rows.rows.chunk.span_count and spans[rows.span + 1].first_row <= rows.row:
-                rows.span += 1
             self.rows = rows
         return self.rows
 
@@ -233,6 +239,8 @@ cdef class ClientRecords:
     cdef RecordSteps steps
     cdef int64_t current_row         # of all records of magic 2, the number of the first in `current`
     cdef _Rows current
+    cdef _HeaderNames names          # in `current`
+    cdef int64_t span                # of `current`, in which the batch that was read last begins
     cdef int in_use, is_made
 
     batch_type = ClientBatch
@@ -301,9 +309,9 @@ cdef class ClientRecords:
             error = _error_of(&self.fault)
             raise self.translate(error) from error
         if header_is_legacy(&self.header):
-            batch = self.legacy_batch_type.__new__(self.legacy_batch_type)
+            batch = kcodec_new_object(self.legacy_batch_type, ())
         else:
-            batch = self.batch_class.__new__(self.batch_class)
+            batch = kcodec_new_object(self.batch_class, ())
             batch.parent = self
             batch.first_row = self.row
             self.row += max(self.header.records_count, 0)
@@ -337,11 +345,23 @@ cdef class ClientRecords:
         """Goes on with the steps until `current` holds that row; False where they end before it."""
         while self.current is not None and row >= self.current_row + self.current.count:
             self.current_row += self.current.count
+            self.span = 0
+            self.names = _HeaderNames.__new__(_HeaderNames)
             try:
                 self.current = self.steps.take()
             except DecodeError:
                 self.current = None
         return self.current is not None
+
+    cdef int64_t span_at(self, int64_t row) noexcept:
+        """The span of `current` that holds a row. Batches are mostly read in order: the search begins at the last."""
+        cdef const Chunk *chunk = self.current.chunk
+        cdef const BatchSpan *spans = <const BatchSpan *>chunk.spans.data
+        if spans[self.span].first_row > row:
+            self.span = 0
+        while self.span + 1 < chunk.span_count and spans[self.span + 1].first_row <= row:
+            self.span += 1
+        return self.span
 
     cdef ClientRows rows_of(self, ClientBatch batch):
         """The records of a batch out of what is decoded ahead; None: it has to decode itself, and say what is wrong."""
@@ -353,6 +373,7 @@ cdef class ClientRecords:
 
     cdef ClientRows decoded_rows_of(self, ClientBatch batch):
         cdef int64_t first = batch.first_row, count = batch.header.records_count, begin = batch.header.position
+        cdef ClientRows rows
         if count <= 0 or (self.current is not None and first < self.current_row):
             return None
         if not self.decoded_up_to(first):
@@ -365,4 +386,6 @@ cdef class ClientRecords:
         if first + count > self.current_row + self.current.count:
             self.current = None
             return None
-        return _client_rows(self.current, first - self.current_row, count)
+        rows = _client_rows(self.current, first - self.current_row, count, self.names)
+        rows.span = self.span_at(rows.row)
+        return rows

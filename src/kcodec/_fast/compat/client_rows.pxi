@@ -2,7 +2,18 @@
 # Records as aiokafka and kafka-python show them: kcodec.compat gives these to their consumers.
 
 
+cdef extern from *:
+    """
+    // An object of a class, by the slot that the class has or inherits: as cls.__new__(cls), without two look-ups.
+    static inline PyObject *kcodec_new_object(PyObject *cls, PyObject *no_arguments) {
+        return ((PyTypeObject *)cls)->tp_new((PyTypeObject *)cls, no_arguments, NULL);
+    }
+    """
+    object kcodec_new_object(object cls, tuple no_arguments)
+
+
 @cython.no_gc
+@cython.freelist(64)
 cdef class ClientRecord:
     """ClientRecord(offset, timestamp, timestamp_type, key, value, headers, size_in_bytes=0)
     --
@@ -14,7 +25,8 @@ cdef class ClientRecord:
 
     cdef readonly int64_t offset, timestamp, size_in_bytes
     cdef readonly int8_t timestamp_type
-    cdef readonly object key, value, headers
+    cdef readonly object key, value
+    cdef object known_headers        # _ABSENT: none, and their list has not been read
 
     checksum = None
 
@@ -24,8 +36,15 @@ cdef class ClientRecord:
         self.timestamp_type = timestamp_type
         self.key = key
         self.value = value
-        self.headers = headers
+        self.known_headers = headers
         self.size_in_bytes = size_in_bytes
+
+    @property
+    def headers(self):
+        """A list of (str, bytes or None)."""
+        if self.known_headers is _ABSENT:
+            self.known_headers = []
+        return self.known_headers
 
     def validate_crc(self):
         """Return True: in magic 2 the batch has the checksum."""
@@ -81,6 +100,9 @@ cdef int64_t _row_size(const Chunk *chunk, int64_t row, int64_t base_offset, int
     return size
 
 
+@cython.final
+@cython.no_gc
+@cython.freelist(8)
 cdef class ClientRows:
     """An iterator over the rows of one chunk: ClientRecord objects, or tuples if no record class is given."""
 
@@ -99,18 +121,13 @@ cdef class ClientRows:
         raise TypeError("an iterator over records cannot be pickled")
 
     cdef list headers_of(self, const Chunk *chunk, int64_t row):
-        if not _has_headers(chunk, row):
-            return []
-        if self.names is None:
-            self.names = _HeaderNames.__new__(_HeaderNames)
-        return self.names.headers_at(chunk, row)
+        return self.names.headers_at(chunk, row) if _has_headers(chunk, row) else []
 
     cdef object tuple_of(self, const Chunk *chunk, int64_t row):
         """(offset, timestamp, timestamp_type, key, value, headers), timestamps None with magic 0; detailed: headers a
         list, and behind it the leader epoch, the size of the record and the bytes of its headers, -1 without any.
         """
         cdef const BatchSpan *spans = <const BatchSpan *>chunk.spans.data
-        cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
         cdef const int64_t *timestamps = <const int64_t *>chunk.fixed[COLUMN_TIMESTAMP].data
         cdef int timestamp_type
         while self.span + 1 < chunk.span_count and spans[self.span + 1].first_row <= row:
@@ -122,7 +139,7 @@ cdef class ClientRows:
         key = _bytes_at(&chunk.key, &chunk.layout, chunk, row)
         value = _bytes_at(&chunk.value, &chunk.layout, chunk, row)
         if not self.detailed:
-            headers = () if lists[row] == lists[row + 1] else tuple(self.headers_of(chunk, row))
+            headers = self.names.header_tuple_at(chunk, row) if _has_headers(chunk, row) else ()
             return (offset, timestamp, kind, key, value, headers)
         return (
             offset, timestamp, kind, key, value, self.headers_of(chunk, row),
@@ -143,13 +160,16 @@ cdef class ClientRows:
         if self.plain_class:
             record = ClientRecord.__new__(ClientRecord)
         else:
-            record = self.record_class.__new__(self.record_class)
+            record = kcodec_new_object(self.record_class, ())
         record.offset = (<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[row]
         record.timestamp = (<const int64_t *>chunk.fixed[COLUMN_TIMESTAMP].data)[row]
         record.timestamp_type = (<const BatchSpan *>chunk.spans.data)[self.span].timestamp_type
         record.key = _bytes_at(&chunk.key, &chunk.layout, chunk, row)
         record.value = _bytes_at(&chunk.value, &chunk.layout, chunk, row)
-        record.headers = self.headers_of(chunk, row)
+        # where threads run at once, two that read the headers could be given two lists
+        record.known_headers = _ABSENT
+        if THREADS_RUN_AT_ONCE or _has_headers(chunk, row):
+            record.known_headers = self.headers_of(chunk, row)
         if self.with_size:
             record.size_in_bytes = _row_size(chunk, row, self.base_offset, self.base_timestamp)
         return record
@@ -157,23 +177,29 @@ cdef class ClientRows:
     def __next__(self):
         _enter(&self.in_use, self)
         try:
-            return self.next_row()
+            found = self.next_row()
         finally:
             use_end(&self.in_use)
+        if found is None:
+            raise StopIteration  # here, where it takes no traceback
+        return found
 
     cdef object next_row(self):
+        """The next record or tuple; None at the end."""
         cdef int64_t row = self.row
         if row >= self.end:
-            raise StopIteration
+            return None
         self.row = row + 1
         if self.as_tuples:
             return self.tuple_of(self.rows.chunk, row)
         return self.record_of(self.rows.chunk, row)
 
 
-cdef ClientRows _client_rows(_Rows rows, int64_t first, int64_t count):
+cdef ClientRows _client_rows(_Rows rows, int64_t first, int64_t count, _HeaderNames names):
+    """names: of the chunk, shared by its iterators where only one thread at a time runs; None: new ones."""
     cdef ClientRows found = ClientRows.__new__(ClientRows)
     found.rows = rows
+    found.names = _HeaderNames.__new__(_HeaderNames) if names is None or THREADS_RUN_AT_ONCE else names
     found.row = first
     found.end = first + count
     return found
@@ -197,7 +223,7 @@ def client_tuples(RecordSteps steps not None, bint detailed=False):
         rows = steps.take()
         if rows is None:
             return
-        found = _client_rows(rows, 0, rows.count)
+        found = _client_rows(rows, 0, rows.count, None)
         found.as_tuples = True
         found.detailed = detailed
         yield found

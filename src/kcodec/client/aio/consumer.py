@@ -138,7 +138,7 @@ class Consumer(ClientBase):
 
     async def unsubscribe(self, timeout: float = 30.0) -> None:
         """Revoke all partitions and leave the group."""
-        await self._run_with_callbacks(self._core.unsubscribe(timeout), timeout)
+        await self._run_with_callbacks(self._core.unsubscribe(timeout), timeout, "unsubscribe()")
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are assigned now."""
@@ -225,7 +225,7 @@ class Consumer(ClientBase):
             if found is not None:
                 return found
 
-    async def _run_with_callbacks(self, flow: Flow[T], timeout: float | None) -> T:
+    async def _run_with_callbacks(self, flow: Flow[T], timeout: float | None, call: str) -> T:
         # SYNC: "in this task" -> "on this thread"
         """Run a call and the callbacks that it causes, these in this task. The error of a callback is raised when the
         call has ended: the consumer leaves the group even if `on_revoked` fails."""
@@ -237,7 +237,7 @@ class Consumer(ClientBase):
             except Exception as error:  # noqa: BLE001  raised below
                 failure = failure or error
         try:
-            result = await self._run(join(task), timeout)
+            result = await self._run(join(task), timeout, call)
         except Exception as error:
             if failure is None:
                 raise
@@ -297,7 +297,7 @@ class Consumer(ClientBase):
         try:
             if self._is_started:
                 flow = announced(self._core.close(timeout), error, timeout, self._leaving_text, "kcodec.consumer")
-                await self._run_with_callbacks(flow, timeout)
+                await self._run_with_callbacks(flow, timeout, "close()")
         finally:
             await self._io_loop.close()
 

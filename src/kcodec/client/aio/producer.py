@@ -272,7 +272,7 @@ class Producer(ProducerBase):
         """Return the number of partitions of a topic. Waits for its metadata, at most `max_block_ms`
         (DeliveryTimeoutError); for a topic that brokers call unknown, `unknown_topic_timeout_ms` (BrokerError)."""
         timeout = self._core.settings.max_block
-        return await self._run(self._core.learn_topic(topic, timeout), timeout)
+        return await self._run(self._core.learn_topic(topic, timeout), timeout, f"partitions_for({topic!r})")
 
     # Transactions. timeout: seconds; max_block_ms without one.
 
@@ -414,7 +414,7 @@ class Producer(ProducerBase):
         (`result`, `exception`, `error` or a callback of the Delivery); in a transaction its commit raises the error
         instead. Raise DeliveryTimeoutError after `timeout` seconds.
         """
-        await self._run(self._core.flush(timeout), timeout)
+        await self._run(self._core.flush(timeout), timeout, "flush()")
         self._raise_failures()
 
     async def close(self, timeout: float | None = None) -> None:
@@ -444,7 +444,7 @@ class Producer(ProducerBase):
                     seconds = self._manager().max_block if timeout is None else timeout
                     what = abort_of(self._manager().transactional_id)
                 flow = announced(core.close(timeout), error, seconds, what, "kcodec.producer")
-                await self._run(flow, timeout)
+                await self._run(flow, timeout, "close()")
         finally:
             if True:  # ASYNC
                 # RuntimeError in another event loop: the producer stays as it is.

@@ -64,9 +64,9 @@ class ClientBase(NotPickled):
         else:
             self._io_loop.check_wait()
 
-    async def _run(self, flow: Flow[T], timeout: float | None = None) -> T:
+    async def _run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
         self._start()
-        return await self._io_loop.run(flow, timeout)
+        return await self._io_loop.run(flow, timeout, call)
 
     async def _call_back(self, callbacks: CallbackQueue, callback: Callback) -> None:
         """Call a callback of the application in the caller's task; it may be a coroutine function."""

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics of many partitions on a broker that was just started, compared with confluent-kafka.
+
+Usage: python benchmarks/bench_many_partitions.py [--part send,poll,admin] [--clients A,B] [--rounds N]
+                                                   [--partitions N] [--records N] [--heap 1g] [--json FILE]
+
+send:  elapsed time of `send` for each record until the last acknowledgement, each client at its defaults. Values of
+       100 B with a key of 8 bytes. The first pass meets a broker that has none of the partitions open, the second pass
+       is the same again from the same producer. Bars: 1.2 times confluent-kafka for each pass.
+poll:  a new consumer with all partitions assigned at their beginning: from its creation to the first record, and until
+       all records were returned. The libraries are imported before, here and in `admin`.
+admin: a topic created with these partitions (the broker's own time is in both), and the metadata of the topic by a new
+       client.
+
+Each slice is a process and, in `send`, also a broker of its own, so that no client meets what another one has warmed.
+`cpu` is user and system time of the client's process, `broker` that of the broker during the slice. Rounds, intervals
+and other load: `measure`. Requests and their mean and
+longest time are reported by the clients: kcodec by `metrics=`, confluent-kafka by its statistics (`rtt`).
+"confluent-kafka idempotent" has enable.idempotence, which is kcodec's default and Java's, and not confluent-kafka's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import measure
+from measure import Bar, Round, Row
+
+KEYS = 100_000
+WORDS = b"order paid shipped returned customer item price euro "
+PEER = "confluent-kafka"
+CLIENTS = ("kcodec", PEER, f"{PEER} idempotent")
+RESULTS = Path(__file__).resolve().parent / "results" / "many-partitions.json"
+#: part -> its steps, each with its bar on the elapsed time.
+STEPS: dict[str, dict[str, Bar | None]] = {
+    "send": {"first pass": Bar(1.2), "second pass": Bar(1.2)},
+    "poll": {"all records": None},
+    "admin": {"create_topics": None, "metadata": None},
+}
+UNITS = {"elapsed": "s", "first": "s", "cpu": "s", "broker": "s", "requests": "Produce requests"}
+SECONDS = 300
+Figures = dict[str, float]
+
+
+def records_of(count: int) -> list[tuple[bytes, bytes]]:
+    """Values of 100 B that compress as text with numbers in it does, and keys of 8 B."""
+    return [((b"%d " % (n * 7919) + WORDS * 2)[:100], b"%08d" % (n * 31 % KEYS)) for n in range(count)]
+
+
+# One slice, in a process of its own
+
+
+class Requests:
+    """Counts the Produce requests of kcodec and their time (`kcodec.client.Metrics`)."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        pass
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        if name == "request" and labels.get("api") == "ProduceRequest":
+            self.seconds.append(seconds)
+
+
+def timed(work: Callable[[], object]) -> Figures:
+    """Elapsed seconds and processor seconds of this process."""
+    processor, began = time.process_time(), time.perf_counter()
+    work()
+    return {"elapsed": time.perf_counter() - began, "cpu": time.process_time() - processor}
+
+
+def send_kcodec(servers: str, topic: str, count: int) -> list[Figures]:
+    from kcodec.client import Producer
+
+    records, requests, found = records_of(count), Requests(), []
+    with Producer(bootstrap_servers=servers, metrics=requests) as producer:
+
+        def run() -> None:
+            send = producer.send
+            for value, key in records:
+                send(topic, value, key)
+            producer.flush()  # raises DeliveryErrors for a record that was not acknowledged
+
+        for _ in range(2):
+            requests.seconds.clear()
+            figures, took = timed(run), requests.seconds
+            more = {"requests": len(took), "mean_ms": statistics.mean(took) * 1e3, "longest_ms": max(took) * 1e3}
+            found.append(figures | more)
+    return found
+
+
+def send_confluent(servers: str, topic: str, count: int, **settings: object) -> list[Figures]:
+    from confluent_kafka import Producer
+
+    latest: dict[str, Any] = {}
+
+    def keep(text: str) -> None:
+        latest.update(json.loads(text))
+
+    producer = Producer({"bootstrap.servers": servers, "statistics.interval.ms": 100, "stats_cb": keep} | settings)
+    records, found, earlier = records_of(count), [], 0
+
+    def run() -> None:
+        produce, poll = producer.produce, producer.poll
+        for value, key in records:
+            while True:
+                try:
+                    produce(topic, value, key)
+                    break
+                except BufferError:
+                    poll(0.01)
+        if left := producer.flush(SECONDS):
+            raise SystemExit(f"{left} records were not acknowledged within {SECONDS} s")
+
+    for _ in range(2):
+        figures = timed(run)
+        ended = time.monotonic()
+        while time.monotonic() < ended + 0.3:  # for the statistics of the last requests
+            producer.poll(0.05)
+        brokers = [broker for broker in latest["brokers"].values() if broker["nodeid"] >= 0]
+        total = sum(broker["req"]["Produce"] for broker in brokers)
+        found.append(figures | {"requests": total - earlier})
+        earlier = total
+    return found
+
+
+def poll_kcodec(servers: str, topic: str, count: int) -> list[Figures]:
+    from kcodec import TopicPartition
+    from kcodec.client import Consumer
+
+    first: Figures = {}
+
+    def run() -> None:
+        began, left = time.perf_counter(), count
+        with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+            partitions = consumer.partitions_for(topic)
+            consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
+            while left > 0:
+                left -= len(consumer.poll(1.0))
+                first.setdefault("first", time.perf_counter() - began)
+
+    Consumer(bootstrap_servers=servers).close()  # imports what consumers need
+    return [timed(run) | first]
+
+
+def poll_confluent(servers: str, topic: str, count: int) -> list[Figures]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    first: Figures = {}
+
+    def run() -> None:
+        began, left = time.perf_counter(), count
+        consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "auto.offset.reset": "earliest"})
+        partitions = len(consumer.list_topics(topic).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        while left > 0:
+            left -= len(consumer.consume(500, 1.0))
+            first.setdefault("first", time.perf_counter() - began)
+        consumer.close()
+
+    return [timed(run) | first]
+
+
+def admin_kcodec(servers: str, topic: str, partitions: int) -> list[Figures]:
+    from kcodec.client import Admin, NewTopic
+
+    def create() -> None:
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.create_topics([NewTopic(topic, partitions)])
+
+    def look() -> None:
+        with Admin(bootstrap_servers=servers) as admin:
+            found = admin.describe_topics([topic])[topic]
+            if len(found.partitions) != partitions:
+                raise SystemExit(f"{len(found.partitions)} partitions are known, expected {partitions}")
+
+    Admin(bootstrap_servers=servers).close()  # imports what an Admin needs
+    return [timed(create), timed(look)]
+
+
+def admin_confluent(servers: str, topic: str, partitions: int) -> list[Figures]:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    def create() -> None:
+        admin = AdminClient({"bootstrap.servers": servers})
+        admin.create_topics([NewTopic(topic, partitions)])[topic].result()
+
+    def look() -> None:
+        admin = AdminClient({"bootstrap.servers": servers})
+        found = admin.list_topics(topic).topics[topic].partitions
+        if len(found) != partitions:
+            raise SystemExit(f"{len(found)} partitions are known, expected {partitions}")
+
+    return [timed(create), timed(look)]
+
+
+SLICES: dict[tuple[str, str], Callable[[str, str, int], list[Figures]]] = {
+    ("send", "kcodec"): send_kcodec,
+    ("send", PEER): send_confluent,
+    ("send", f"{PEER} idempotent"): lambda *given: send_confluent(*given, **{"enable.idempotence": True}),
+    ("poll", "kcodec"): poll_kcodec,
+    ("poll", PEER): poll_confluent,
+    ("admin", "kcodec"): admin_kcodec,
+    ("admin", PEER): admin_confluent,
+}
+
+
+def child(part: str, client: str, servers: str, topic: str, count: str) -> None:
+    print(json.dumps(SLICES[part, client](servers, topic, int(count))), flush=True)
+    os._exit(0)  # what closing costs is not measured
+
+
+# The rounds
+
+
+def one_slice(kafka: Any, part: str, client: str, topic: str, count: int) -> list[Figures]:
+    """Measure in a new process; add the processor time of the broker to each step."""
+    before = broker_seconds(kafka)
+    found: list[Figures] = measure.run_child(__file__, "--child", part, client, kafka.bootstrap_servers, topic, count)
+    spent = broker_seconds(kafka) - before
+    return [figures | {"broker": spent} for figures in found]
+
+
+def broker_seconds(kafka: Any) -> float:
+    """Processor seconds of the brokers since they began."""
+    return sum(measure.tree_seconds(node.pid) for node in kafka.nodes)
+
+
+def run_send(client: str, given: argparse.Namespace) -> list[Figures]:
+    from kcodec.testing.kafka import ApacheKafka
+
+    with ApacheKafka(heap=given.heap) as kafka:
+        topic = kafka.create_topic(partitions=given.partitions)
+        return one_slice(kafka, "send", client, topic, given.records)
+
+
+def compared(part: str, clients: list[str], turns: dict[str, Callable[[], list[Figures]]], rounds: int) -> list[Row]:
+    """The rows of a part: each step and figure, each client compared with the first confluent-kafka."""
+    slices: dict[str, Any] = turns
+    found = measure.take_turns(slices, rounds)
+    rows = []
+    for number, (step, bar) in enumerate(STEPS[part].items()):
+        steps = [
+            Round({client: figures[number] for client, figures in one.figures.items()}, one.others, one.is_busy)  # type: ignore[index]
+            for one in found
+        ]
+        for client, (figure, unit) in itertools.product(clients, UNITS.items()):
+            if client != PEER and all(figure in one.figures[name] for one in steps for name in (client, PEER)):
+                own = bar if (client, figure) == ("kcodec", "elapsed") else None
+                rows.append(measure.compare(steps, figure, client, PEER, case=step, unit=unit, bar=own))
+    measure.print_comparisons(part, rows)
+    return rows
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--child"]:
+        child(*sys.argv[2:])
+    from kcodec.testing.kafka import ApacheKafka
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default="send,poll,admin")
+    parser.add_argument("--clients", default=",".join(CLIENTS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--partitions", type=int, default=1500)
+    parser.add_argument("--records", type=int, default=300_000)
+    parser.add_argument("--heap", default="1g", help="of the broker (Kafka's own default)")
+    parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
+    given = parser.parse_args()
+    parts, clients, load = given.part.split(","), given.clients.split(","), os.getloadavg()[0]
+    found: dict[str, list[Row]] = {}
+    if "send" in parts:
+        turns = {client: functools.partial(run_send, client, given) for client in clients}
+        found["send"] = compared("send", clients, turns, given.rounds)
+    pair = [client for client in clients if ("poll", client) in SLICES]
+    with ApacheKafka(heap=given.heap) as kafka:
+        if "poll" in parts:
+            topic = kafka.create_topic(partitions=given.partitions)
+            one_slice(kafka, "send", "kcodec", topic, given.records)
+            arguments = (topic, 2 * given.records)
+            turns = {client: functools.partial(one_slice, kafka, "poll", client, *arguments) for client in pair}
+            found["poll"] = compared("poll", pair, turns, given.rounds)
+        if "admin" in parts:
+            names = (f"created-{number}" for number in itertools.count())
+
+            def administer(client: str) -> list[Figures]:
+                return one_slice(kafka, "admin", client, next(names), given.partitions)
+
+            turns = {client: functools.partial(administer, client) for client in pair}
+            found["admin"] = compared("admin", pair, turns, given.rounds)
+    options = {name: getattr(given, name) for name in ("clients", "rounds", "partitions", "records", "heap")}
+    measure.save(given.json, found, options, load, unit="seconds unless named")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sender with many partitions, in virtual time: repeats share requests, and records do not wake it in vain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, values
+
+from kcodec.protocol.error_codes import ErrorCode
+
+PARTITIONS = 200
+
+
+def rig_of(world: ScriptedCluster, **settings: Any) -> Rig:
+    world.create_topic("orders", PARTITIONS)
+    rig = Rig(world, **settings)
+    world.run_flow(rig.core.learn_topic("orders", 10.0))
+    world.run(1.0)
+    return rig
+
+
+def test_batches_refused_together_are_repeated_together() -> None:
+    """A broker that still creates a topic refuses most partitions of a request; each has a pause with jitter."""
+    world = ScriptedCluster()
+    rig = rig_of(world, retry_backoff=lambda attempt, random: 0.1 * 2**attempt * (0.8 + 0.4 * random))
+    refusal = Fault(code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    world.faults = faults_for(refusal, refusal, refusal)
+    sent = [rig.send("orders", value, partition=n) for n, value in enumerate(values(PARTITIONS))]
+    rig.flush()
+    assert [delivery.error for delivery in sent] == [None] * PARTITIONS
+    assert [len(request.topic_data[0].partition_data) for _, _, request in world.requests] == [PARTITIONS] * 4
+
+
+def test_records_do_not_wake_a_sender_that_cannot_send() -> None:
+    world = ScriptedCluster(latency=1.0)
+    rig = rig_of(world, linger=0.0, max_in_flight=2)
+    rig.send("orders", b"x", partition=0)
+    world.run(0.1)
+    rig.send("orders", b"x", partition=1)
+    world.run(0.1)
+    assert len(world.requests) == 2
+    rounds = 0
+    round_ = rig.core.sender._round
+
+    def counted() -> object:
+        nonlocal rounds
+        rounds += 1
+        return round_()
+
+    rig.core.sender._round = counted  # type: ignore[method-assign,assignment]
+    for number in range(2, PARTITIONS):
+        rig.send("orders", b"x", partition=number)
+        world.run(0.001)
+    assert rounds == 0
+    rig.flush()
+    assert [len(request.topic_data[0].partition_data) for _, _, request in world.requests] == [1, 1, PARTITIONS - 2]
+
+
+def test_a_saturated_sender_still_ends_batches_at_their_deadline() -> None:
+    world = ScriptedCluster()
+    rig = rig_of(world, linger=0.0, max_in_flight=1, delivery_timeout=5.0, request_timeout=60.0)
+    world.faults = faults_for(Fault(is_answer_lost=True))
+    first = rig.send("orders", b"x", partition=0)
+    world.run(0.1)
+    second = rig.send("orders", b"x", partition=1)
+    world.run(6.0)
+    assert first.error is not None and second.error is not None
+    assert "it was never sent" in str(second.error)
