@@ -1511,11 +1511,15 @@ def crc32c_path_names() -> list[str]:
 def crc32c_by(name: str, data: Buffer, value: int = 0) -> int:
     """Return the CRC-32C computed by the implementation of this name: for tests."""
 
-def use_system_zstd(wanted: bool) -> bool:
-    """Select or deselect the system's libzstd for decompression. Return whether it is in use."""
+def use_zstd(way: str) -> str:
+    """Select how zstd is decompressed. Return the way that is in use, "package" if the wanted one is not available.
 
-def uses_system_zstd() -> bool:
-    """Return whether the system's libzstd is in use."""
+    "package" calls the zstandard package, "system" the system's libzstd of whatever version, and "library" the libzstd
+    that the package contains, without its Python objects.
+    """
+
+def zstd_way() -> str:
+    """Return how zstd is decompressed: see use_zstd."""
 
 def pool_state() -> tuple[int, int, int]:
     """Return (bytes kept, buffers kept, buffers in use) of the pool of output memory."""
