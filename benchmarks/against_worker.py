@@ -19,7 +19,7 @@ import shapes
 SLICE_SECONDS = 0.15
 SENT = 40_000
 READ_TOPIC, SENT_TOPIC = "against-read", "against-sent"
-SHAPES, CODECS = "abcd", ("none", "lz4", "zstd")
+SHAPES, CODECS = "abcd", ("none", "lz4", "zstd", "gzip", "snappy")
 
 CELLS = (
     *(f"decode {shape} {codec}" for shape in SHAPES for codec in CODECS),

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics of many partitions on a broker that was just started, compared with confluent-kafka.
 
-Usage: python benchmarks/bench_many_partitions.py [--part send,poll,admin] [--clients A,B] [--rounds N]
+Usage: python benchmarks/bench_many_partitions.py [--part send,new,poll,admin] [--clients A,B] [--rounds N]
                                                    [--partitions N] [--records N] [--heap 1g] [--json FILE]
 
 send:  elapsed time of `send` for each record until the last acknowledgement, each client at its defaults. Values of
        100 B with a key of 8 bytes. The first pass meets a broker that has none of the partitions open, the second pass
        is the same again from the same producer. Bars: 1.2 times confluent-kafka for each pass.
+new:   the same as soon as the controller has created the topic. The broker creates the partitions while records arrive,
+       and refuses those that it does not lead yet.
 poll:  a new consumer with all partitions assigned at their beginning: from its creation to the first record, and until
        all records were returned. The libraries are imported before, here and in `admin`.
-admin: a topic created with these partitions (the broker's own time is in both), and the metadata of the topic by a new
-       client.
+admin: a topic created with these partitions until the metadata shows a leader for each (the broker's own time is in
+       both), and the metadata of another one by a new client.
 
-Each slice is a process and, in `send`, also a broker of its own, so that no client meets what another one has warmed.
-`cpu` is user and system time of the client's process, `broker` that of the broker during the slice. Rounds, intervals
-and other load: `measure`. Requests and their mean and
-longest time are reported by the clients: kcodec by `metrics=`, confluent-kafka by its statistics (`rtt`).
+Each slice is a process and, in `send` and `new`, also a broker of its own, so that no client meets what another one has
+warmed. `cpu` is user and system time of the client's process, `broker` that of the broker during the slice, of both
+passes together. Rounds, intervals and other load: `measure`. Requests are reported by the clients: kcodec by
+`metrics=`, confluent-kafka by its statistics; only kcodec reports the mean and the longest time of a request.
 "confluent-kafka idempotent" has enable.idempotence, which is kcodec's default and Java's, and not confluent-kafka's.
 """
 
@@ -36,7 +38,11 @@ from typing import Any
 import measure
 from measure import Bar, Round, Row
 
+from kcodec.testing import bare_admin
+
 KEYS = 100_000
+#: A topic whose partitions the broker leads.
+KNOWN = "known"
 WORDS = b"order paid shipped returned customer item price euro "
 PEER = "confluent-kafka"
 CLIENTS = ("kcodec", PEER, f"{PEER} idempotent")
@@ -44,6 +50,7 @@ RESULTS = Path(__file__).resolve().parent / "results" / "many-partitions.json"
 #: part -> its steps, each with its bar on the elapsed time.
 STEPS: dict[str, dict[str, Bar | None]] = {
     "send": {"first pass": Bar(1.2), "second pass": Bar(1.2)},
+    "new": {"first pass": None, "second pass": None},
     "poll": {"all records": None},
     "admin": {"create_topics": None, "metadata": None},
 }
@@ -156,7 +163,7 @@ def poll_kcodec(servers: str, topic: str, count: int) -> list[Figures]:
 
 
 def poll_confluent(servers: str, topic: str, count: int) -> list[Figures]:
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     first: Figures = {}
 
@@ -164,7 +171,7 @@ def poll_confluent(servers: str, topic: str, count: int) -> list[Figures]:
         began, left = time.perf_counter(), count
         consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "auto.offset.reset": "earliest"})
         partitions = len(consumer.list_topics(topic).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
         while left > 0:
             left -= len(consumer.consume(500, 1.0))
             first.setdefault("first", time.perf_counter() - began)
@@ -182,7 +189,7 @@ def admin_kcodec(servers: str, topic: str, partitions: int) -> list[Figures]:
 
     def look() -> None:
         with Admin(bootstrap_servers=servers) as admin:
-            found = admin.describe_topics([topic])[topic]
+            found = admin.describe_topics([KNOWN])[KNOWN]
             if len(found.partitions) != partitions:
                 raise SystemExit(f"{len(found.partitions)} partitions are known, expected {partitions}")
 
@@ -196,10 +203,15 @@ def admin_confluent(servers: str, topic: str, partitions: int) -> list[Figures]:
     def create() -> None:
         admin = AdminClient({"bootstrap.servers": servers})
         admin.create_topics([NewTopic(topic, partitions)])[topic].result()
+        while True:  # as create_topics of kcodec does
+            found = admin.list_topics(topic).topics[topic].partitions
+            if len(found) == partitions and all(one.leader >= 0 for one in found.values()):
+                return
+            time.sleep(0.05)
 
     def look() -> None:
         admin = AdminClient({"bootstrap.servers": servers})
-        found = admin.list_topics(topic).topics[topic].partitions
+        found = admin.list_topics(KNOWN).topics[KNOWN].partitions
         if len(found) != partitions:
             raise SystemExit(f"{len(found)} partitions are known, expected {partitions}")
 
@@ -238,12 +250,37 @@ def broker_seconds(kafka: Any) -> float:
     return sum(measure.tree_seconds(node.pid) for node in kafka.nodes)
 
 
-def run_send(client: str, given: argparse.Namespace) -> list[Figures]:
+def run_send(part: str, client: str, given: argparse.Namespace) -> list[Figures]:
     from kcodec.testing.kafka import ApacheKafka
 
     with ApacheKafka(heap=given.heap) as kafka:
-        topic = kafka.create_topic(partitions=given.partitions)
-        return one_slice(kafka, "send", client, topic, given.records)
+        create(kafka, KNOWN, given.partitions)
+        if part == "send":
+            await_leaders(kafka, KNOWN, given.partitions)
+        return one_slice(kafka, "send", client, KNOWN, given.records)
+
+
+def create(kafka: Any, topic: str, partitions: int) -> None:
+    from kcodec.client import Admin, NewTopic
+
+    with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(topic, partitions)])
+
+
+def await_leaders(kafka: Any, topic: str, partitions: int) -> None:
+    """Wait until the broker leads all partitions. It announces a topic before that."""
+    deadline = time.monotonic() + SECONDS
+    while not leads_all(kafka, topic, partitions):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the broker did not lead {partitions} partitions within {SECONDS} s")
+        time.sleep(0.5)
+
+
+def leads_all(kafka: Any, topic: str, partitions: int) -> bool:
+    try:
+        return len(bare_admin.end_offsets(kafka.admin_servers, topic, range(partitions))) == partitions
+    except bare_admin.BrokerRefused:
+        return False
 
 
 def compared(part: str, clients: list[str], turns: dict[str, Callable[[], list[Figures]]], rounds: int) -> list[Row]:
@@ -264,13 +301,37 @@ def compared(part: str, clients: list[str], turns: dict[str, Callable[[], list[F
     return rows
 
 
+def on_one_broker(kafka: Any, parts: list[str], pair: list[str], given: argparse.Namespace) -> dict[str, list[Row]]:
+    """The rows of `poll` and `admin`."""
+    found: dict[str, list[Row]] = {}
+    create(kafka, KNOWN, given.partitions)
+    await_leaders(kafka, KNOWN, given.partitions)
+    if "poll" in parts:
+        one_slice(kafka, "send", "kcodec", KNOWN, given.records)
+        arguments = (KNOWN, 2 * given.records)
+        turns = {client: functools.partial(one_slice, kafka, "poll", client, *arguments) for client in pair}
+        found["poll"] = compared("poll", pair, turns, given.rounds)
+    if "admin" in parts:
+        names = (f"created-{number}" for number in itertools.count())
+
+        def administer(client: str) -> list[Figures]:
+            topic = next(names)
+            figures = one_slice(kafka, "admin", client, topic, given.partitions)
+            await_leaders(kafka, topic, given.partitions)  # the next slice must not wait for it
+            return figures
+
+        turns = {client: functools.partial(administer, client) for client in pair}
+        found["admin"] = compared("admin", pair, turns, given.rounds)
+    return found
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         child(*sys.argv[2:])
     from kcodec.testing.kafka import ApacheKafka
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", default="send,poll,admin")
+    parser.add_argument("--part", default="send,new,poll,admin")
     parser.add_argument("--clients", default=",".join(CLIENTS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=1500)
@@ -280,25 +341,14 @@ def main() -> None:
     given = parser.parse_args()
     parts, clients, load = given.part.split(","), given.clients.split(","), os.getloadavg()[0]
     found: dict[str, list[Row]] = {}
-    if "send" in parts:
-        turns = {client: functools.partial(run_send, client, given) for client in clients}
-        found["send"] = compared("send", clients, turns, given.rounds)
+    for part in ("send", "new"):
+        if part in parts:
+            turns = {client: functools.partial(run_send, part, client, given) for client in clients}
+            found[part] = compared(part, clients, turns, given.rounds)
     pair = [client for client in clients if ("poll", client) in SLICES]
-    with ApacheKafka(heap=given.heap) as kafka:
-        if "poll" in parts:
-            topic = kafka.create_topic(partitions=given.partitions)
-            one_slice(kafka, "send", "kcodec", topic, given.records)
-            arguments = (topic, 2 * given.records)
-            turns = {client: functools.partial(one_slice, kafka, "poll", client, *arguments) for client in pair}
-            found["poll"] = compared("poll", pair, turns, given.rounds)
-        if "admin" in parts:
-            names = (f"created-{number}" for number in itertools.count())
-
-            def administer(client: str) -> list[Figures]:
-                return one_slice(kafka, "admin", client, next(names), given.partitions)
-
-            turns = {client: functools.partial(administer, client) for client in pair}
-            found["admin"] = compared("admin", pair, turns, given.rounds)
+    if {"poll", "admin"} & set(parts):
+        with ApacheKafka(heap=given.heap) as kafka:
+            found |= on_one_broker(kafka, parts, pair, given)
     options = {name: getattr(given, name) for name in ("clients", "rounds", "partitions", "records", "heap")}
     measure.save(given.json, found, options, load, unit="seconds unless named")
 

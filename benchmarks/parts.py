@@ -123,13 +123,14 @@ def measured(
     return samples
 
 
-def system_zstd() -> bool:
-    """Whether kcodec calls the system's libzstd here: where it finds one, unless KCODEC_SYSTEM_ZSTD=0 is set."""
+def zstd_way() -> str:
+    """Return how kcodec decompresses zstd here once it has: "package", "system" or "library" (see `_fast.use_zstd`)."""
     if not contestants.has_kcodec():
-        return False
+        return "package"
     from kcodec import _fast
 
-    return bool(_fast.uses_system_zstd())
+    contestants.decode_kcodec(shapes.blob("d", "zstd").data)  # the library is looked for at the first batch
+    return str(_fast.zstd_way())
 
 
 def limits(blob: shapes.Blob) -> dict[str, measure.Case]:
@@ -157,7 +158,7 @@ def decode(options: Options) -> list[Row]:
             cases |= limits(blob)
         samples = measured(row, cases, options)
         times = against(row, "times_aiokafka", samples, "aiokafka", "kcodec")
-        bar = bars.times_aiokafka(shape, codec, system_zstd=system_zstd())
+        bar = bars.times_aiokafka(shape, codec, calls_libzstd=zstd_way() != "package")
         judged(row, "times_aiokafka", times, bar, least=True)
         beside = against(row, "over_floor", samples, "kcodec", "floor")
         judged(row, "over_floor", beside, bars.over_floor(shape, codec))

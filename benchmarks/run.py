@@ -148,7 +148,7 @@ def main() -> None:
     if given.json:
         told = {"rounds": options.rounds, "seconds_a_slice": options.seconds, "contestants": list(options.names)}
         if "kcodec" in options.names:
-            told["kcodec_calls_system_libzstd"] = parts.system_zstd()
+            told["kcodec_zstd"] = parts.zstd_way()
         measure.save(given.json, results, told, load[0])
 
 

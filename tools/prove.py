@@ -106,6 +106,12 @@ def prove_wire_faults(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
+def prove_background(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Commits in the background under faults on the wire and killed brokers: nothing lost, nothing twice, in order."""
+    program = ROOT / "tests" / "prove" / "prove_background_commits.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]))
+
+
 def prove_restarts(arguments: argparse.Namespace) -> tuple[str, str]:
     """A broker restarted twenty times under load: nothing lost, nothing twice."""
     program = ROOT / "tests" / "prove" / "prove_broker_restarts.py"
@@ -240,6 +246,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "faults": prove_random_faults,
     "late": prove_late,
     "wire-faults": prove_wire_faults,
+    "background-commits": prove_background,
     "restarts": prove_restarts,
     "stopped": prove_stopped,
     "session-faults": prove_session_faults,

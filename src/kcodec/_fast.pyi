@@ -1511,11 +1511,15 @@ def crc32c_path_names() -> list[str]:
 def crc32c_by(name: str, data: Buffer, value: int = 0) -> int:
     """Return the CRC-32C computed by the implementation of this name: for tests."""
 
-def use_system_zstd(wanted: bool) -> bool:
-    """Select or deselect the system's libzstd for decompression. Return whether it is in use."""
+def use_zstd(way: str) -> str:
+    """Select how zstd is decompressed. Return the way that is in use, "package" if the wanted one is not available.
 
-def uses_system_zstd() -> bool:
-    """Return whether the system's libzstd is in use."""
+    "package" calls the zstandard package, "system" the system's libzstd of whatever version, and "library" the libzstd
+    that the package contains, without its Python objects.
+    """
+
+def zstd_way() -> str:
+    """Return how zstd is decompressed: see use_zstd."""
 
 def pool_state() -> tuple[int, int, int]:
     """Return (bytes kept, buffers kept, buffers in use) of the pool of output memory."""
@@ -1537,6 +1541,24 @@ class SendLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
+    def __reduce__(self) -> Never: ...
+
+@final
+class IoTurn:
+    """Whether the I/O thread of a client has urgent work. Internal.
+
+    is_urgent: threads that send step aside while the I/O thread works. Only the I/O thread sets it.
+    """
+    def __init__(self) -> None: ...
+    @property
+    def is_urgent(self) -> bool:
+        """Whether threads that send step aside."""
+    @is_urgent.setter
+    def is_urgent(self, value: bool) -> None: ...
+    def wait(self, fd: int, timeout: float | None) -> bool:
+        """On the I/O thread: wait until `fd`, that of a selector, has events. Return False at once if the platform
+        cannot wait for it. timeout: seconds; None: no limit.
+        """
     def __reduce__(self) -> Never: ...
 
 class RecordDelivery:
@@ -1562,7 +1584,7 @@ class TopicSlot:
 class RecordAppender:
     """Appends records to the open batches of their partitions. Internal.
 
-    topics: TopicSlot by name. refusal: what `append` raises while it is set.
+    topics: TopicSlot by name. refusal: what `append` raises while it is set. turn: that of the I/O thread, if any.
 
     A record without an open batch that takes it is passed on to `append_slowly`, and so is one that takes more than a
     look: without metadata, of an unusual type, invalid. The caller holds the lock, except of `send`.
@@ -1570,6 +1592,7 @@ class RecordAppender:
     def __init__(self, lock: Any, delivery_type: type[RecordDelivery], ignore_keys: bool) -> None: ...
     topics: Any
     refusal: BaseException | None
+    turn: IoTurn | None
     lock: Any
     def append(
         self, topic: str, key: Any, value: Any, headers: Any, partition: int | None, timestamp: int | None

@@ -119,6 +119,7 @@ include "_fast/compat/client_builder.pxi"
 include "_fast/codec/partition.pxi"
 # SendLock, RecordAppender: a record on its way from `send` into a batch
 include "_fast/sending/send_lock.pxi"
+include "_fast/sending/io_turn.pxi"
 include "_fast/sending/appender.pxi"
 # what a leader finds in records
 include "_fast/codec/validate.pxi"

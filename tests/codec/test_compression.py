@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import random
+import sys
 import zlib
 from collections.abc import Iterator
 
@@ -51,13 +52,13 @@ def assert_read(codec: str, stream: bytes, value: bytes) -> None:
         assert list(decoded.column("headers")) == [(("h", value[:10]),)]
 
 
-@pytest.fixture(params=[True, False], ids=["system-zstd", "package-zstd"])
-def way_of_zstd(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Both ways, as far as there is a libzstd in the system; the switch is put back."""
-    before = _fast.uses_system_zstd()
-    _fast.use_system_zstd(request.param)
+@pytest.fixture(params=["system", "package", "library"])
+def way_of_zstd(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each way, as far as it is available here; the switch is put back."""
+    before = _fast.zstd_way()
+    _fast.use_zstd(request.param)
     yield request.param
-    _fast.use_system_zstd(before)
+    _fast.use_zstd(before)
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -68,9 +69,24 @@ def test_every_flavour_of_our_own_writer(codec: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_every_flavour_of_zstd(name: str, way_of_zstd: bool) -> None:
+def test_every_flavour_of_zstd(name: str, way_of_zstd: str) -> None:
     for flavour in FLAVOURS["zstd"]:
         assert_read("zstd", compress("zstd", records_of(VALUES[name]), flavour), VALUES[name])
+
+
+def test_small_gzip_streams_of_every_strategy() -> None:
+    """What `inflate.c` reads: stored blocks, fixed codes and codes of their own, long codes, several blocks."""
+    chooser = random.Random(17)
+    alphabets = (bytes(range(256)), b"abc 01", bytes(range(32)) + b"a" * 200 + b"b" * 90)
+    strategies = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_FILTERED, zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE, zlib.Z_FIXED)
+    for at in range(400):
+        value = bytes(chooser.choices(alphabets[at % 3], k=chooser.randrange(1500))) * chooser.choice((1, 1, 3))
+        writer = zlib.compressobj(at % 10, zlib.DEFLATED, 31, chooser.randrange(1, 10), strategies[at % 5])
+        records = records_of(value)
+        half = chooser.randrange(len(records))
+        stream = writer.compress(records[:half])
+        stream += writer.flush(chooser.choice((zlib.Z_NO_FLUSH, zlib.Z_PARTIAL_FLUSH, zlib.Z_FULL_FLUSH)))
+        assert_read("gzip", stream + writer.compress(records[half:]) + writer.flush(), value)
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -107,7 +123,7 @@ def test_lz4_in_every_frame(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_zstd_at_many_levels_and_settings(name: str, way_of_zstd: bool) -> None:
+def test_zstd_at_many_levels_and_settings(name: str, way_of_zstd: str) -> None:
     records = records_of(VALUES[name])
     for level, size, checksum in itertools.product((-5, 1, 3, 12), (False, True), (False, True)):
         writer = zstandard.ZstdCompressor(level=level, write_content_size=size, write_checksum=checksum)
@@ -164,7 +180,16 @@ def test_snappy_by_generated_elements(seed: int) -> None:
     assert_read("snappy", stream + snappy_literal(chooser, record[begin + len(value) :]), value)
 
 
-def test_the_switch_of_zstd_answers_what_is_in_use(way_of_zstd: bool) -> None:
-    assert not (_fast.uses_system_zstd() and not way_of_zstd)
-    assert _fast.use_system_zstd(False) is False
-    assert _fast.uses_system_zstd() is False
+def test_the_switch_of_zstd_reports_the_way_in_use(way_of_zstd: str) -> None:
+    assert _fast.zstd_way() in (way_of_zstd, "package")
+    assert _fast.use_zstd("package") == "package" == _fast.zstd_way()
+    with pytest.raises(ValueError, match="way"):
+        _fast.use_zstd("pakcage")
+
+
+def test_wheels_of_zstandard_contain_a_library() -> None:
+    before = _fast.zstd_way()
+    try:
+        assert _fast.use_zstd("library") == ("package" if sys.platform == "win32" else "library")
+    finally:
+        _fast.use_zstd(before)

@@ -36,19 +36,19 @@ def place_of(error: kcodec.DecodeError | None) -> Any:
     return error and (type(error), str(error), error.position, error.base_offset, error.record, error.next_offset)
 
 
-@pytest.fixture(params=[False, True], ids=["package-zstd", "system-zstd"])
-def way_of_zstd(request: pytest.FixtureRequest) -> Iterator[bool]:
-    before = _fast.uses_system_zstd()
-    _fast.use_system_zstd(request.param)
+@pytest.fixture(params=["package", "library"])
+def way_of_zstd(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = _fast.zstd_way()
+    _fast.use_zstd(request.param)
     yield request.param
-    _fast.use_system_zstd(before)
+    _fast.use_zstd(before)
 
 
 # ---------------------------------------------------------------------------------------------------- threads of ours
 
 
 @pytest.mark.parametrize("codec", FLAVOURS)
-def test_two_four_and_more_threads_give_what_one_gives(codec: str, way_of_zstd: bool) -> None:
+def test_two_four_and_more_threads_give_what_one_gives(codec: str, way_of_zstd: str) -> None:
     data = blob(codec)
     for binary_type in ("binary", "large_binary", "binary_view"):
         one = kcodec.decode(data, columns=COLUMNS, binary_type=binary_type)
@@ -117,7 +117,7 @@ def test_threads_must_be_one_at_least() -> None:
 # ------------------------------------------------------------------------------------------------ threads of Python's
 
 
-def test_many_python_threads_at_once(way_of_zstd: bool) -> None:
+def test_many_python_threads_at_once(way_of_zstd: str) -> None:
     """Each its own bytes: a decompressor shared by two threads would mix them up."""
     blobs = {(codec, seed): blob(codec, 12, seed) for codec in FLAVOURS for seed in range(2)}
     told = {name: pa.table(kcodec.decode(data)).combine_chunks() for name, data in blobs.items()}
@@ -250,7 +250,7 @@ def forked(function: Any, *arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("codec", FLAVOURS)
-def test_a_forked_child_decodes_with_threads(codec: str, way_of_zstd: bool) -> None:
+def test_a_forked_child_decodes_with_threads(codec: str, way_of_zstd: str) -> None:
     told = _digest(codec, 2)
     assert forked(_digest, codec, 2) == told
     assert forked(forked, _digest, codec, 2) == told

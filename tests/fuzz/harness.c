@@ -17,7 +17,7 @@ void harness_initialise(void) {
     pool_initialise();
     decompressor_initialise();
     visibility_initialise();
-    decompressor_use_system_zstd(SYSTEM_ZSTD_ALWAYS);
+    decompressor_use_zstd(ZSTD_BY_SYSTEM, 0, NULL);
 }
 
 static void forget(Decompressor *self) {

@@ -57,15 +57,15 @@ static void check_zstd(const Question *question, int result, const Decompressed 
     }
     REQUIRE(bound.bound >= 0 && bound.frames >= 0);
     if (!result) REQUIRE(plain->length <= bound.bound);
-    if (!decompressor_uses_system_zstd() || bound.bound > ROOM - ROOMY) return;
+    if (decompressor_zstd_way() != ZSTD_BY_SYSTEM || bound.bound > ROOM - ROOMY) return;
     static uint8_t out[ROOM];
     static void *context;
-    if (!context) context = zstd_system_context();
+    if (!context) context = zstd_context(ZSTD_OF_SYSTEM);
     REQUIRE(context);
     int64_t made[2];
     for (int roomy = 0; roomy < 2; roomy++)
-        made[roomy] = zstd_system_decompress(context, out, bound.bound + roomy * ROOMY, question->data, question->size,
-                                             ROOM, &fault);
+        made[roomy] = zstd_decompress(ZSTD_OF_SYSTEM, context, out, bound.bound + roomy * ROOMY, question->data,
+                                      question->size, ROOM, &fault);
     REQUIRE(made[0] == made[1]);
 }
 

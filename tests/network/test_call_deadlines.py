@@ -125,7 +125,7 @@ def test_a_commit_without_time_left_is_not_sent() -> None:
 def test_a_call_cut_off_behind_its_deadline_is_named(call: str) -> None:
     """The flow of a call ends at its deadline. One that does not is cut off a little later."""
 
-    def stuck(timeout: float | None = None) -> Any:
+    def stuck(timeout: float | None = None, *, without_held: bool = False) -> Any:
         yield from wait(Signal())
 
     producer = Producer(bootstrap_servers="127.0.0.1:1")

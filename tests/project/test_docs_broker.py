@@ -86,9 +86,12 @@ def test_transaction_examples_run(
     is_old = transaction_version < 2
     kafka = apache_kafka_factory(transaction_version=transaction_version) if is_old else apache_kafka
     examples = Examples("transactions.md", kafka)
-    block, with_asyncio, offsets, shared, writer, begun, steps, release = examples.blocks
+    block, with_asyncio, offsets, background, shared, writer, begun, steps, release = examples.blocks
     assert examples.run(block)["txn"].committed is True
     assert examples.run(with_asyncio)["txn"].committed is True
+
+    done = examples.run(background, Producer=Producer, chunks=[[b"1", b"2"], [b"3"], [b"4"]])
+    assert done["commit"].exception() is None
 
     metadata = ConsumerGroupMetadata(f"group-{examples.topics['in']}")
     names: dict[str, Any] = {

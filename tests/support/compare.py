@@ -256,13 +256,13 @@ def difference_of(data: bytes, options: dict[str, Any], ways: Iterable[Way]) -> 
             found is not None
             and told[1] is not None
             and "corruption" in str(told[1])
-            and kcodec._fast.uses_system_zstd()
+            and kcodec._fast.zstd_way() == "system"
         ):
-            kcodec._fast.use_system_zstd(False)
+            kcodec._fast.use_zstd("package")
             try:
                 found = _compare(data, options, way, told)
             finally:
-                kcodec._fast.use_system_zstd(True)
+                kcodec._fast.use_zstd("system")
         if found is not None and not _is_settled_otherwise(data, options, replace(way, columns=COLUMNS)):
             return found
     return None

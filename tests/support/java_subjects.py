@@ -86,24 +86,25 @@ def kcodec_outcome(data: bytes, aborted_transactions: Iterable[Aborted] | None =
     )
 
 
-def _kcodec_with(system_zstd: bool) -> Callable[..., Outcome]:
-    """kcodec with zstd by the system's libzstd, if there is one, or by the zstandard package."""
+def _kcodec_with(way: str) -> Callable[..., Outcome]:
+    """kcodec with zstd decompressed in one of the ways of `_fast.use_zstd`, where it is available."""
 
     def outcome(data: bytes, **options: Any) -> Outcome:
         from kcodec import _fast
 
-        before = _fast.uses_system_zstd()
-        _fast.use_system_zstd(system_zstd)
+        before = _fast.zstd_way()
+        _fast.use_zstd(way)
         try:
             return kcodec_outcome(data, **options)
         finally:
-            _fast.use_system_zstd(before)
+            _fast.use_zstd(before)
 
     return outcome
 
 
 SUBJECTS: dict[str, Callable[..., Outcome]] = {
-    "kcodec": _kcodec_with(system_zstd=False),
-    "kcodec-system-zstd": _kcodec_with(system_zstd=True),
+    "kcodec": _kcodec_with("package"),
+    "kcodec-system-zstd": _kcodec_with("system"),
+    "kcodec-zstd-library": _kcodec_with("library"),
     "reference": reference_outcome,
 }

@@ -200,7 +200,7 @@ class NotingBuffer(Buffer):
 
     world: SessionWorld
 
-    def flush(self, timeout: float | None = None) -> Flow[None]:
+    def flush(self, timeout: float | None = None, *, without_held: bool = False) -> Flow[None]:
         self.world.note("flush")
         yield from super().flush(timeout)
 

@@ -161,8 +161,8 @@ def cases(transaction_version: int) -> Iterator[Case]:
         for code in PASSING[api][:2]:
             yield Case(api, f"error {code}", _error(code), count=None)
         for code in ENDING.get(api, ()):
-            # A batch that is too large is split; EndTxn is asked again after -1; one refusal of a topic may pass.
-            passes = (api, code) in {("Produce", 10), ("EndTxn", -1)}
+            # A batch that is too large is split; some requests are sent again after -1; a topic may be refused once.
+            passes = (api, code) in {("Produce", 10), ("EndTxn", -1), ("FindCoordinator", -1), ("InitProducerId", -1)}
             count = None if api == "Metadata" else 1
             yield Case(api, f"error {code}", _error(code), must_fail=not passes, count=count)
         for code in BEHIND.get(api, ()):

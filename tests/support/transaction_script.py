@@ -289,8 +289,9 @@ class Buffer:
         self.ended = Signal()
         self.refusal: BaseException | None = None
         self.dropped: BaseException | None = None
+        self.is_holding = False
 
-    def flush(self, timeout: float | None = None) -> Flow[None]:
+    def flush(self, timeout: float | None = None, *, without_held: bool = False) -> Flow[None]:
         deadline = self.world.now + (timeout or 0.0)
         while self.pending:
             if self.world.now >= deadline:
@@ -302,6 +303,12 @@ class Buffer:
 
     def refuse_sends(self, error: BaseException | None) -> None:
         self.refusal = error
+
+    def hold_back(self, until: float) -> None:
+        self.is_holding = True
+
+    def release_held(self) -> None:
+        self.is_holding = False
 
     def end(self, count: int = 1) -> None:
         self.pending -= count

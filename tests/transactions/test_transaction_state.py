@@ -12,6 +12,7 @@ from draw_states import draw_diagram, draw_meanings, draw_table
 from kcodec.errors import TransactionStateError
 from kcodec.transactions.state import (
     CALLS,
+    COMMITS,
     RAISES_KEPT_ERROR,
     TRANSITIONS,
     Event,
@@ -19,14 +20,16 @@ from kcodec.transactions.state import (
     next_state,
 )
 
-# Written by hand from Kafka's documentation of KafkaProducer, not from the table: what each call is allowed in.
+# Written by hand from Kafka's documentation of KafkaProducer, not from the table: what each call is allowed in. A
+# transaction that begins during a commit in the background accepts records; its other calls wait for the commit first.
 ALLOWED_IN = {
     Event.INITIALIZE: {State.UNINITIALIZED, State.UNKNOWN_OUTCOME},
-    Event.BEGIN: {State.READY},
-    Event.SEND: {State.IN_TRANSACTION},
+    Event.BEGIN: {State.READY, State.COMMITTING_ASYNC},
+    Event.SEND: {State.IN_TRANSACTION, State.BUFFERING},
     Event.SEND_OFFSETS: {State.IN_TRANSACTION},
     Event.COMMIT: {State.IN_TRANSACTION, State.UNKNOWN_OUTCOME},
-    Event.ABORT: {State.IN_TRANSACTION, State.ABORTABLE_ERROR},
+    Event.COMMIT_ASYNC: {State.IN_TRANSACTION},
+    Event.ABORT: {State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.DISCARDED},
     Event.RELEASE: {State.IN_TRANSACTION},
 }
 PAIRS = list(itertools.product(State, Event))
@@ -58,9 +61,14 @@ def test_a_fatal_error_may_come_at_any_time() -> None:
 
 
 def test_only_a_commit_that_was_confirmed_counts_as_committed() -> None:
-    """COMMITTED comes from COMMITTING alone; a failed produce (ABORTABLE) has no way there but through an abort."""
-    assert [state for state in State if Event.COMMITTED in TRANSITIONS[state]] == [State.COMMITTING]
-    assert Event.COMMIT not in TRANSITIONS[State.ABORTABLE_ERROR]
+    """COMMITTED comes from a commit alone; a failed produce (ABORTABLE) has no way there but through an abort."""
+    assert {state for state in State if Event.COMMITTED in TRANSITIONS[state]} == COMMITS
+    assert not {Event.COMMIT, Event.COMMIT_ASYNC} & set(TRANSITIONS[State.ABORTABLE_ERROR])
+
+
+def test_a_discarded_transaction_is_not_committed() -> None:
+    """Its commit would repeat the EndTxn of the transaction before, and report that as its own."""
+    assert set(TRANSITIONS[State.DISCARDED]) == {Event.ABORT, Event.ABORTABLE, Event.FATAL}
 
 
 def test_an_abort_leaves_every_abortable_error() -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         TableDelivery,
         TopicDeliveryError,
         Transaction,
+        TransactionCommit,
     )
     from kcodec.client.session import GroupTransactSession, SessionTransaction
     from kcodec.client.shared import (
@@ -91,6 +92,7 @@ _EXPORTS = {
     "TableDelivery": "kcodec.client.producer",
     "TopicDeliveryError": "kcodec.client.producer",
     "Transaction": "kcodec.client.producer",
+    "TransactionCommit": "kcodec.client.producer",
     "TransactionHandle": "kcodec.client.shared",
     "TransactionWriter": "kcodec.client.shared",
     "WriterOptions": "kcodec.client.options",
@@ -136,6 +138,7 @@ __all__ = [
     "TableDelivery",
     "TopicDeliveryError",
     "Transaction",
+    "TransactionCommit",
     "TransactionHandle",
     "TransactionWriter",
     "WriterOptions",

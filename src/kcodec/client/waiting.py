@@ -23,6 +23,7 @@ from kcodec.producer import delivery as deliveries
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.reports import log_lost
 from kcodec.quantities import seconds_text
+from kcodec.transactions.commit_result import CommitResult
 
 if TYPE_CHECKING:
     from kcodec.consumer.callbacks import Callback, CallbackQueue
@@ -172,6 +173,50 @@ class TableDelivery(deliveries.TableDelivery):
         """
         _wait(self, timeout)
         return self.error
+
+
+class TransactionCommit(CommitResult):
+    """A commit under way, as `commit_transaction_async` returns it. It ends by the timeout of the commit.
+
+    transactional_id, lock, check_wait: of the producer. Only a producer creates a TransactionCommit.
+    """
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait until the commit has ended; raise what `commit_transaction` would raise.
+
+        timeout: seconds, after which DeliveryTimeoutError is raised and the commit is still under way. Raises
+        RuntimeError on the I/O thread (in a callback) if the commit has not ended.
+        """
+        self._wait(timeout)
+        self.outcome()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait until the commit has ended, as `result` does, and return its error; None if it has succeeded."""
+        self._wait(timeout)
+        return self.retrieved()
+
+    def _wait(self, timeout: float | None) -> None:
+        if self.done():
+            return
+        self.check_wait()
+        ended = threading.Event()
+
+        def end(_: object) -> None:
+            ended.set()
+
+        if not self.observe(end):
+            return
+        latest = self.deadline + GRACE_SECONDS - time.monotonic()
+        try:
+            has_ended = ended.wait(max(latest if timeout is None else min(timeout, latest), 0.0))
+        finally:
+            self.forget(end)
+        if not has_ended and not self.done():
+            raise DeliveryTimeoutError(
+                f"{self!r}: no result within {seconds_text(latest if timeout is None else timeout)}", remedy="retry"
+            )
 
 
 class ProducerBase(ClientBase):

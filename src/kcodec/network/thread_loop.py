@@ -29,6 +29,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
+from kcodec._fast import IoTurn
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
@@ -51,7 +52,7 @@ SocketAddress = tuple[socket.AddressFamily, Any]
 
 
 class ThreadLoop(IoLoop):
-    """One thread, one selector, one client."""
+    """One thread, one selector, one client. turn: while it is urgent, threads that send step aside for this thread."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
@@ -62,6 +63,9 @@ class ThreadLoop(IoLoop):
         self._is_exiting = False
         self._workers: list[threading.Thread] = []
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
+        # That of a selector can itself be waited for, on Linux and macOS.
+        self._selector_number: int | None = self.selector.fileno() if hasattr(self.selector, "fileno") else None
+        self.turn = IoTurn()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -216,7 +220,10 @@ class ThreadLoop(IoLoop):
         if self._posted:
             return
         when = scheduler.next_wakeup()
-        for key, events in self.selector.select(None if when is None else max(when - self.client.clock(), 0.0)):
+        seconds = None if when is None else max(when - self.client.clock(), 0.0)
+        if self.turn.is_urgent and self._selector_number is not None and self.turn.wait(self._selector_number, seconds):
+            seconds = 0.0
+        for key, events in self.selector.select(seconds):
             if key.data is None:
                 # In this order: a post that still finds us awake is seen in the next turn, which comes without sleep.
                 self._wake_in.recv(4096)
@@ -225,6 +232,7 @@ class ThreadLoop(IoLoop):
                 key.data(events)
 
     def _end(self) -> None:
+        self.turn.is_urgent = False
         try:
             self.client.stop()
             self.client.scheduler.run_ready()

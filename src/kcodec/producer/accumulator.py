@@ -50,6 +50,7 @@ class Accumulator(RecordAppender):
     wake:    wakes the sender; from any thread, cheap, called once until `take_wake`.
     on_space: called, with the lock held, when memory was released while a caller waits for it (`space_waiters`).
     next_look: when the sender runs next without being woken, by the clock; infinity if only an event wakes it.
+    held_until: the latest time of `release_held` while records are held back; otherwise None.
     refusal: `send` raises it while it is set (closed, no transaction open).
     failures, check_wait, why_waiting: as its batches need them (BatchOwner).
     check_caller: called before a new batch; raises RuntimeError in an event loop that is not the producer's.
@@ -78,6 +79,7 @@ class Accumulator(RecordAppender):
         self.free_memory = settings.buffer_memory
         self.space_waiters = 0
         self.next_look = float("inf")
+        self.held_until: float | None = None
         self.failures = failures
         self.check_wait = check_wait
         self.check_caller: Callable[[], None] = lambda: None
@@ -192,6 +194,8 @@ class Accumulator(RecordAppender):
         batch.builder = builder
         if builder.size_in_bytes < settings.batch_size and not is_large:
             queue.open = batch
+            if batch.is_held:
+                return batch
             if batch.created + settings.linger >= self.next_look and not self.space_waiters:
                 return batch  # the sender will look at it in time
         self.wake()
@@ -201,12 +205,17 @@ class Accumulator(RecordAppender):
         batch = ProducerBatch(*queue.partition, self.lock, order=(queue.next_order,), owner=self)
         queue.next_order += 1
         batch.created = self._clock()
-        batch.deadline = batch.created + self.settings.delivery_timeout
+        batch.is_held = self.held_until is not None
+        batch.deadline = self._first_sent(batch) + self.settings.delivery_timeout
         batch.reserved = reserved
         queue.batches.append(batch)
         self.active[queue] = None
         self.unfinished[batch] = None
         return batch
+
+    def _first_sent(self, batch: ProducerBatch) -> float:
+        """Return the time from which its deadline counts: when it was created, or when it is released at the latest."""
+        return batch.created if self.held_until is None or not batch.is_held else max(batch.created, self.held_until)
 
     def new_builder(self, most_bytes: int) -> RecordBatchBuilder:
         """Return a builder for a batch of at most `most_bytes` bytes before compression."""
@@ -219,8 +228,8 @@ class Accumulator(RecordAppender):
         self.wake()
 
     def _grow(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch, needed: int) -> bool:
-        """Let a full batch accept more records, `needed` bytes at least, while an earlier batch of its partition is in
-        flight. Return False if it may not.
+        """Let a full batch accept more records, `needed` bytes at least, while it cannot be sent: an earlier batch of
+        its partition is in flight, or its transaction waits for the end of the one before. Return False if it may not.
 
         The sender takes the batch as soon as it can, as any full one, so that no record waits longer for this. Until
         then, one larger batch costs the client and the broker less than several small ones.
@@ -230,7 +239,9 @@ class Accumulator(RecordAppender):
         # The partition of records without a key must not change later than without this.
         step = self.settings.batch_size if queue is buffer.sticky_queue else size
         added = min(size + step, buffer.most_bytes) - size
-        if not (queue.in_flight and self.settings.batch_size and needed <= added <= self.free_memory):
+        if not (
+            (queue.in_flight or batch.is_held) and self.settings.batch_size and needed <= added <= self.free_memory
+        ):
             return False
         if self.space_waiters or self._clock() > batch.created + GROWTH_SECONDS:
             return False
@@ -243,7 +254,8 @@ class Accumulator(RecordAppender):
         self._count(buffer, queue, batch, size)
         if not batch.is_full:
             batch.is_full = True
-            self.wake()
+            if not batch.is_held:
+                self.wake()
         return True
 
     def limit_growth(self, topic: str, most_bytes: int) -> None:
@@ -295,7 +307,10 @@ class Accumulator(RecordAppender):
             return None
         placeholder = ProducerBatch(topic, -1, self.lock, owner=self)
         placeholder.created = self._clock()
-        placeholder.deadline = placeholder.created + min(self.settings.max_block, self.settings.delivery_timeout)
+        placeholder.is_held = self.held_until is not None
+        placeholder.deadline = self._first_sent(placeholder) + min(
+            self.settings.max_block, self.settings.delivery_timeout
+        )
         placeholder.reserved = size
         self.unfinished[placeholder] = None
         buffer = self.request_topic(topic)
@@ -325,6 +340,10 @@ class Accumulator(RecordAppender):
                 self._place(buffer, record)
             except EncodeError as error:
                 failed.append((record.placeholder, error))
+        if self.held_until is not None:
+            for queue in buffer.queues:
+                if queue.open is not None and not queue.open.is_held:
+                    self._close_early(queue, queue.open)
         return failed
 
     def _place(self, buffer: TopicBuffer, record: WaitingRecord) -> None:
@@ -333,6 +352,9 @@ class Accumulator(RecordAppender):
         placeholder = record.placeholder
         queue = buffer.queue_for(record.key, record.partition)
         batch = queue.open
+        if batch is not None and batch.is_held is not placeholder.is_held:  # of two transactions
+            self._close_early(queue, batch)
+            batch = None
         if batch is not None and batch.builder is not None and batch.builder.has_room_for(*record[1:4]):
             index = batch.builder.append(record.key, record.value, record.headers, record.timestamp)
         else:
@@ -341,11 +363,40 @@ class Accumulator(RecordAppender):
             batch = self._append_to_new(queue, record.key, record.value, record.headers, record.timestamp, forced=True)
             if batch is None:
                 raise RuntimeError("no buffer space for a record whose space is already reserved")
-            batch.deadline = placeholder.created + self.settings.delivery_timeout
+            batch.is_held = placeholder.is_held
+            batch.deadline = self._first_sent(placeholder) + self.settings.delivery_timeout
             index = 0
         placeholder.move_to(batch, index)
         self.free_memory += placeholder.reserved
         del self.unfinished[placeholder]
+
+    def _close_early(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Accept no more records into the open batch, which may not be full: the rest of its space is free."""
+        queue.open = None
+        size = batch.size_in_bytes
+        self._count(self.topics[queue.partition.topic], queue, batch, size)
+        if size < batch.reserved:
+            self.free_memory += batch.reserved - size
+            batch.reserved = size
+
+    # Two transactions at a time
+
+    def hold_back(self, until: float) -> None:
+        """Begin the records of another transaction, which are not sent before `release_held`. They are in batches of
+        their own, count for `buffer_memory` as others, and their deadline counts from `until` at the latest."""
+        self.held_until = until
+        for queue in self.active:
+            if queue.open is not None:
+                self._close_early(queue, queue.open)
+
+    def release_held(self) -> None:
+        """Let the sender have the records that were held back; their deadline counts from now."""
+        self.held_until = None
+        deadline = self._clock() + self.settings.delivery_timeout
+        for batch in self.unfinished:
+            if batch.is_held:
+                batch.is_held = False
+                batch.deadline = min(batch.deadline, deadline)
 
     # Batches go out
 
@@ -365,12 +416,7 @@ class Accumulator(RecordAppender):
         queue.grown_bytes -= batch.grown
         batch.grown = 0
         if queue.open is batch:
-            queue.open = None
-            size = batch.size_in_bytes
-            self._count(self.topics[queue.partition.topic], queue, batch, size)
-            if size < batch.reserved:  # it was not full: the rest of its space is free
-                self.free_memory += batch.reserved - size
-                batch.reserved = size
+            self._close_early(queue, batch)
         if not queue.batches:
             del self.active[queue]
         return batch

@@ -77,6 +77,7 @@ class ProducerBatch:
     counted:   bytes of it that the choice of the partition for records without a key knows of already.
     grown:     bytes that it may take beyond `batch_size`, while it waits in its queue.
     is_full:   it has `batch_size` bytes, and takes more only because it cannot be sent yet.
+    is_held:   it is not sent before the commit of the transaction before has succeeded.
     raw_size:  its size in bytes before compression, once it is closed.
     created, deadline:   of the producer's clock; past the deadline it fails.
     attempts:  times it was sent; not_before: not again before this time.
@@ -103,6 +104,7 @@ class ProducerBatch:
     counted: int = 0
     grown: int = 0
     is_full: bool = False
+    is_held: bool = False
     raw_size: int = 0
     created: float = 0.0
     deadline: float = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.errors import (
@@ -33,6 +33,9 @@ from kcodec.producer.produce_responses import ProduceResponses
 from kcodec.producer.reports import CloseReport, waiting_text
 from kcodec.producer.sender import Sender
 from kcodec.quantities import count_text, seconds_text
+
+if TYPE_CHECKING:
+    from kcodec._fast import IoTurn
 
 
 class ProducerCore:
@@ -85,6 +88,10 @@ class ProducerCore:
         self.append_batch = self.accumulator.append_batch
         id_manager.attach(self)
 
+    def take_turns(self, turn: IoTurn) -> None:
+        """Let threads that send step aside for the I/O thread when it is urgent."""
+        self.accumulator.turn = self.sender.turn = turn
+
     def run(self) -> Flow[None]:
         """Send until `close`; the public class spawns this flow once."""
         identity = yield from spawn(self.id_manager.run(), "producer id")
@@ -113,6 +120,8 @@ class ProducerCore:
 
     def why_waiting(self, batch: ProducerBatch) -> str | None:
         """Any thread: return why a batch is not acknowledged yet; None if no cause is known."""
+        if batch.is_held:
+            return "the commit of the transaction before has not ended"
         if batch.last_error is not None:
             attempts = f"the last of {batch.attempts} attempts: " if batch.attempts > 1 else ""
             return f"{attempts}{batch.last_error}"
@@ -173,12 +182,11 @@ class ProducerCore:
             return None
         if isinstance(error, BufferFullError | DeliveryTimeoutError | EncodeError):
             error.remedy = "abort"
-        transaction = self.id_manager.open
+        transaction = self.id_manager.newest
         number = partition if isinstance(partition, int) else -1
 
         def note() -> None:
-            if self.id_manager.open is transaction:
-                self.id_manager.on_failure(TopicPartition(topic, number), error, possibly_written=False)
+            self.id_manager.on_rejected(transaction, TopicPartition(topic, number), error)
 
         return note
 
@@ -193,14 +201,15 @@ class ProducerCore:
         self.sender.take_up_metadata()
         return len(buffer.queues)
 
-    def flush(self, timeout: float | None = None) -> Flow[None]:
+    def flush(self, timeout: float | None = None, *, without_held: bool = False) -> Flow[None]:
         """Send without lingering, and wait until all records sent before have a result or an error.
 
-        It does not raise the error of a delivery. Raise DeliveryTimeoutError after `timeout` seconds.
+        without_held: except those that are held back. It does not raise the error of a delivery. Raise
+        DeliveryTimeoutError after `timeout` seconds.
         """
         deadline = None if timeout is None else self.clock() + timeout
         with self.lock:
-            pending = list(reversed(self.accumulator.unfinished))
+            pending = [batch for batch in reversed(self.accumulator.unfinished) if not (without_held and batch.is_held)]
         self.sender.urgent += 1
         self.sender.wake()
         try:
@@ -224,6 +233,17 @@ class ProducerCore:
     def abort_buffered(self, error: BaseException) -> None:
         """Fail what is not in flight. Batches in flight end by themselves, and `flush` waits for them."""
         self.sender.fail_buffered(lambda _: error)
+
+    def hold_back(self, until: float) -> None:
+        """Hold the records back that are sent from now on; see `Accumulator.hold_back`."""
+        with self.lock:
+            self.accumulator.hold_back(until)
+
+    def release_held(self) -> None:
+        """Send the records that were held back, as soon as the manager permits it."""
+        with self.lock:
+            self.accumulator.release_held()
+        self.sender.wake()
 
     def close(self, timeout: float | None = None) -> Flow[None]:
         """Accept no more records and send those in the buffer; fail the rest after `timeout` seconds. Idempotent."""

@@ -80,8 +80,19 @@ class BufferedRecords(Protocol):
 
     lock: AbstractContextManager[Any]
 
-    def flush(self, timeout: float | None = None) -> Flow[None]:
-        """Wait until all records sent so far have a result or an error. Raise DeliveryTimeoutError only."""
+    def flush(self, timeout: float | None = None, *, without_held: bool = False) -> Flow[None]:
+        """Wait until all records sent so far have a result or an error. Raise DeliveryTimeoutError only.
+
+        without_held: do not wait for records that are held back."""
+        ...
+
+    def hold_back(self, until: float) -> None:
+        """Hold the records back that are sent from now on, apart from those before. until: the latest time of
+        `release_held`."""
+        ...
+
+    def release_held(self) -> None:
+        """Send the records that were held back, as soon as the manager permits it."""
         ...
 
     def abort_buffered(self, error: BaseException) -> None:
@@ -100,6 +111,7 @@ class ProducerIdManager:
     changed:          set whenever the result of `current`, `may_send` or `refuses` may have changed.
     last_error:       why the last request for an identity failed; None if none did.
     open:             the open transaction, or the last one; None outside transactions.
+    newest:           the transaction that records sent now belong to.
     """
 
     transactional_id: str | None = None
@@ -119,6 +131,11 @@ class ProducerIdManager:
     def close_flow(self, timeout: float | None) -> Flow[None]:
         """End an open transaction when the producer is closed."""
         yield from ()
+
+    @property
+    def newest(self) -> object:
+        """See the class."""
+        return self.open
 
     @property
     def current(self) -> ProducerIdAndEpoch | None:
@@ -153,6 +170,14 @@ class ProducerIdManager:
         batches that were never numbered or sent (expired in the buffer, aborted), and for records whose topic's
         metadata did not arrive: their partition is -1 if the record did not name one.
         """
+
+    def on_held_failure(self, partition: TopicPartition, error: BaseException) -> None:
+        """Note a record that failed while it was held back, as `on_failure`."""
+
+    def on_rejected(self, transaction: object, partition: TopicPartition, error: BaseException) -> None:
+        """Note a record that `send` refused with an error while `transaction` was the newest."""
+        if transaction is self.open:
+            self.on_failure(partition, error, possibly_written=False)
 
     def on_no_response(self, api: str) -> None:
         """Note a request ("Produce") that may have been sent and got no response, so it may arrive late.

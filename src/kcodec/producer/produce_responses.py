@@ -360,7 +360,11 @@ class ProduceResponses:
             if lowest < 0 or _is_before(batch.base_sequence, lowest):
                 queue.rollback_sequence = batch.base_sequence
             queue.must_renumber = True
-        self.id_manager.on_failure(TopicPartition(batch.topic, batch.partition), error, possibly_written=uncertain)
+        partition = TopicPartition(batch.topic, batch.partition)
+        if batch.is_held:
+            self.id_manager.on_held_failure(partition, error)
+        else:
+            self.id_manager.on_failure(partition, error, possibly_written=uncertain)
         self._finish([(batch, BatchOutcome(error=error))])
 
     def _finish(self, ended: Sequence[Ended]) -> None:

@@ -33,6 +33,7 @@ from kcodec.producer.produce_responses import LAST_VERSION_WITH_NAMES, ProduceRe
 from kcodec.producer.reports import Reports
 
 if TYPE_CHECKING:
+    from kcodec._fast import IoTurn
     from kcodec.flow import Clock
 
 log = logging.getLogger("kcodec.producer")
@@ -49,7 +50,7 @@ class Sender:
     """The sender of one producer. All methods run on the I/O thread.
 
     progress: set whenever batches end. urgent: the number of flushes that need everything sent without lingering.
-    responses: handles the responses.
+    responses: handles the responses. turn: of the I/O thread, if other threads send.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Sender:
         self.clock = clock
         self.urgent = 0
         self.is_stopped = False
+        self.turn: IoTurn | None = None
         self.progress = Signal()
         self.responses = responses
         responses.on_end = self._batches_ended
@@ -114,6 +116,10 @@ class Sender:
             while not self.is_stopped:
                 self._is_woken = False
                 pause = yield from self._round()
+                if self.turn is not None and self.id_manager.transactional_id is not None:
+                    # Until a broker has acknowledged a batch, a partition has one in flight at most. A transaction
+                    # begins with that, so the broker would be idle while this thread waits for the interpreter.
+                    self.turn.is_urgent = not any(queue.is_proved for queue in self.responses.in_flight)
                 if not self._is_woken:
                     yield from wait(self._signal, None if pause == _FOREVER else max(pause, 0.0))
         finally:
@@ -295,7 +301,8 @@ class Sender:
                 size = queue.next_batch.size_in_bytes
                 if node in requests and sizes[node] + size > self.settings.max_request_size:
                     continue
-                if not self.id_manager.may_send(queue.partition):
+                queue.is_blocked = not self.id_manager.may_send(queue.partition)
+                if queue.is_blocked:
                     continue
                 sizes[node] = sizes.get(node, 0) + size
                 requests.setdefault(node, []).append((queue, self._take(queue)))
@@ -320,7 +327,7 @@ class Sender:
             return _FOREVER
         batch = queue.next_batch
         identity = self.id_manager.current
-        if identity is None:
+        if identity is None or batch.is_held:
             return _FOREVER
         is_numbering = identity.producer_id >= 0 or batch.is_numbered
         if is_numbering and queue.in_flight and not (queue.is_proved and len(queue.in_flight) < IN_FLIGHT_WINDOW):

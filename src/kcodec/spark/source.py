@@ -113,12 +113,14 @@ class KcodecDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query: rows to topics, at least once (writers.py)."""
+        exempt_modules()
         from kcodec.spark import writers  # which imports the clients
 
         return writers.batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return the writer of a streaming query; all output modes append."""
+        exempt_modules()
         from kcodec.spark import writers
 
         return writers.stream_writer(self.options, schema)

@@ -200,6 +200,7 @@ class KcodecStreamWriter(StreamArrowWriter):  # type: ignore[misc]
 
 
 def _log_commit(what: str, messages: Iterable[WriterCommitMessage | None]) -> None:
+    exempt_modules()  # Spark collects garbage after each commit, too
     rows = [message.rows for message in messages if isinstance(message, WrittenRows)]
     logger.info("%s: %d rows of %d tasks are written", what, sum(rows), len(rows))
 

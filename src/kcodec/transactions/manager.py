@@ -31,6 +31,8 @@ from kcodec.flow import Flow, Signal, sleep, wait
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
 from kcodec.producer.identity import HIGHEST_VERSION, BatchDisposition, BufferedRecords, ProducerIdManager
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.transactions.background import BackgroundCommit
+from kcodec.transactions.commit_result import CommitResult
 from kcodec.transactions.end import end_transaction
 from kcodec.transactions.errors import (
     EPOCH_SPENDING_CODES,
@@ -49,7 +51,7 @@ from kcodec.transactions.initialize import init_producer_id
 from kcodec.transactions.markers import MarkerProbe
 from kcodec.transactions.offsets import Offsets, commit_offsets
 from kcodec.transactions.partitions import add_partitions
-from kcodec.transactions.state import RAISES_KEPT_ERROR, TO_ABORT, Event, State, illegal, next_state
+from kcodec.transactions.state import COMMITS, RAISES_KEPT_ERROR, TO_ABORT, Event, State, illegal, next_state
 from kcodec.transactions.transaction import (
     NEW_FLOW_LEVEL,
     OLD_FLOW_PRODUCE_VERSION,
@@ -61,9 +63,9 @@ log = logging.getLogger("kcodec.transactions")
 #: A transaction with at least this number of batches is a large one.
 LARGE_BATCHES = 16
 #: States in which records are written.
-_WRITING = frozenset({State.IN_TRANSACTION, State.COMMITTING, State.RELEASING})
+_WRITING = frozenset({State.IN_TRANSACTION, *COMMITS, State.RELEASING})
 #: States in which a call waits for the records that are under way.
-_FLUSHING = frozenset({State.COMMITTING, State.ABORTING, State.RELEASING})
+_FLUSHING = frozenset({*COMMITS, State.ABORTING, State.RELEASING})
 _EVENTS = {
     TransactionDisposition.ABORT: Event.ABORTABLE,
     TransactionDisposition.FATAL: Event.FATAL,
@@ -79,7 +81,8 @@ class TransactionManager(ProducerIdManager):
 
     state, kept_error: see `kcodec.transactions.state`.
     producer:          the last (id, epoch), also when it may not be used any more.
-    open:              the open transaction, or the last one.
+    open:              the open transaction, or the last one; while a commit is under way in the background, its.
+    background:        that commit, and the transaction that began before it has ended.
     wake:              set when the background flow has work.
     is_epoch_spent:    the epoch must not be used for another transaction; is_epoch_used: it was used for one.
     highest_level:     maximum of transaction.version; lower to act as with older brokers.
@@ -107,6 +110,7 @@ class TransactionManager(ProducerIdManager):
         self.open = None
         self.is_epoch_spent = self.is_epoch_used = self.is_init_unconfirmed = False
         self.markers = MarkerProbe(cluster, transactional_id)
+        self.background = BackgroundCommit(self)
 
     # States
 
@@ -114,6 +118,11 @@ class TransactionManager(ProducerIdManager):
     def level(self) -> int:
         """The level of transaction.version that the next transaction uses."""
         return min(self.cluster.transaction_version, self.highest_level)
+
+    @property
+    def newest(self) -> ProducerTransaction | None:
+        """The transaction that the application has begun last."""
+        return self.background.following or self.open
 
     def attach(self, records: BufferedRecords) -> None:
         """Set the producer's core; called once."""
@@ -136,6 +145,8 @@ class TransactionManager(ProducerIdManager):
             self._note_lost()
         else:
             self.kept_error = None
+        if before is State.BUFFERING and self.state is not before and self.records is not None:
+            self.records.release_held()
         if self.state is not before:
             log.debug("%s: %s -> %s (%s)", self.transactional_id, before.name, self.state.name, event.name)
             self._announce()
@@ -145,8 +156,9 @@ class TransactionManager(ProducerIdManager):
         transaction = self.open
         if transaction is None or transaction.is_shared or transaction.is_commit_unconfirmed:
             return
-        if transaction.committed is None:
-            transaction.committed = False
+        for lost in (transaction, self.background.following):
+            if lost is not None and lost.committed is None:
+                lost.committed = False
 
     def _announce(self) -> None:
         """Notify the sender, and `send`, of a new state."""
@@ -156,7 +168,7 @@ class TransactionManager(ProducerIdManager):
         self.wake.set()
 
     def _refusal(self) -> BaseException | None:
-        if self.state is State.IN_TRANSACTION:
+        if self.state in {State.IN_TRANSACTION, State.BUFFERING}:
             return None
         if Event.SEND in RAISES_KEPT_ERROR.get(self.state, ()):
             return self.kept_error
@@ -186,7 +198,7 @@ class TransactionManager(ProducerIdManager):
 
         def on_no_response() -> None:
             transaction.is_end_unconfirmed = True
-            transaction.is_commit_unconfirmed |= self.state is State.COMMITTING
+            transaction.is_commit_unconfirmed |= self.state in COMMITS
             self.on_no_response("EndTxn")
 
         return Ending(
@@ -267,6 +279,18 @@ class TransactionManager(ProducerIdManager):
         else:
             self.move(Event.ABORTABLE, not_written(self.transactional_id, partition, error))
 
+    def on_rejected(self, transaction: object, partition: TopicPartition, error: BaseException) -> None:
+        """See ProducerIdManager."""
+        if transaction is self.background.following:
+            self.on_held_failure(partition, error)
+        elif transaction is self.open:
+            self.on_failure(partition, error, possibly_written=False)
+
+    def on_held_failure(self, partition: TopicPartition, error: BaseException) -> None:
+        """See ProducerIdManager. The record belongs to the transaction that follows the one that is committed."""
+        if self.state is State.BUFFERING:
+            self.background.fail_following(not_written(self.transactional_id, partition, error))
+
     def on_no_response(self, api: str) -> None:
         """See ProducerIdManager. In the old flow a late copy could join the next transaction of the same epoch."""
         if self.open is not None and not self.open.is_new_flow and not self.is_epoch_spent:
@@ -295,23 +319,27 @@ class TransactionManager(ProducerIdManager):
         """
         self.call(Event.INITIALIZE)
         try:
-            self.producer = yield from init_producer_id(
-                self.cluster,
-                self.transactional_id,
-                self.transaction_timeout_ms,
-                self.producer,
-                self._deadline(timeout),
-                self._note_init_unconfirmed,
-                is_init_unconfirmed=self.is_init_unconfirmed,
-            )
+            yield from self.renew_epoch(timeout)
         except Failed as failed:
             self.move(Event.FATAL, failed.error)
             raise failed.error from None
         except (KcodecError, GeneratorExit):
             self.move(Event.NOT_INITIALIZED)
             raise
-        self.is_epoch_spent = self.is_epoch_used = False
         self.move(Event.INITIALIZED)
+
+    def renew_epoch(self, timeout: float | None = None) -> Flow[None]:
+        """Send InitProducerId. Raise Failed, or KcodecError if it got no response."""
+        self.producer = yield from init_producer_id(
+            self.cluster,
+            self.transactional_id,
+            self.transaction_timeout_ms,
+            self.producer,
+            self._deadline(timeout),
+            self._note_init_unconfirmed,
+            is_init_unconfirmed=self.is_init_unconfirmed,
+        )
+        self.is_epoch_spent = self.is_epoch_used = False
 
     def _note_init_unconfirmed(self) -> None:
         self.is_init_unconfirmed = True
@@ -331,10 +359,16 @@ class TransactionManager(ProducerIdManager):
     ) -> Flow[ProducerTransaction]:
         """Begin a transaction, after InitProducerId if necessary. partitions: added at once in the old flow."""
         deadline = self._deadline(timeout)
-        if self.open is not None and self.open.is_abandoned and self.state in TO_ABORT:
+        if self.newest is not None and self.newest.is_abandoned and self.state in TO_ABORT:
             yield from self.abort(self._left(deadline))
         is_new_flow = self.level >= NEW_FLOW_LEVEL
         to_add = set(partitions_of(partitions))
+        if self.state is State.COMMITTING_ASYNC:
+            if is_new_flow or not to_add:
+                return self.background.begin_following(is_new_flow=is_new_flow)
+            yield from self.background.until_ended(deadline)
+        if self.state is State.UNKNOWN_OUTCOME:
+            self.background.raise_unretrieved()
         before = self.open if self.state is State.READY and self.is_epoch_used else None
         if before is not None and (before.is_new_flow is not is_new_flow or (to_add and not is_new_flow)):
             # The feature is at another level now, and the epoch belongs to the other flow; or others will write under
@@ -405,6 +439,13 @@ class TransactionManager(ProducerIdManager):
 
     def handle(self, transaction: ProducerTransaction) -> TransactionHandle:
         """Return what other writers need for the open transaction. From now on it needs an EndTxn in any case."""
+        if transaction is self.background.following and self.state is State.BUFFERING:
+            raise TransactionStateError(
+                "this transaction has no handle yet, as the commit of the one before it is still under way: wait for "
+                "its result first",
+                state=self.state.name,
+                event=Event.SEND.name,
+            )
         if transaction is not self.open or self.state is not State.IN_TRANSACTION:
             self.call(Event.SEND)
             raise TransactionStateError(
@@ -420,8 +461,10 @@ class TransactionManager(ProducerIdManager):
         transaction can then only be aborted. Raise TransactionStateError below transaction.version 2 if no partition
         was added.
         """
+        deadline = self._deadline(timeout)
+        yield from self._until_open(deadline)
         self.call(Event.RELEASE)
-        transaction, deadline = self.now_open, self._deadline(timeout)
+        transaction = self.now_open
         try:
             yield from self._flush(transaction, deadline)
             if self.state is not State.RELEASING:
@@ -471,8 +514,10 @@ class TransactionManager(ProducerIdManager):
 
         highest_version: of TxnOffsetCommit, in the old flow; lower to act as with an older broker.
         """
+        deadline = self._deadline(timeout)
+        yield from self._until_open(deadline)
         self.call(Event.SEND_OFFSETS)
-        transaction, deadline = self.now_open, self._deadline(timeout)
+        transaction = self.now_open
         if not offsets:
             return
         self.note_sent(transaction)
@@ -511,13 +556,26 @@ class TransactionManager(ProducerIdManager):
         Raise the error that blocks the commit (a failed record names its partition), DeliveryTimeoutError if EndTxn was
         not sent, UnknownOutcomeError if it was sent and got no response.
         """
+        deadline = self._deadline(timeout)
+        yield from self._until_open(deadline)
         is_repeat = self.state is State.UNKNOWN_OUTCOME
         self.call(Event.COMMIT)
-        transaction, deadline = self.now_open, self._deadline(timeout)
+        yield from self.complete_commit(self.now_open, deadline, is_repeat=is_repeat)
+
+    def commit_async(self, result: CommitResult, timeout: float | None = None) -> Flow[None]:
+        """Begin the commit and return; it continues in the background, and `result` gets its outcome.
+
+        Raise the error that blocks the commit, TransactionStateError while another commit is under way, for a
+        transaction whose handle was read, and in a session.
+        """
+        yield from self.background.begin(result, self._deadline(timeout))
+
+    def complete_commit(self, transaction: ProducerTransaction, deadline: float, *, is_repeat: bool) -> Flow[None]:
+        """Flush and send EndTxn, in one of the states of COMMITS."""
         try:
             if not is_repeat:
                 yield from self._flush(transaction, deadline)
-                if self.state is not State.COMMITTING:
+                if self.state not in COMMITS:
                     assert self.kept_error is not None
                     raise self.kept_error.with_traceback(None)
             yield from self._end(transaction, is_commit=True, deadline=deadline)
@@ -530,8 +588,13 @@ class TransactionManager(ProducerIdManager):
 
     def abort(self, timeout: float | None = None) -> Flow[None]:
         """Drop what is not sent, wait for what is under way, then send EndTxn. A fatal error is raised again."""
+        deadline = self._deadline(timeout)
+        yield from self._until_open(deadline)
+        if self.state is State.DISCARDED:
+            self.background.discard()
+            return
         self.call(Event.ABORT)
-        transaction, deadline = self.now_open, self._deadline(timeout)
+        transaction = self.now_open
         try:
             if self.records is not None:
                 refusal = self.refuses()
@@ -545,12 +608,21 @@ class TransactionManager(ProducerIdManager):
         except DeliveryTimeoutError as late:
             self._advise(late)
             raise
+        finally:
+            if self.state not in TO_ABORT:
+                self.background.following = None
+
+    def _until_open(self, deadline: float) -> Flow[None]:
+        """Wait for a commit in the background if a transaction has begun after it, as the next call needs the outcome.
+        Raise DeliveryTimeoutError at the deadline; the call can then be repeated."""
+        if self.state is State.BUFFERING:
+            yield from self.background.until_ended(deadline)
 
     def _flush(self, transaction: ProducerTransaction, deadline: float) -> Flow[None]:
         """Wait until nothing of the transaction is under way."""
         try:
             if self.records is not None:
-                yield from self.records.flush(self._left(deadline))
+                yield from self.records.flush(self._left(deadline), without_held=True)
             while transaction.requests:
                 left = deadline - self.cluster.clock()
                 if left <= 0:
@@ -584,7 +656,10 @@ class TransactionManager(ProducerIdManager):
         if transaction.is_sent and transaction.is_new_flow:
             self.markers.expect(transaction.batches >= LARGE_BATCHES)
         is_old_and_shared = transaction.is_shared and not transaction.is_new_flow
-        if following is None or self.is_epoch_spent or is_old_and_shared:
+        is_spent = following is None or self.is_epoch_spent or is_old_and_shared
+        if self.state is State.BUFFERING:
+            yield from self.background.open_following(is_epoch_spent=is_spent)
+        elif is_spent:
             self.move(Event.ENDED_EPOCH_SPENT)
         else:
             self.move(Event.COMMITTED if is_commit else Event.ABORTED)
@@ -626,15 +701,18 @@ class TransactionManager(ProducerIdManager):
 
     def _interrupt_end(self, transaction: ProducerTransaction) -> None:
         """Note that a commit or an abort was cancelled."""
-        if self.state in {State.COMMITTING, State.ABORTING}:
+        if self.state in COMMITS or self.state is State.ABORTING:
             event = Event.UNCONFIRMED if transaction.is_end_unconfirmed else Event.INTERRUPTED
             self.move(event, self._blocked("its end was interrupted"))
 
     def close_flow(self, timeout: float | None) -> Flow[None]:
         """Abort an open transaction when the producer closes. Errors are logged, as no caller can handle them any
         more."""
+        deadline = None if timeout is None else self._deadline(timeout)
+        yield from self.background.end_at_close(deadline)
         if self.state not in TO_ABORT:
             return
+        timeout = None if deadline is None else self._left(deadline)
         log.info("%s: close aborts the open transaction", self.transactional_id)
         try:
             yield from self.abort(timeout)

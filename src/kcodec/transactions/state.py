@@ -7,11 +7,12 @@ Rule 2: an error that made a transaction impossible is kept, and the calls of `R
 says more than "illegal state".
 Rule 3: nothing here sends or waits. `kcodec.transactions.manager` raises the events and does the work.
 
-States and their names are those of Kafka's own producer (TransactionManager.State), and three more: UNKNOWN_OUTCOME, a
-commit that was sent and got no response; and RELEASING and RELEASED, a transaction that is left open for other
-processes to end. UNINITIALIZED means that InitProducerId is needed before the next transaction: at first, and whenever
-an epoch must not be used again (a request of the old flow got no response, and a late copy of it could join the next
-transaction of the same epoch).
+States and their names are those of Kafka's own producer (TransactionManager.State), and six more: UNKNOWN_OUTCOME, a
+commit that was sent and got no response; RELEASING and RELEASED, a transaction that is left open for other processes to
+end; and COMMITTING_ASYNC, BUFFERING and DISCARDED, for a commit in the background and the transaction that begins
+before it has ended (`kcodec.transactions.background`). UNINITIALIZED means that InitProducerId is needed before the
+next transaction: at first, and whenever an epoch must not be used again (a request of the old flow got no response, and
+a late copy of it could join the next transaction of the same epoch).
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ class State(Enum):
     READY = "a transaction may begin"
     IN_TRANSACTION = "a transaction is open and accepts records and offsets"
     COMMITTING = "the producer sends the buffered records, and then requests the commit with EndTxn"
+    COMMITTING_ASYNC = "a commit is under way in the background, and the next transaction may begin"
+    BUFFERING = "a transaction is open and buffers its records until the commit of the one before it has succeeded"
+    DISCARDED = "the commit before this transaction got no response, so this transaction can only be aborted"
     ABORTING = "the producer discards the buffered records, and then requests the abort with EndTxn"
     ABORTABLE_ERROR = "the transaction can only be aborted"
     RELEASING = "the producer sends the buffered records, and then leaves the transaction open for other processes"
@@ -45,6 +49,7 @@ class Event(Enum):
     SEND = "send"
     SEND_OFFSETS = "send_offsets_to_transaction"
     COMMIT = "commit_transaction"
+    COMMIT_ASYNC = "commit_transaction_async"
     ABORT = "abort_transaction"
     RELEASE = "release"
 
@@ -63,7 +68,10 @@ class Event(Enum):
 
 
 #: The calls of an application; the rest is what happens.
-CALLS = (Event.INITIALIZE, Event.BEGIN, Event.SEND, Event.SEND_OFFSETS, Event.COMMIT, Event.ABORT, Event.RELEASE)
+CALLS = (
+    Event.INITIALIZE, Event.BEGIN, Event.SEND, Event.SEND_OFFSETS, Event.COMMIT, Event.COMMIT_ASYNC, Event.ABORT,
+    Event.RELEASE,
+)  # fmt: skip
 
 TRANSITIONS: dict[State, dict[Event, State]] = {
     State.UNINITIALIZED: {
@@ -85,6 +93,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.SEND: State.IN_TRANSACTION,
         Event.SEND_OFFSETS: State.IN_TRANSACTION,
         Event.COMMIT: State.COMMITTING,
+        Event.COMMIT_ASYNC: State.COMMITTING_ASYNC,
         Event.ABORT: State.ABORTING,
         Event.RELEASE: State.RELEASING,
         Event.ABORTABLE: State.ABORTABLE_ERROR,
@@ -96,6 +105,30 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.UNCONFIRMED: State.UNKNOWN_OUTCOME,
         Event.INTERRUPTED: State.ABORTABLE_ERROR,
         Event.ABORTABLE: State.ABORTABLE_ERROR,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    State.COMMITTING_ASYNC: {
+        Event.BEGIN: State.BUFFERING,
+        Event.COMMITTED: State.READY,
+        Event.ENDED_EPOCH_SPENT: State.UNINITIALIZED,
+        Event.UNCONFIRMED: State.UNKNOWN_OUTCOME,
+        Event.INTERRUPTED: State.ABORTABLE_ERROR,
+        Event.ABORTABLE: State.ABORTABLE_ERROR,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    # Calls that need the outcome of the commit (offsets, commit, abort, release) wait for it before they count.
+    State.BUFFERING: {
+        Event.SEND: State.BUFFERING,
+        Event.COMMITTED: State.IN_TRANSACTION,
+        Event.UNCONFIRMED: State.DISCARDED,
+        Event.INTERRUPTED: State.ABORTABLE_ERROR,
+        Event.ABORTABLE: State.ABORTABLE_ERROR,
+        Event.FATAL: State.FATAL_ERROR,
+    },
+    State.DISCARDED: {
+        # The transaction was never sent; the commit before it is still without an outcome.
+        Event.ABORT: State.UNKNOWN_OUTCOME,
+        Event.ABORTABLE: State.DISCARDED,
         Event.FATAL: State.FATAL_ERROR,
     },
     State.ABORTING: {
@@ -133,10 +166,14 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 }
 
 #: States in which something is open that only an abort ends.
-TO_ABORT = frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR})
+TO_ABORT = frozenset({State.IN_TRANSACTION, State.BUFFERING, State.DISCARDED, State.ABORTABLE_ERROR})
+#: States in which the commit of a transaction is under way.
+COMMITS = frozenset({State.COMMITTING, State.COMMITTING_ASYNC, State.BUFFERING})
+_NOT_ABORT = (Event.SEND, Event.SEND_OFFSETS, Event.COMMIT, Event.COMMIT_ASYNC, Event.RELEASE)
 #: Calls that raise the error which led into the state.
 RAISES_KEPT_ERROR: dict[State, tuple[Event, ...]] = {
-    State.ABORTABLE_ERROR: (Event.SEND, Event.SEND_OFFSETS, Event.COMMIT, Event.RELEASE),
+    State.ABORTABLE_ERROR: _NOT_ABORT,
+    State.DISCARDED: _NOT_ABORT,
     State.FATAL_ERROR: CALLS,
 }
 
@@ -146,6 +183,9 @@ _REMEDIES: dict[State, str] = {
     State.READY: "begin a transaction first",
     State.IN_TRANSACTION: "commit or abort the open transaction first",
     State.COMMITTING: "wait until the commit has returned, then begin the next transaction",
+    State.COMMITTING_ASYNC: "wait for the result of the commit, or begin the next transaction",
+    State.BUFFERING: "wait for the result of the commit that is under way",
+    State.DISCARDED: "abort the transaction first",
     State.ABORTING: "wait until the abort has returned, then begin the next transaction",
     State.ABORTABLE_ERROR: "abort the transaction first",
     State.RELEASING: "wait until release has returned; commit_transaction(handle) or abort_transaction(handle) ends it",

@@ -193,27 +193,10 @@ static void fill_bits(Chunk *chunk, ColumnId column, int value, int64_t first_ro
         else bitmap_clear(bits, row);
 }
 
-int chunk_fill_constants(Chunk *chunk, const BatchHeader *header, int64_t first_row) {
+int chunk_fill_columns(Chunk *chunk, const BatchHeader *header, int64_t first_row) {
     uint32_t wanted = chunk->layout.wanted;
     int64_t rows = chunk->rows;
-    int timestamp_type = header_timestamp_type(header);
-    if ((size_t)(chunk->span_count + 1) * sizeof(BatchSpan) > chunk->spans.capacity &&
-        buffer_grow(&chunk->spans, (size_t)(chunk->span_count + 1) * sizeof(BatchSpan),
-                    (size_t)chunk->span_count * sizeof(BatchSpan)))
-        return -1;
-    ((BatchSpan *)chunk->spans.data)[chunk->span_count++] = (BatchSpan){
-        .first_row = first_row,
-        .base_offset = header->base_offset,
-        .position = header->position,
-        .base_sequence = header->base_sequence,
-        .leader_epoch = header->partition_leader_epoch,
-        .timestamp_type = (int8_t)timestamp_type,
-        .is_control = (uint8_t)header_is_control(header),
-    };
-    if (!(wanted & ~((1u << COLUMN_OFFSET) | (1u << COLUMN_TIMESTAMP) | (1u << COLUMN_KEY) | (1u << COLUMN_VALUE) |
-                     (1u << COLUMN_HEADERS))))
-        return 0;
-    FILL(COLUMN_TIMESTAMP_TYPE, int32_t, timestamp_type)
+    FILL(COLUMN_TIMESTAMP_TYPE, int32_t, header_timestamp_type(header))
     FILL(COLUMN_BASE_OFFSET, int64_t, header->base_offset)
     FILL(COLUMN_PRODUCER_ID, int64_t, header->producer_id)
     FILL(COLUMN_PRODUCER_EPOCH, int16_t, header->producer_epoch)
@@ -234,12 +217,6 @@ int chunk_fill_constants(Chunk *chunk, const BatchHeader *header, int64_t first_
         chunk->control_type_nulls += rows - first_row;
     }
     return 0;
-}
-
-void chunk_mark(const Chunk *chunk, ChunkMark *mark) {
-    *mark = (ChunkMark){chunk->rows, chunk->key.length, chunk->value.length, chunk->header_count,
-                        chunk->header_name.length, chunk->header_value.length, chunk->span_count,
-                        chunk->view_arena_length, chunk->output_bytes, chunk->control_type_nulls};
 }
 
 static void unclear(Buffer *validity, int64_t from, int64_t capacity) {

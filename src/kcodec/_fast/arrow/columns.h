@@ -148,15 +148,42 @@ static inline int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload) {
     if (chunk->rows + rows <= chunk->row_capacity && chunk->payload <= chunk->payload_capacity) return 0;
     return chunk_reserve_more(chunk, rows, payload);
 }
+// Bytes of output, by which a chunk is closed.
+static inline int64_t chunk_output_bytes(const Chunk *chunk) {
+    return chunk->rows * chunk->row_bytes + chunk->key.length + chunk->value.length + chunk->header_name.length +
+           chunk->header_value.length + chunk->header_count * 8 + chunk->view_arena_length + chunk->output_bytes;
+}
 int64_t chunk_longest_column(const Chunk *chunk);  // bytes in the variable column that holds most
 int chunk_reserve_headers(Chunk *chunk, int64_t headers);
 // Of a fixed column: its validity bitmap, NULL where nothing can be null, and how many are.
 const uint8_t *chunk_validity(const Chunk *chunk, ColumnId column, int64_t *nulls);
 // A validity bitmap that says "nothing null", for as many rows as there is room for.
 int chunk_begin_validity(Buffer *validity, int64_t capacity);
-// Fills the columns that are constant within a batch for the rows from `first_row` on.
-int chunk_fill_constants(Chunk *chunk, const BatchHeader *header, int64_t first_row);
-void chunk_mark(const Chunk *chunk, ChunkMark *mark);
+// Fills the columns that are constant within a batch for the rows from `first_row` on, and the span of the batch.
+int chunk_fill_columns(Chunk *chunk, const BatchHeader *header, int64_t first_row);
+static inline int chunk_fill_constants(Chunk *chunk, const BatchHeader *header, int64_t first_row) {
+    const uint32_t of_records = 1u << COLUMN_OFFSET | 1u << COLUMN_TIMESTAMP | 1u << COLUMN_KEY | 1u << COLUMN_VALUE |
+                                1u << COLUMN_HEADERS;
+    if ((size_t)(chunk->span_count + 1) * sizeof(BatchSpan) > chunk->spans.capacity &&
+        buffer_grow(&chunk->spans, (size_t)(chunk->span_count + 1) * sizeof(BatchSpan),
+                    (size_t)chunk->span_count * sizeof(BatchSpan)))
+        return -1;
+    ((BatchSpan *)chunk->spans.data)[chunk->span_count++] = (BatchSpan){
+        .first_row = first_row,
+        .base_offset = header->base_offset,
+        .position = header->position,
+        .base_sequence = header->base_sequence,
+        .leader_epoch = header->partition_leader_epoch,
+        .timestamp_type = (int8_t)header_timestamp_type(header),
+        .is_control = (uint8_t)header_is_control(header),
+    };
+    return chunk->layout.wanted & ~of_records ? chunk_fill_columns(chunk, header, first_row) : 0;
+}
+static inline void chunk_mark(const Chunk *chunk, ChunkMark *mark) {
+    *mark = (ChunkMark){chunk->rows, chunk->key.length, chunk->value.length, chunk->header_count,
+                        chunk->header_name.length, chunk->header_value.length, chunk->span_count,
+                        chunk->view_arena_length, chunk->output_bytes, chunk->control_type_nulls};
+}
 void chunk_rollback(Chunk *chunk, const ChunkMark *mark);
 // Spark's unit for the rows from `first_row` on. On a fault, found is the timestamp, expected its offset.
 int chunk_to_microseconds(Chunk *chunk, int64_t first_row, Fault *fault);

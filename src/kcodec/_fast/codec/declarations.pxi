@@ -290,12 +290,17 @@ cdef extern from "_fast/codec/decompress.h" nogil:
                                     int frames, int64_t limit, const uint8_t **out, int64_t *length,
                                     Fault *fault) noexcept nogil
     void decompressor_initialise()
+    ctypedef enum ZstdWay:
+        ZSTD_BY_PACKAGE
+        ZSTD_BY_SYSTEM
+        ZSTD_BY_LIBRARY
     enum:
-        SYSTEM_ZSTD_NEVER
-        SYSTEM_ZSTD_ALWAYS
-        SYSTEM_ZSTD_BY_VERSION
-    int decompressor_use_system_zstd(int when)
-    int decompressor_uses_system_zstd()
+        ZSTD_LEAST_VERSION
+    ZstdWay decompressor_use_zstd(ZstdWay way, unsigned int least_version, const char *path)
+    ZstdWay decompressor_zstd_way()
+
+cdef extern from "_fast/codec/inflate.h" nogil:
+    int64_t gzip_header_size(const uint8_t *data, int64_t size)
 
 cdef extern from "_fast/codec/visibility.h" nogil:
     enum:

@@ -8,11 +8,14 @@
 #include "opening.h"
 #include "platform.h"
 #include "records.h"
+#include "small_batches.h"
 
 enum {
     COMPRESSED_GROWS = 4,          // a guess at how much a compressed batch grows, for reserving memory
     ESTIMATE_MOST_ROWS = 4 << 20,  // and what is reserved at most before anything is known
     MOST_THREADS = 64,
+    MOST_TAKEN = 64,               // batches that a thread takes at a time from its range
+    MOST_PAUSE = 63,               // batches that are taken singly after one that was decoded in vain
     WORTH_THREADS = 4 << 20,       // below this much work a second thread costs more than it brings: about 0.4 ms
     GIL_SMALL_BATCH = 64 << 10,    // decompressed; where a package holds the GIL, smaller batches stay on one thread
 };
@@ -66,11 +69,6 @@ int decode_control_types(const DecodeSettings *settings, const uint8_t *data, in
 }
 
 // ------------------------------------------------------------------------------------------------------------- chunks
-
-static int64_t chunk_output_bytes(const Chunk *chunk) {
-    return chunk->rows * chunk->row_bytes + chunk->key.length + chunk->value.length + chunk->header_name.length +
-           chunk->header_value.length + chunk->header_count * 8 + chunk->view_arena_length + chunk->output_bytes;
-}
 
 // What delivering table[begin..end), and what lies ahead of it, will about make: bytes of records, and rows.
 static int64_t estimate(const DecodeRun *run, int64_t begin, int64_t end, int64_t *rows) {
@@ -314,6 +312,24 @@ static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, in
     return 0;
 }
 
+// Decodes table[*at], and what can be done in one go with it up to `stop`; *at is then the last of them, or the one that
+// was refused. `end`: of the batches that are likely to follow into the same chunk.
+static int decode_some(DecodeRun *run, Decompressor *decompressor, int64_t *at, int64_t stop, int64_t end, Fault *fault) {
+    if (is_small_batch(&run->table[*at]) && --run->small_wait < 0) {
+        SmallResult result = decode_small_batches(run, decompressor, at, stop, fault);
+        if (result == SMALL_REFUSED) return -1;
+        if (result == SMALL_ODD) {  // where many batches are odd, what is done in vain must not count
+            run->small_pause = run->small_pause < MOST_PAUSE ? 2 * run->small_pause + 1 : MOST_PAUSE;
+            run->small_wait = run->small_pause;
+        }
+        if (*at == stop) {
+            --*at;
+            return 0;
+        }
+    }
+    return decode_one(run, decompressor, *at, end, fault);
+}
+
 int decode_range(DecodeRun *run, int64_t begin, int64_t end) {
     Decompressor *decompressor = decompressor_acquire(run->settings->package);
     run->corrupt = -1;
@@ -321,7 +337,7 @@ int decode_range(DecodeRun *run, int64_t begin, int64_t end) {
     int result = 0;
     int64_t at = begin, stop = run->stop_at_bytes ? run->finished_bytes + run->stop_at_bytes : INT64_MAX;
     for (; at < end && !result && run->finished_bytes < stop; at++) {
-        result = decode_one(run, decompressor, at, end, &run->fault);
+        result = decode_some(run, decompressor, &at, end, end, &run->fault);
         if (result) {
             place_fault(&run->fault, &run->table[at]);
             run->corrupt = at;
@@ -352,12 +368,17 @@ typedef struct Team {
 
 static uint64_t pack_range(uint64_t next, uint64_t end) { return next << 32 | end; }
 
-static int take_front(Worker *worker, int64_t *at, int64_t *end) {
-    uint64_t range = atomic_load(&worker->range);
+// Several batches at a time where there are many: a part of what is left, so that another thread finds work to the end.
+static int take_front(Worker *worker, int64_t *at, int64_t *stop, int64_t *end) {
+    uint64_t range = atomic_load(&worker->range), some;
     do {
-        if (range >> 32 >= (range & 0xffffffff)) return 0;
-    } while (!atomic_compare_exchange_weak(&worker->range, &range, range + (1ull << 32)));
+        uint64_t next = range >> 32, last = range & 0xffffffff;
+        if (next >= last) return 0;
+        some = (last - next) / 16;
+        some = some < 1 ? 1 : some > MOST_TAKEN ? MOST_TAKEN : some;
+    } while (!atomic_compare_exchange_weak(&worker->range, &range, range + (some << 32)));
     *at = (int64_t)(range >> 32);
+    *stop = *at + (int64_t)some;
     *end = (int64_t)(range & 0xffffffff);
     return 1;
 }
@@ -390,10 +411,12 @@ static void *work(void *argument) {
     Decompressor *decompressor = decompressor_acquire(run->settings->package);
     if (!decompressor) atomic_store(&worker->team->failed, 1);
     while (decompressor && !atomic_load_explicit(&worker->team->failed, memory_order_relaxed)) {
-        int64_t at, end;
-        if (take_front(worker, &at, &end)) {
+        int64_t at, stop, end;
+        if (take_front(worker, &at, &stop, &end)) {
             run->last_offset = INT64_MIN;  // batches of another's range come in another order
-            if (decode_one(run, decompressor, at, end, &run->fault)) atomic_store(&worker->team->failed, 1);
+            for (int failed = 0; at < stop && !failed; at++)
+                if ((failed = decode_some(run, decompressor, &at, stop, end, &run->fault)))
+                    atomic_store(&worker->team->failed, 1);
         } else {
             if (decode_finish_chunk(run)) atomic_store(&worker->team->failed, 1);
             if (!take_half_of_another(worker)) break;
@@ -447,7 +470,8 @@ int decode_worth_threads(const BatchHeader *table, int64_t count) {
         int64_t grown = records_length(header) * (header_compression(header) ? COMPRESSED_GROWS : 1);
         work += grown * work_of[header_compression(header)];
         batches++;
-        small += grown < GIL_SMALL_BATCH && decompressor_needs_gil(header_compression(header));
+        small += grown < GIL_SMALL_BATCH &&
+                 decompressor_needs_gil(header_compression(header), records_length(header));
     }
     return batches > 1 && work >= WORTH_THREADS && small * 2 < batches;
 }

@@ -51,6 +51,7 @@ typedef struct {
     int64_t last_rows, last_bytes;    // of the chunk closed last: what the next one is likely to need
     Counts counts;
     int64_t position, last_offset;    // next offset to be delivered; of the batches walked
+    int small_wait, small_pause;      // batches that are not tried as small ones now, and after the next odd one
     int64_t finished_bytes;           // output of the chunks finished so far
     int64_t stop_at_bytes;            // decode_range returns once it has finished as many: input may grow a hundredfold
     int64_t done;                     // decode_range: the batch it would have gone on with

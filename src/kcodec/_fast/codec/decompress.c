@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "decompress.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
+#include "inflate.h"
 #include "lz4.h"
 #include "platform.h"
 #include "snappy.h"
@@ -11,7 +13,7 @@
 static struct {
     Lock lock;
     Decompressor *waiting;
-    int system_zstd;
+    atomic_int zstd_way;  // read without the GIL and without the lock
 } contexts = {.lock = LOCK_INITIAL};
 
 static void before_fork(void) { lock_take(&contexts.lock); }
@@ -19,8 +21,10 @@ static void after_fork(void) { lock_give(&contexts.lock); }
 
 void decompressor_initialise(void) {
     static int done;
-    if (!done) around_fork(before_fork, after_fork);
+    if (done) return;
     done = 1;
+    around_fork(before_fork, after_fork);
+    inflate_initialise();
 }
 
 Decompressor *decompressor_acquire(PackageFunction package) {
@@ -49,16 +53,21 @@ void decompressor_release(Decompressor *self) {
     lock_give(&contexts.lock);
 }
 
-int decompressor_use_system_zstd(int when) {
-    unsigned least = when == SYSTEM_ZSTD_BY_VERSION ? SYSTEM_ZSTD_LEAST_VERSION : 1;
-    contexts.system_zstd = when != SYSTEM_ZSTD_NEVER && zstd_system_load() >= least;
-    return contexts.system_zstd;
+ZstdWay decompressor_use_zstd(ZstdWay way, unsigned least_version, const char *path) {
+    ZstdLibrary library = way == ZSTD_BY_SYSTEM ? ZSTD_OF_SYSTEM : ZSTD_OF_PACKAGE;
+    int is_found = way == ZSTD_BY_PACKAGE || zstd_library_load(library, path) >= (least_version ? least_version : 1);
+    if (!is_found) way = ZSTD_BY_PACKAGE;
+    atomic_store(&contexts.zstd_way, (int)way);
+    return way;
 }
 
-int decompressor_uses_system_zstd(void) { return contexts.system_zstd; }
+ZstdWay decompressor_zstd_way(void) { return (ZstdWay)atomic_load(&contexts.zstd_way); }
 
-int decompressor_needs_gil(int codec) {
-    return codec == COMPRESSION_GZIP || (codec == COMPRESSION_ZSTD && !contexts.system_zstd);
+int decompressor_needs_gil(int codec, int64_t size) {
+    if (codec == COMPRESSION_GZIP) return size > INFLATE_MOST_INPUT;
+    if (codec != COMPRESSION_ZSTD) return 0;
+    ZstdWay way = decompressor_zstd_way();
+    return way == ZSTD_BY_PACKAGE || (way == ZSTD_BY_LIBRARY && size > ZSTD_LIBRARY_MOST_INPUT);
 }
 
 typedef struct {
@@ -78,14 +87,14 @@ static int by_lz4(Call *call, int of_magic_0, Decompressed *out, Fault *fault) {
     return lz4_decompress(call->data, call->size, of_magic_0, call->out, call->at, call->limit, &out->length, fault);
 }
 
-static int by_system_zstd(Call *call, int64_t bound, Decompressed *out, Fault *fault) {
-    Decompressor *self = call->self;
+static int by_zstd_library(Call *call, ZstdLibrary library, int64_t bound, Decompressed *out, Fault *fault) {
+    void **context = &call->self->zstd[library];
     int64_t capacity = bound < call->limit ? bound : call->limit;
-    if (!self->zstd && !(self->zstd = zstd_system_context())) return fault_set(fault, FAULT_NO_MEMORY, "zstd", 0, 0);
+    if (!*context && !(*context = zstd_context(library))) return fault_set(fault, FAULT_NO_MEMORY, "zstd", 0, 0);
     if (buffer_grow(call->out, (size_t)(call->at + capacity) + 1, (size_t)call->at))
         return fault_set(fault, FAULT_NO_MEMORY, "zstd", 0, 0);
-    out->length = zstd_system_decompress(self->zstd, call->out->data + call->at, capacity, call->data, call->size,
-                                         call->limit, fault);
+    out->length = zstd_decompress(library, *context, call->out->data + call->at, capacity, call->data, call->size,
+                                  call->limit, fault);
     return out->length < 0 ? -1 : 0;
 }
 
@@ -111,6 +120,10 @@ static int by_package(Call *call, int codec, int64_t bound, int frames, Buffer *
 }
 
 static int by_gzip(Call *call, Buffer *arena, Decompressed *out, Fault *fault) {
+    Decompressor *self = call->self;
+    if (call->size <= INFLATE_MOST_INPUT && (self->inflater || (self->inflater = inflate_new())) &&
+        !inflate_small(self->inflater, call->data, call->size, call->out, call->at, call->limit, &out->length))
+        return 0;
     return by_package(call, COMPRESSION_GZIP, -1, 1, arena, out, fault);
 }
 
@@ -120,7 +133,10 @@ static int by_zstd(Call *call, Buffer *arena, Decompressed *out, Fault *fault) {
     if (bound.claimed > call->limit)
         return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "zstd", bound.claimed, call->limit);
     if (corrupt) return -1;
-    if (contexts.system_zstd) return by_system_zstd(call, bound.bound, out, fault);
+    ZstdWay way = decompressor_zstd_way();
+    if (way == ZSTD_BY_SYSTEM) return by_zstd_library(call, ZSTD_OF_SYSTEM, bound.bound, out, fault);
+    if (way == ZSTD_BY_LIBRARY && call->size <= ZSTD_LIBRARY_MOST_INPUT)
+        return by_zstd_library(call, ZSTD_OF_PACKAGE, bound.bound, out, fault);
     return by_package(call, COMPRESSION_ZSTD, bound.bound, bound.frames, arena, out, fault);
 }
 

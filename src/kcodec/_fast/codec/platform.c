@@ -58,6 +58,10 @@ void pages_drop(void *pages, size_t size) {
 
 void allocator_trim(void) {}
 void *library_open_zstd(void) { return NULL; }
+void *library_open(const char *path) {
+    (void)path;
+    return NULL;
+}
 void *library_symbol(void *library, const char *name) {
     (void)library;
     (void)name;
@@ -117,6 +121,7 @@ void allocator_trim(void) {
 #endif
 
 void *library_open_zstd(void) { return dlopen(LIBZSTD, RTLD_NOW | RTLD_LOCAL); }
+void *library_open(const char *path) { return dlopen(path, RTLD_LAZY | RTLD_LOCAL); }
 void *library_symbol(void *library, const char *name) { return dlsym(library, name); }
 
 static int system_random(void *out, size_t size) { return getentropy(out, size); }

@@ -54,6 +54,7 @@ void allocator_trim(void);
 // A library of the system; NULL if it is missing. Windows looks for libraries in folders that others may write to: there the
 // answer is always NULL.
 void *library_open_zstd(void);
+void *library_open(const char *path);
 void *library_symbol(void *library, const char *name);
 
 // Unpredictable bytes; at least such as differ from process to process.

@@ -278,7 +278,7 @@ static int append_checked(Chunk *chunk, RecordsJob *job, const uint8_t **positio
         if (WANTS(wanted, column_id) && type != BINARY_VIEW) put_end(ends, type, row, at);                         \
     } while (0)
 
-// Appends records from *position on until one is odd or all are done; the index of the next. Written once for every
+// See AppendFunction. Written once for every
 // layout: `wanted`, `type`, `fused` and `ordered` (offsets must rise: compressed batches) are constants where it is called,
 // so the compiler drops what a layout has no use for. The columns themselves say what counts: a record is appended once
 // `row` has passed it, and after an odd one the ends of the row before it are the state to go back to.
@@ -405,16 +405,14 @@ INSTANCE(append_usual_views, USUAL, BINARY_VIEW, 0, 1)
 INSTANCE(append_usual_views_fused, USUAL, BINARY_VIEW, 1, 0)
 INSTANCE(append_views, chunk->layout.wanted, BINARY_VIEW, job->fuse_crc, IS_ORDERED)
 
-typedef int64_t (*AppendFunction)(Chunk *, RecordsJob *, int64_t, const uint8_t **, int64_t *);
-
-static AppendFunction choose_append(const Chunk *chunk, const RecordsJob *job) {
+AppendFunction records_choose_append(const Chunk *chunk, int fused, int ordered) {
     uint32_t per_record = chunk->layout.wanted & BUILT_PER_RECORD;
     if (chunk->layout.binary_type == LARGE_BINARY) return append_large;
     int is_view = chunk->layout.binary_type == BINARY_VIEW;
     if (per_record != USUAL) return is_view ? append_views : append_binary;
-    if (is_view && job->fuse_crc && !IS_ORDERED) return append_usual_views_fused;
-    if (is_view) return IS_ORDERED && !job->fuse_crc ? append_usual_views : append_views;
-    return job->fuse_crc ? append_usual_fused : IS_ORDERED ? append_usual_ordered : append_usual;
+    if (is_view && fused && !ordered) return append_usual_views_fused;
+    if (is_view) return ordered && !fused ? append_usual_views : append_views;
+    return fused ? append_usual_fused : ordered ? append_usual_ordered : append_usual;
 }
 
 int records_append(Chunk *chunk, RecordsJob *job, Fault *fault) {
@@ -426,7 +424,7 @@ int records_append(Chunk *chunk, RecordsJob *job, Fault *fault) {
         return fault_set(fault, FAULT_COUNT_TOO_BIG, "records_count", count, job->length);
     }
     if (chunk_reserve(chunk, count, job->length)) return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
-    AppendFunction append = choose_append(chunk, job);
+    AppendFunction append = records_choose_append(chunk, job->fuse_crc, IS_ORDERED);
     int always_checked = job->is_filtered || header_is_control(header);
     int result = 0;
     while (index < count) {

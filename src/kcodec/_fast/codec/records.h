@@ -39,6 +39,13 @@ typedef struct {
 // Appends the records; on a fault (-1) the caller rolls the chunk back. fault->record is the index of the record.
 int records_append(Chunk *chunk, RecordsJob *job, Fault *fault);
 
+// Appends the records from `index` on, which begins at *position, until one is unusual or all are done, in memory that is
+// reserved; the index of the next. What was appended is right; the unusual one is not decided about. Whether offsets must
+// rise is a part of the choice: job->keep_position, or a compressed batch.
+typedef int64_t (*AppendFunction)(Chunk *chunk, RecordsJob *job, int64_t index, const uint8_t **position,
+                                  int64_t *least_delta);
+AppendFunction records_choose_append(const Chunk *chunk, int fused, int ordered);
+
 // One record as it lies there, for those who look at records without keeping them.
 typedef struct {
     int64_t timestamp_delta, offset_delta, offset;

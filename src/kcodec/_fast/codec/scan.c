@@ -24,10 +24,33 @@ void scan_begin(BatchTable *table) {
     table->above = INT64_MIN;
 }
 
+// The usual batches from `at` on: whole, of magic 2, as large as they may be. Gives the place behind them; what does not
+// fit the table, and everything else, is left to walk_batch.
+static int64_t scan_usual(const uint8_t *data, int64_t size, int64_t at, int64_t origin, const Limits *limits,
+                          int64_t *most, BatchTable *table) {
+    BatchHeader *header = &table_batches(table)[table->count];
+    int64_t room = (int64_t)(table->memory.capacity / sizeof(BatchHeader)) - table->count;
+    int64_t count = 0, left = *most < room ? *most : room;
+    for (; count < left && size - at >= BATCH_OVERHEAD && data[at + 16] == 2; count++) {
+        int64_t length = (int32_t)load_be32(data + at + 8), next = at + LOG_OVERHEAD + length;
+        if (length < LEAST_LENGTH || length > limits->max_batch_bytes || next > size) break;
+        header->position = origin + at;
+        header_parse_2(data + at, header++);
+        at = next;
+        __builtin_prefetch(data + at + length);  // where the one after next begins, if they are alike
+    }
+    if (count) table->above = header_last_offset(header - 1);
+    table->count += count;
+    *most -= count;
+    return at;
+}
+
 int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits *limits, int skip, int64_t most,
                  BatchTable *table) {
     int64_t at = table->end;
     for (; most > 0; most--) {
+        if (table->memory.data) at = scan_usual(data, size, at, origin, limits, &most, table);
+        if (!most) break;
         if (room_for_one(table)) return -1;
         Fault fault;
         BatchHeader *header = &table_batches(table)[table->count];
@@ -36,7 +59,6 @@ int scan_batches(const uint8_t *data, int64_t size, int64_t origin, const Limits
             table->count++;
             table->above = header_last_offset(header);
             at += header_size(header);
-            __builtin_prefetch(data + at + header_size(header));  // where the one after next begins, if they are alike
             continue;
         }
         if (result == WALK_FAULT) {

@@ -2,7 +2,8 @@
 # What is chosen at start: processor paths and system libraries; and what tests ask of memory.
 #
 #   KCODEC_CRC32C=avx512|sse42|arm64|portable     this path of the CRC instead of the fastest
-#   KCODEC_SYSTEM_ZSTD=0|1       the system's libzstd never, or of whatever version; by default from 1.5.6 on
+#   KCODEC_SYSTEM_ZSTD=0|1       the zstandard package alone, or the system's libzstd of whatever version; by default
+#                                the system's from 1.5.6 on, else the library inside the package, else the package
 
 def crc32c(data, value=0):
     """Return the CRC-32C of a bytes-like object, continuing `value`."""
@@ -34,14 +35,27 @@ def crc32c_by(name, data, value=0):
     raise _choice_error("CRC-32C path", name, crc32c_path_names())
 
 
-def use_system_zstd(wanted):
-    """Select or deselect the system's libzstd for decompression. Return whether it is in use."""
-    return bool(decompressor_use_system_zstd(SYSTEM_ZSTD_ALWAYS if wanted else SYSTEM_ZSTD_NEVER))
+def use_zstd(way):
+    """Select how zstd is decompressed. Return the way that is in use, "package" if the wanted one is not available.
+
+    "package" calls the zstandard package, "system" the system's libzstd of whatever version, and "library" the libzstd
+    that the package contains, without its Python objects.
+    """
+    global _may_use_zstd_library
+    _may_use_zstd_library = False
+    if way == "library":
+        _use_zstd_library()
+    elif way in ("package", "system"):
+        decompressor_use_zstd(ZSTD_BY_SYSTEM if way == "system" else ZSTD_BY_PACKAGE, 0, NULL)
+    else:
+        raise _choice_error("way", way, ["package", "system", "library"])
+    return zstd_way()
 
 
-def uses_system_zstd():
-    """Return whether the system's libzstd is in use."""
-    return bool(decompressor_uses_system_zstd())
+def zstd_way():
+    """Return how zstd is decompressed: see use_zstd."""
+    cdef ZstdWay way = decompressor_zstd_way()
+    return "system" if way == ZSTD_BY_SYSTEM else "library" if way == ZSTD_BY_LIBRARY else "package"
 
 
 def pool_state():
@@ -98,8 +112,11 @@ cdef int _start() except -1:
         crc32c_choose(NULL)
     elif crc32c_choose(chosen.encode()):
         raise _choice_error("KCODEC_CRC32C", chosen, crc32c_path_names())
-    when = {"0": SYSTEM_ZSTD_NEVER, "1": SYSTEM_ZSTD_ALWAYS}
-    decompressor_use_system_zstd(when.get(os.environ.get("KCODEC_SYSTEM_ZSTD"), SYSTEM_ZSTD_BY_VERSION))
+    when = os.environ.get("KCODEC_SYSTEM_ZSTD")
+    if when != "0":
+        decompressor_use_zstd(ZSTD_BY_SYSTEM, 0 if when == "1" else ZSTD_LEAST_VERSION, NULL)
+        global _may_use_zstd_library
+        _may_use_zstd_library = when != "1" and decompressor_zstd_way() == ZSTD_BY_PACKAGE
     return 0
 
 

@@ -84,7 +84,7 @@ int zstd_bound(const uint8_t *data, int64_t size, ZstdBound *bound, Fault *fault
     return 0;
 }
 
-static struct {
+typedef struct {
     void *library;
     void *(*create)(void);
     size_t (*destroy)(void *);
@@ -92,31 +92,35 @@ static struct {
     unsigned (*is_error)(size_t);
     int (*error_code)(size_t);
     unsigned (*version)(void);  // set last: all others are there
-} libzstd;
+} Library;
 
-static void *symbol(const char *name) { return library_symbol(libzstd.library, name); }
+static Library libraries[ZSTD_LIBRARIES];
 
-unsigned zstd_system_load(void) {
-    if (libzstd.version) return libzstd.version();
-    if (!libzstd.library && !(libzstd.library = library_open_zstd())) return 0;
-    *(void **)&libzstd.create = symbol("ZSTD_createDCtx");
-    *(void **)&libzstd.destroy = symbol("ZSTD_freeDCtx");
-    *(void **)&libzstd.decompress = symbol("ZSTD_decompressDCtx");
-    *(void **)&libzstd.is_error = symbol("ZSTD_isError");
-    *(void **)&libzstd.error_code = symbol("ZSTD_getErrorCode");
-    if (!libzstd.create || !libzstd.destroy || !libzstd.decompress || !libzstd.is_error || !libzstd.error_code) return 0;
-    *(void **)&libzstd.version = symbol("ZSTD_versionNumber");
-    return libzstd.version ? libzstd.version() : 0;
+static unsigned load_symbols(Library *from) {
+#define LOAD(field, name) (*(void **)&from->field = library_symbol(from->library, name))
+    if (!LOAD(create, "ZSTD_createDCtx") || !LOAD(destroy, "ZSTD_freeDCtx") || !LOAD(decompress, "ZSTD_decompressDCtx") ||
+        !LOAD(is_error, "ZSTD_isError") || !LOAD(error_code, "ZSTD_getErrorCode"))
+        return 0;
+    return LOAD(version, "ZSTD_versionNumber") ? from->version() : 0;
+#undef LOAD
 }
 
-void *zstd_system_context(void) { return libzstd.create(); }
-void zstd_system_free(void *context) { libzstd.destroy(context); }
+unsigned zstd_library_load(ZstdLibrary which, const char *path) {
+    Library *from = &libraries[which];
+    if (from->version) return from->version();
+    if (!from->library) from->library = which == ZSTD_OF_SYSTEM ? library_open_zstd() : path ? library_open(path) : NULL;
+    return from->library ? load_symbols(from) : 0;
+}
 
-int64_t zstd_system_decompress(void *context, uint8_t *out, int64_t capacity, const uint8_t *data, int64_t size,
-                               int64_t limit, Fault *fault) {
-    size_t made = libzstd.decompress(context, out, (size_t)capacity, data, (size_t)size);
-    if (!libzstd.is_error(made)) return (int64_t)made;
-    int code = libzstd.error_code(made);
+void *zstd_context(ZstdLibrary which) { return libraries[which].create(); }
+void zstd_context_free(ZstdLibrary which, void *context) { libraries[which].destroy(context); }
+
+int64_t zstd_decompress(ZstdLibrary which, void *context, uint8_t *out, int64_t capacity, const uint8_t *data,
+                        int64_t size, int64_t limit, Fault *fault) {
+    const Library *by = &libraries[which];
+    size_t made = by->decompress(context, out, (size_t)capacity, data, (size_t)size);
+    if (!by->is_error(made)) return (int64_t)made;
+    int code = by->error_code(made);
     if (code == ERROR_DESTINATION_TOO_SMALL && capacity >= limit)
         return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "zstd", limit + 1, limit);
     if (code == ERROR_SOURCE_WRONG) return cut(fault);

@@ -15,13 +15,17 @@ typedef struct {
 // above what the blocks can make is not believed: `bound` is the lesser of the two.
 int zstd_bound(const uint8_t *data, int64_t size, ZstdBound *bound, Fault *fault);
 
-// Finds the system's libzstd at run time: its version number (10506 for 1.5.6), 0 when it is not there. Once it is found
-// zstd_system_decompress may be called, without the GIL.
-unsigned zstd_system_load(void);
-void *zstd_system_context(void);  // one a thread; NULL: no memory
-void zstd_system_free(void *context);
+// Two libraries may be there: the system's libzstd, and the one that the Python package zstandard brings along for its
+// other backend. A context belongs to the library that made it.
+typedef enum { ZSTD_OF_SYSTEM, ZSTD_OF_PACKAGE, ZSTD_LIBRARIES } ZstdLibrary;
+
+// Finds a library at run time: its version number (10506 for 1.5.6), 0 when it is not there. Once it is found its other
+// functions may be called, without the GIL. `path`: the file of the package's.
+unsigned zstd_library_load(ZstdLibrary which, const char *path);
+void *zstd_context(ZstdLibrary which);  // one a thread; NULL: no memory
+void zstd_context_free(ZstdLibrary which, void *context);
 // The number of bytes, or -1 with the fault. `capacity` is the lesser of the bound and the limit.
-int64_t zstd_system_decompress(void *context, uint8_t *out, int64_t capacity, const uint8_t *data, int64_t size,
-                               int64_t limit, Fault *fault);
+int64_t zstd_decompress(ZstdLibrary which, void *context, uint8_t *out, int64_t capacity, const uint8_t *data,
+                        int64_t size, int64_t limit, Fault *fault);
 
 #endif

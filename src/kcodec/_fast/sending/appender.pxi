@@ -91,7 +91,7 @@ cdef class TopicSlot:
 cdef class RecordAppender:
     """Appends records to the open batches of their partitions. Internal.
 
-    topics: TopicSlot by name. refusal: what `append` raises while it is set.
+    topics: TopicSlot by name. refusal: what `append` raises while it is set. turn: that of the I/O thread, if any.
 
     A record without an open batch that takes it is passed on to `append_slowly`, and so is one that takes more than a
     look: without metadata, of an unusual type, invalid. The caller holds the lock, except of `send`.
@@ -99,6 +99,7 @@ cdef class RecordAppender:
 
     cdef readonly dict topics
     cdef public object refusal
+    cdef public IoTurn turn
     cdef readonly object lock
     cdef SendLock own_lock
     cdef object delivery_type
@@ -130,6 +131,8 @@ cdef class RecordAppender:
             raise TypeError("send needs a SendLock: create the buffer with one, or call append")
         if timestamp is None:
             timestamp = _now_in_ms()
+        if self.turn is not None:
+            self.turn.step_aside()
         lock.take()
         try:
             delivery = self.put(topic, key, value, headers, partition, timestamp)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         TableDelivery,
         TopicDeliveryError,
         Transaction,
+        TransactionCommit,
     )
     from kcodec.client.aio.range_records import read_ranges
     from kcodec.client.aio.session import GroupTransactSession, SessionTransaction
@@ -46,6 +47,7 @@ _EXPORTS = {
     "TableDelivery": "kcodec.client.aio.producer",
     "TopicDeliveryError": "kcodec.client.aio.producer",
     "Transaction": "kcodec.client.aio.producer",
+    "TransactionCommit": "kcodec.client.aio.producer",
     "TransactionHandle": "kcodec.client.aio.shared",
     "TransactionWriter": "kcodec.client.aio.shared",
     "WriterReceipt": "kcodec.client.aio.shared",
@@ -70,6 +72,7 @@ __all__ = [
     "TableDelivery",
     "TopicDeliveryError",
     "Transaction",
+    "TransactionCommit",
     "TransactionHandle",
     "TransactionWriter",
     "WriterReceipt",

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from kcodec.arguments import partitions_of
-from kcodec.client.aio.waiting import Delivery, IoLoop, ProducerBase, TableDelivery
+from kcodec.client.aio.waiting import Delivery, IoLoop, ProducerBase, TableDelivery, TransactionCommit
 from kcodec.client.flows import Client, run_in_background
 from kcodec.client.interruption import (
     INTERRUPTED_ABORT_SECONDS,
@@ -60,6 +60,7 @@ __all__ = [
     "TableDelivery",
     "TopicDeliveryError",
     "Transaction",
+    "TransactionCommit",
 ]
 
 
@@ -124,6 +125,7 @@ class Producer(ProducerBase):
             self._append = self._core.append
         else:
             self._append = self._core.accumulator.send
+            self._core.take_turns(io_loop.turn)
         client.on_crash.append(self._core.crash)
         self._open.add(self)
 
@@ -330,6 +332,30 @@ class Producer(ProducerBase):
         """
         await self._run(self._manager().commit(timeout))
 
+    async def commit_transaction_async(self, timeout: float | None = None) -> TransactionCommit:
+        # SYNC: "await commit" -> "commit.result()"
+        """Begin the commit of the open transaction, and return while it is under way. The next transaction can begin at
+        once: its records stay in the buffer until the commit has succeeded, and fail with its error otherwise.
+
+            commit = await producer.commit_transaction_async()
+            await producer.begin_transaction()
+            ...                                      # send records of the next transaction
+            await commit                             # raises what commit_transaction would raise
+
+        Only one commit is under way at a time: get its result before the next one. Offsets, commit and abort of the
+        next transaction wait for it. If the commit fails, the calls of the next transaction raise its error too, until
+        abort_transaction; if no caller has got the error, the next begin_transaction or `close` raises it.
+
+        timeout: seconds for the commit; max_block_ms by default.
+
+        Raises TransactionStateError while another commit is under way, for a transaction whose handle was read, and
+        without an open transaction.
+        """
+        manager = self._manager()
+        commit = TransactionCommit(manager.transactional_id, self._lock, self._io_loop.check_wait)
+        await self._run(manager.commit_async(commit, timeout))
+        return commit
+
     async def abort_transaction(self, timeout: float | None = None) -> None:
         """Drop records that are not sent, and abort. After a fatal error that error is raised again.
 
@@ -434,6 +460,18 @@ class Producer(ProducerBase):
             note_failures(error, self._core.take_failures())
             raise
         self._raise_failures()
+        failed = self._failed_commit()
+        if failed is not None:
+            raise failed.with_traceback(None)
+
+    def _failed_commit(self) -> BaseException | None:
+        """Return the error of a commit in the background that no caller has got."""
+        if self._core.id_manager.transactional_id is None:
+            return None
+        from kcodec.transactions.manager import TransactionManager
+
+        manager = self._core.id_manager
+        return manager.background.take_unretrieved() if isinstance(manager, TransactionManager) else None
 
     async def _end(self, timeout: float | None, error: BaseException | None = None) -> None:
         try:
@@ -487,6 +525,9 @@ class Producer(ProducerBase):
                 note_failures(interruption, self._core.take_failures())
                 raise
             note_failures(error, self._core.take_failures())
+            uncommitted = self._failed_commit()
+            if uncommitted is not None and uncommitted is not error:
+                error.add_note(f"a commit in the background failed, too: {uncommitted}")
 
     def _closing_timeout(self, error: BaseException) -> float | None:
         """Return the timeout of the close after `error`. No broker is waited for again where only an abort is left."""
@@ -624,12 +665,17 @@ class Transaction:
     @property
     def is_ended(self) -> bool:
         """Whether there is nothing left to do at the end of the block."""
-        return self._open is not self._manager.open or self._manager.state not in TO_ABORT
+        return self._open is not self._manager.newest or self._manager.state not in TO_ABORT
 
     @property
     def owes_an_error(self) -> bool:
         """Whether something other than the block ended it, such as a fatal error."""
-        if self._open is not self._manager.open or self.committed or self._manager.state is State.RELEASED:
+        state = self._manager.state
+        if (
+            self._open is not self._manager.newest
+            or self.committed
+            or state in {State.RELEASED, State.COMMITTING_ASYNC}
+        ):
             return False
         return self.committed is None or self._manager.state is State.FATAL_ERROR
 
@@ -644,7 +690,7 @@ class Transaction:
         return self._open
 
     def _check_open(self, event: Event) -> None:
-        if self._current is not self._manager.open or self._manager.state in {
+        if self._current is not self._manager.newest or self._manager.state in {
             State.READY,
             State.UNINITIALIZED,
             State.INITIALIZING,
@@ -688,6 +734,6 @@ class Transaction:
         try:
             yield from self._manager.commit(self._timeout)
         except KcodecError as error:
-            if self._open is self._manager.open and self._manager.state in TO_ABORT:
+            if self._open is self._manager.newest and self._manager.state in TO_ABORT:
                 yield from self._abort_after(error, deadline)
             raise

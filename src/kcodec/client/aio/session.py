@@ -66,6 +66,10 @@ class _SessionProducer(Producer):
         assert isinstance(manager, TransactionManager)
         if self._session_options.times.txn_offset_commit_highest_version < NEW_FLOW_TXN_OFFSET_COMMIT:
             manager.highest_level = 1
+        manager.background.refusal = (
+            "a session commits records together with the offsets that they were made from, and its next poll depends "
+            "on the outcome; end the block, which commits"
+        )
         return manager
 
 

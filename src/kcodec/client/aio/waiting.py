@@ -20,6 +20,7 @@ from kcodec.network.not_pickled import NotPickled
 from kcodec.producer import delivery as deliveries
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.reports import log_lost
+from kcodec.transactions.commit_result import CommitResult
 
 if TYPE_CHECKING:
     from kcodec.consumer.callbacks import Callback, CallbackQueue
@@ -169,6 +170,45 @@ class TableDelivery(deliveries.TableDelivery):
         if not self.done():
             raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
         return self.error
+
+
+class TransactionCommit(CommitResult):
+    """A commit under way, as `commit_transaction_async` returns it. Await it until the commit has ended; it raises what
+    `commit_transaction` would raise. It ends by the timeout of the commit. To stop waiting does not stop the commit.
+
+    transactional_id, lock, check_wait: of the producer. Only a producer creates a TransactionCommit.
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self.done():
+            self.check_wait()
+            ended = asyncio.get_running_loop().create_future()
+
+            def end(_: object) -> None:
+                if not ended.done():
+                    ended.set_result(None)
+
+            if self.observe(end):
+                try:
+                    yield from ended
+                finally:
+                    self.forget(end)
+        self.outcome()
+
+    def result(self) -> None:
+        """Return None if the commit has succeeded, or raise its error; raise InvalidStateError while it is under
+        way."""
+        if not self.done():
+            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
+        self.outcome()
+
+    def exception(self) -> BaseException | None:
+        """Return the error of the commit, None if it has succeeded; raise InvalidStateError while it is under way."""
+        if not self.done():
+            raise asyncio.InvalidStateError(f"{self!r} has not ended; await it first")
+        return self.retrieved()
 
 
 class ProducerBase(ClientBase):

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""commit_transaction_async against a scripted coordinator, in virtual time: what is sent, what waits, what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+from transaction_script import BOTH, CUT, GROUP, HANG, OFFSETS, ORDERS, Buffer, World, begun, write
+from unnarrowed import unnarrowed
+
+from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.errors import (
+    AbortableTransactionError,
+    DeliveryTimeoutError,
+    EncodeError,
+    KcodecError,
+    ProducerFencedError,
+    TransactionStateError,
+    UnknownOutcomeError,
+)
+from kcodec.flow import Flow
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.transactions.commit_result import CommitResult
+from kcodec.transactions.manager import TransactionManager
+from kcodec.transactions.state import State
+
+
+def buffer_of(manager: TransactionManager) -> Buffer:
+    """The buffer in place of the producer's core."""
+    assert isinstance(manager.records, Buffer)
+    return manager.records
+
+
+def committing(world: World, manager: TransactionManager, timeout: float | None = None) -> CommitResult:
+    """A commit in the background, of which nothing is sent yet."""
+    result = CommitResult("orders", nullcontext(), lambda: None)
+    buffer_of(manager).pending += 1
+    world.run(manager.commit_async(result, timeout))
+    assert unnarrowed(manager).state is State.COMMITTING_ASYNC and not result.done()
+    return result
+
+
+def go_on(world: World, manager: TransactionManager) -> None:
+    """The records before the commit are acknowledged, and time goes by."""
+    buffer_of(manager).end()
+    world.pass_time(1.0)
+
+
+def test_the_next_transaction_gets_its_epoch_after_the_commit() -> None:
+    world = World(2)
+    manager = begun(world)
+    first, result = manager.now_open, committing(world, manager)
+    following = world.run(manager.begin())
+    assert (
+        unnarrowed(manager).state is State.BUFFERING
+        and buffer_of(manager).is_holding
+        and buffer_of(manager).refusal is None
+    )
+    assert (manager.open, manager.newest) == (first, following)
+    go_on(world, manager)
+    assert result.done() and result.retrieved() is None
+    assert (first.committed, following.committed) == (True, None)
+    assert (
+        unnarrowed(manager).state is State.IN_TRANSACTION
+        and manager.open is following
+        and not buffer_of(manager).is_holding
+    )
+    assert manager.now_open.producer == manager.current == ProducerIdAndEpoch(7, 1)
+    world.pass_time(0.1)
+    assert write(world, manager)
+    world.run(manager.commit())
+    assert world.apis("DescribeTransactions") == ["InitProducerId", "EndTxn", "EndTxn"]
+
+
+def test_a_commit_without_a_next_transaction_ends_ready() -> None:
+    world = World(2)
+    manager = begun(world)
+    result = committing(world, manager)
+    go_on(world, manager)
+    assert result.retrieved() is None and unnarrowed(manager).state is State.READY
+
+
+def test_one_commit_at_a_time_is_under_way() -> None:
+    world = World(2)
+    manager = begun(world)
+    committing(world, manager)
+    world.run(manager.begin())
+    with pytest.raises(TransactionStateError, match="the last commit is still under way: wait for its result first"):
+        world.run(manager.commit_async(CommitResult("orders", nullcontext(), lambda: None)))
+    go_on(world, manager)
+    assert unnarrowed(manager).state is State.IN_TRANSACTION
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_commit_and_abort_wait_for_the_commit_before(is_commit: bool) -> None:
+    world = World(2)
+    manager = begun(world)
+    result = committing(world, manager)
+    following = world.run(manager.begin())
+    call = world.spawn(manager.commit() if is_commit else manager.abort())
+    world.pass_time(0.5)
+    assert not call.done and "EndTxn" not in world.apis()
+    go_on(world, manager)
+    assert unnarrowed(call).done and call.error is None
+    assert result.retrieved() is None and following.committed is is_commit
+
+
+def test_offsets_of_the_next_transaction_wait_for_the_commit() -> None:
+    world = World(2)
+    manager = begun(world)
+    committing(world, manager)
+    world.run(manager.begin())
+    call = world.spawn(manager.send_offsets(OFFSETS, GROUP))
+    world.pass_time(0.5)
+    assert not call.done
+    go_on(world, manager)
+    assert call.error is None and world.apis("DescribeTransactions")[-2:] == ["EndTxn", "TxnOffsetCommit"]
+    assert world.asked[-1].request.producer_epoch == 1
+
+
+def test_a_call_that_waits_too_long_can_be_repeated() -> None:
+    world = World(2)
+    manager = begun(world)
+    committing(world, manager)
+    world.run(manager.begin())
+    with pytest.raises(DeliveryTimeoutError, match="did not end before the timeout of the call") as raised:
+        world.run(manager.commit(0.2))
+    assert raised.value.remedy == "retry" and unnarrowed(manager).state is State.BUFFERING
+    go_on(world, manager)
+    world.run(manager.commit())
+
+
+CALLS: list[Callable[[TransactionManager], Flow[object]]] = [
+    lambda manager: manager.commit(),
+    lambda manager: manager.send_offsets(OFFSETS, GROUP),
+    lambda manager: manager.release(),
+]
+
+
+@BOTH
+def test_without_an_outcome_the_next_one_is_discarded(version: int) -> None:
+    """Its commit does not repeat the EndTxn of the transaction before: that would report the records as committed."""
+    world = World(version, request_timeout=1.0)
+    manager = begun(world)
+    world.plan("EndTxn", *[HANG] * 20)
+    first, result = manager.now_open, committing(world, manager, 3.0)
+    following = world.run(manager.begin())
+    buffer_of(manager).end()
+    world.pass_time(5.0)
+    assert unnarrowed(manager).state is State.DISCARDED and isinstance(result.unretrieved, UnknownOutcomeError)
+    assert isinstance(manager.refuses(), UnknownOutcomeError) and isinstance(
+        buffer_of(manager).refusal, UnknownOutcomeError
+    )
+    count = world.apis().count("EndTxn")
+    for call in CALLS:
+        with pytest.raises(UnknownOutcomeError):
+            world.run(call(manager))
+    with pytest.raises(TransactionStateError, match="abort the transaction first"):
+        world.run(manager.begin())
+    world.run(manager.abort())
+    assert unnarrowed(manager).state is State.UNKNOWN_OUTCOME and world.apis().count("EndTxn") == count
+    assert (first.committed, following.committed) == (None, False)
+    assert isinstance(buffer_of(manager).dropped, UnknownOutcomeError)
+    with pytest.raises(UnknownOutcomeError):
+        world.run(manager.begin())  # as nobody has seen the error of the commit
+    world.plans["EndTxn"].clear()
+    world.run(manager.begin())
+    assert unnarrowed(manager).state is State.IN_TRANSACTION
+
+
+def test_an_outcome_that_is_known_can_still_be_repeated() -> None:
+    world = World(2, request_timeout=1.0)
+    manager = begun(world)
+    world.plan("EndTxn", *[HANG] * 3)
+    first, result = manager.now_open, committing(world, manager, 2.0)
+    buffer_of(manager).end()
+    world.pass_time(5.0)
+    assert unnarrowed(manager).state is State.UNKNOWN_OUTCOME
+    with pytest.raises(UnknownOutcomeError):
+        result.outcome()
+    world.plans["EndTxn"].clear()
+    world.run(manager.commit())
+    assert first.committed is True
+
+
+def test_a_failed_commit_fails_the_next_transaction() -> None:
+    world = World(2)
+    manager = begun(world)
+    first, result = manager.now_open, committing(world, manager)
+    following = world.run(manager.begin())
+    error = EncodeError("a record that fails")
+    manager.on_failure(ORDERS, error, possibly_written=False)
+    assert unnarrowed(manager).state is State.ABORTABLE_ERROR and not buffer_of(manager).is_holding
+    go_on(world, manager)
+    with pytest.raises(AbortableTransactionError):
+        result.outcome()
+    for call in CALLS:
+        with pytest.raises(AbortableTransactionError):
+            world.run(call(manager))
+    world.run(manager.abort())
+    assert (first.committed, following.committed) == (False, False)
+    assert unnarrowed(manager).state is State.READY and world.asked[-1].request.committed is False
+    world.run(manager.begin())
+
+
+def test_a_fenced_commit_ends_the_producer() -> None:
+    world = World(2)
+    manager = begun(world)
+    world.plan("EndTxn", ErrorCode.PRODUCER_FENCED)
+    result = committing(world, manager)
+    following = world.run(manager.begin())
+    world.coordinator.epoch += 1
+    go_on(world, manager)
+    assert unnarrowed(manager).state is State.FATAL_ERROR and following.committed is False
+    for call in (*CALLS, TransactionManager.abort):
+        with pytest.raises(ProducerFencedError):
+            world.run(call(manager))
+    assert isinstance(result.retrieved(), ProducerFencedError)
+
+
+def test_a_spent_epoch_is_renewed_before_the_next_records() -> None:
+    """In the old flow, a copy of EndTxn without a response could end a later transaction of the same epoch."""
+    world = World(1)
+    manager = begun(world)
+    world.plan("EndTxn", CUT)
+    result = committing(world, manager)
+    following = world.run(manager.begin())
+    go_on(world, manager)
+    assert result.retrieved() is None and unnarrowed(manager).state is State.IN_TRANSACTION
+    assert following.producer == manager.current == ProducerIdAndEpoch(7, 1)
+    assert world.apis()[-3:] == ["EndTxn", "EndTxn", "InitProducerId"]
+
+
+def test_without_a_new_epoch_only_the_next_transaction_fails() -> None:
+    world = World(1, request_timeout=1.0)
+    manager = begun(world, max_block=3.0)
+    world.plan("EndTxn", CUT)
+    world.plan("InitProducerId", *[HANG] * 20)
+    result = committing(world, manager)
+    following = world.run(manager.begin())
+    buffer_of(manager).end()
+    world.pass_time(10.0)
+    assert result.retrieved() is None and unnarrowed(manager).state is State.ABORTABLE_ERROR
+    with pytest.raises(DeliveryTimeoutError):
+        world.run(manager.commit())
+    world.plans["InitProducerId"].clear()
+    world.run(manager.abort())
+    assert following.committed is False and unnarrowed(manager).state is State.UNINITIALIZED
+    world.run(manager.begin())
+
+
+def test_a_failed_record_of_the_next_one_spares_the_commit() -> None:
+    world = World(2)
+    manager = begun(world)
+    first, result = manager.now_open, committing(world, manager)
+    following = world.run(manager.begin())
+    manager.on_held_failure(ORDERS, EncodeError("a record that fails"))
+    assert isinstance(buffer_of(manager).refusal, AbortableTransactionError)
+    go_on(world, manager)
+    assert result.retrieved() is None and first.committed is True
+    with pytest.raises(AbortableTransactionError):
+        world.run(manager.commit())
+    world.run(manager.abort())
+    assert following.committed is False and unnarrowed(manager).state is State.READY
+
+
+def test_close_waits_for_the_commit_and_aborts_the_next_one() -> None:
+    world = World(2)
+    manager = begun(world)
+    first, result = manager.now_open, committing(world, manager)
+    following = world.run(manager.begin())
+    closing = world.spawn(manager.close_flow(5.0))
+    go_on(world, manager)
+    assert closing.done and closing.error is None
+    assert (result.retrieved(), first.committed, following.committed) == (None, True, False)
+
+
+def test_a_close_without_time_ends_the_commit_with_an_error() -> None:
+    world = World(2, request_timeout=20.0)
+    manager = begun(world)
+    world.plan("EndTxn", HANG)
+    result = committing(world, manager)
+    buffer_of(manager).end()
+    world.run(manager.close_flow(1.0))
+    assert isinstance(manager.background.take_unretrieved(), UnknownOutcomeError)
+    assert manager.background.take_unretrieved() is None and result.is_retrieved
+
+
+def test_a_shared_transaction_is_committed_in_the_foreground() -> None:
+    world = World(2)
+    manager = begun(world)
+    manager.handle(manager.now_open)
+    with pytest.raises(TransactionStateError, match="use commit_transaction"):
+        world.run(manager.commit_async(CommitResult("orders", nullcontext(), lambda: None)))
+    world.run(manager.commit())
+
+
+def test_the_next_transaction_has_no_handle_before_the_commit() -> None:
+    world = World(2)
+    manager = begun(world)
+    committing(world, manager)
+    following = world.run(manager.begin())
+    with pytest.raises(TransactionStateError, match="wait for its result first"):
+        manager.handle(following)
+    go_on(world, manager)
+    assert manager.handle(following).producer_epoch == 1
+
+
+@pytest.mark.parametrize("call", ["commit", "abort", "commit_async"])
+def test_a_commit_under_way_is_not_ended_twice(call: str) -> None:
+    world = World(2)
+    manager = begun(world)
+    committing(world, manager)
+    with pytest.raises(TransactionStateError):
+        world.run(
+            manager.commit_async(CommitResult("", nullcontext(), lambda: None))
+            if "_" in call
+            else getattr(manager, call)()
+        )
+    go_on(world, manager)
+
+
+def test_a_callback_gets_the_result_and_its_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    result = CommitResult("orders", nullcontext(), lambda: None)
+    seen: list[CommitResult] = []
+    result.add_done_callback(seen.append)
+    result.add_done_callback(lambda _: 1 / 0)
+    result.finish(KcodecError("no"))
+    result.add_done_callback(seen.append)
+    assert seen == [result, result] and result.unretrieved is None
+    assert "a callback of the commit of 'orders' failed" in caplog.text
+    with pytest.raises(KcodecError, match="no"):
+        result.outcome()
