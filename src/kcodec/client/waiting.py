@@ -209,11 +209,13 @@ class TransactionCommit(CommitResult):
         if not self.observe(end):
             return
         latest = self.deadline + GRACE_SECONDS - time.monotonic()
+        given_up = time.monotonic() + (latest if timeout is None else min(timeout, latest))
         try:
-            has_ended = ended.wait(max(latest if timeout is None else min(timeout, latest), 0.0))
+            while not ended.is_set() and (left := given_up - time.monotonic()) > 0:
+                ended.wait(step_seconds(left))
         finally:
             self.forget(end)
-        if not has_ended and not self.done():
+        if not ended.is_set() and not self.done():
             raise DeliveryTimeoutError(
                 f"{self!r}: no result within {seconds_text(latest if timeout is None else timeout)}", remedy="retry"
             )
