@@ -133,7 +133,7 @@ class VirtualCarrier:
     def check_wait(self) -> None:
         """There is no I/O thread that a call could block."""
 
-    def run(self, flow: Flow[Any], timeout: float | None = None) -> Any:
+    def run(self, flow: Flow[Any], timeout: float | None = None, call: str = "the call") -> Any:
         if self.is_closed:
             raise TransportError("the client is closed")
         task = self.client.scheduler.spawn(flow, "call")
