@@ -118,7 +118,7 @@ class Producer(ProducerBase):
             check_wait=io_loop.check_wait,
         )
         self._append = self._core.accumulator.send
-        self._core.take_turns(io_loop.turn)
+        self._core.take_turns(io_loop.io_turn)
         client.on_crash.append(self._core.crash)
         self._open.add(self)
 

@@ -52,7 +52,8 @@ SocketAddress = tuple[socket.AddressFamily, Any]
 
 
 class ThreadLoop(IoLoop):
-    """One thread, one selector, one client. turn: while it is urgent, threads that send step aside for this thread."""
+    """One thread, one selector, one client. io_turn: while it is urgent, threads that send step aside
+    for this thread."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
@@ -65,7 +66,7 @@ class ThreadLoop(IoLoop):
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         # That of a selector can itself be waited for, on Linux and macOS.
         self._selector_number: int | None = self.selector.fileno() if hasattr(self.selector, "fileno") else None
-        self.turn = IoTurn()
+        self.io_turn = IoTurn()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -221,7 +222,11 @@ class ThreadLoop(IoLoop):
             return
         when = scheduler.next_wakeup()
         seconds = None if when is None else max(when - self.client.clock(), 0.0)
-        if self.turn.is_urgent and self._selector_number is not None and self.turn.wait(self._selector_number, seconds):
+        if (
+            self.io_turn.is_urgent
+            and self._selector_number is not None
+            and self.io_turn.wait(self._selector_number, seconds)
+        ):
             seconds = 0.0
         for key, events in self.selector.select(seconds):
             if key.data is None:
@@ -232,7 +237,7 @@ class ThreadLoop(IoLoop):
                 key.data(events)
 
     def _end(self) -> None:
-        self.turn.is_urgent = False
+        self.io_turn.is_urgent = False
         try:
             self.client.stop()
             self.client.scheduler.run_ready()

@@ -125,7 +125,7 @@ class Producer(ProducerBase):
             self._append = self._core.append
         else:
             self._append = self._core.accumulator.send
-            self._core.take_turns(io_loop.turn)
+            self._core.take_turns(io_loop.io_turn)
         client.on_crash.append(self._core.crash)
         self._open.add(self)
 
