@@ -159,6 +159,21 @@ class BackgroundCommit:
                 return
             yield from wait(manager.changed, left)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no commit is under way, and a caller has got the error of the last one, if any. On any thread."""
+        return self._task is None and (self._result is None or self._result.unretrieved is None)
+
+    def note_raised(self) -> None:
+        """Note that a call of the following transaction raised the error of the commit: a caller has got it."""
+        if self._result is not None:
+            self._result.is_retrieved = True
+
+    def forget(self, error: BaseException) -> None:
+        """In a forked child, under the lock: end the commit there with `error`."""
+        if self._result is not None:
+            self._result.forget_all(error)
+
     def take_unretrieved(self) -> BaseException | None:
         """Return the error of the last commit if no caller has got it; it then counts as retrieved."""
         return None if self._result is None or self._result.unretrieved is None else self._result.retrieved()
