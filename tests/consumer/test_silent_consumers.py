@@ -8,6 +8,7 @@ import logging
 import re
 import socket
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -25,9 +26,14 @@ PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 SERVERS = "broker:9092"
 
 
+def is_of_polls(record: logging.LogRecord) -> bool:
+    """Whether it is a warning, and not the one of a close that waits."""
+    return record.levelno >= logging.WARNING and not record.getMessage().startswith("close: ")
+
+
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged at WARNING or above by a consumer."""
-    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    """What was logged at WARNING or above by a consumer, before its close."""
+    return [one.getMessage() for one in caplog.records if is_of_polls(one)]
 
 
 def watch(broker: VirtualBroker, seconds: float, *, subscribed: Any = None, **options: Any) -> list[float]:
@@ -36,7 +42,7 @@ def watch(broker: VirtualBroker, seconds: float, *, subscribed: Any = None, **op
 
     class Noting(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno >= logging.WARNING:
+            if is_of_polls(record):
                 times.append(broker.now - began)
 
     async def program() -> None:
@@ -103,6 +109,35 @@ def test_no_broker_is_repeated_rarely(protocol: str, caplog: pytest.LogCaptureFi
     assert gaps[:3] == pytest.approx([REPEAT_SECONDS, 2 * REPEAT_SECONDS, 4 * REPEAT_SECONDS], abs=2.0)
     assert gaps[-1] == pytest.approx(LONGEST_REPEAT_SECONDS, abs=2.0)
     assert all("'broker:9092'" in text and "Connection refused" in text for text in warnings(caplog))
+
+
+async def closed_after(event: Callable[[], None]) -> None:
+    """Close a consumer that has read records, after an event."""
+    consumer = AioConsumer(bootstrap_servers=SERVERS, group_id="billing", auto_offset_reset="earliest")
+    await consumer.subscribe([TOPIC])
+    while not await consumer.poll(1.0):
+        pass
+    event()
+    await consumer.close()
+
+
+def test_a_close_without_a_broker_names_its_limit(caplog: pytest.LogCaptureFixture) -> None:
+    with virtual_time() as broker:
+        broker.run(closed_after(lambda: setattr(broker, "is_down", True)))
+    (text,) = [text for text in caplog.messages if text.startswith("close:")]
+    assert text.startswith("close: waiting up to 30 s for the consumer to leave group 'billing'")
+
+
+def test_a_commit_of_a_removed_member_has_no_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    """The remedy of UNKNOWN_MEMBER_ID is that of a transaction, which a consumer does not have."""
+    with virtual_time() as broker:
+
+        def remove() -> None:
+            broker.faults = lambda api: ErrorCode.UNKNOWN_MEMBER_ID if api == "OffsetCommit" else 0
+
+        broker.run(closed_after(remove))
+    (text,) = [text for text in warnings(caplog) if "UNKNOWN_MEMBER_ID" in text]
+    assert "the group has removed this consumer" in text and "remedy" not in text
 
 
 @PROTOCOLS

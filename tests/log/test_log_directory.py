@@ -229,6 +229,17 @@ def test_neither_a_partition_nor_a_log_directory_is_told(tmp_path: Path) -> None
         kcodec.open(tmp_path / "empty-0")
 
 
+def test_a_folder_above_a_log_directory_is_refused(tmp_path: Path) -> None:
+    """Its node-1 is named like a partition; the message has the path of the log directory."""
+    broker(tmp_path / "node-1" / "data")
+    for opener in (kcodec.open, open_log_directory):
+        with pytest.raises(FileNotFoundError, match=rf"contains one: open {tmp_path}/node-1/data$"):
+            opener(tmp_path)
+    broker(tmp_path / "node-2" / "data")
+    with pytest.raises(FileNotFoundError, match=rf"open {tmp_path}/node-1/data or {tmp_path}/node-2/data$"):
+        kcodec.open(tmp_path)
+
+
 def test_a_directory_with_nothing_but_its_own_files_is_one(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\nnode.id=4\n")
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\norders 0 17\n")

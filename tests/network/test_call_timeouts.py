@@ -23,8 +23,10 @@ TIMEOUT = 2.0
 EVERYTHING = frozenset(name.removesuffix("Request") for name in dir(messages) if name.endswith("Request"))
 #: Calls that ask no broker for anything.
 SILENT = {"Admin.close", "SharedTransactions.close"}
-#: asyncio programs await a Delivery.
-NOT_ASYNC = {"Delivery.exception", "Delivery.result", "TableDelivery.exception", "TableDelivery.result"}
+#: asyncio programs await these objects.
+NOT_ASYNC = {
+    f"{name}.{call}" for name in ("Delivery", "TableDelivery", "TransactionCommit") for call in ("exception", "result")
+}
 
 
 def test_no_call_with_a_timeout_is_forgotten() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from kcodec.client import Producer, aio
+from kcodec.errors import DeliveryTimeoutError
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
@@ -144,7 +145,7 @@ def test_ctrl_c_ends_a_producer_within_5_seconds(case: str, endings: dict[str, F
     assert seconds < 5.0
     assert status == -signal.SIGINT and "KeyboardInterrupt" in errors
     if case != "in a transaction":
-        assert re.search("[34] records not delivered: topic 'orders': .*Connect", errors)
+        assert len(re.findall("[34] records not delivered: topic 'orders': .*Connect", errors)) == 1
 
 
 def test_a_signal_that_exits_ends_a_producer_within_5_seconds() -> None:
@@ -178,6 +179,19 @@ with Producer(**options, delivery_timeout_ms=2500, request_timeout_ms=500) as pr
     assert re.search(r"waits up to 2\.\d+ s for 1 record of topic 'orders' \(.*Connect", found[0])
     assert "press Ctrl-C, or call close(timeout=...)" in found[0]
     assert "The exception: DeliveryTimeoutError: " in found[0] and "no result within 0.1 s" in found[0]
+
+
+def test_a_close_that_delivers_at_last_logs_it(apache_kafka: ApacheKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """A caller whose `result` timed out would otherwise send the record again."""
+    topic = apache_kafka.create_topic(partitions=1)
+    with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
+        proxy.on_request("Produce").hold(1.5)
+        with pytest.raises(DeliveryTimeoutError), Producer(bootstrap_servers=proxy.bootstrap_servers) as producer:
+            producer.send(topic, b"x").result(timeout=0.1)
+    found = [(one.name, one.levelname, one.getMessage()) for one in caplog.records if one.name == "kcodec.producer"]
+    assert [level for _, level, _ in found] == ["WARNING", "WARNING"]
+    assert "waits up to" in found[0][2]
+    assert found[1][2] == "end of the wait: 1 record delivered, 0 failed; do not send the delivered ones again"
 
 
 @pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit])

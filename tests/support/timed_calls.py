@@ -245,6 +245,24 @@ def _commit(stage: Stage) -> Prepared:
     return lambda: producer.commit_transaction(stage.timeout)
 
 
+@call("Producer.commit_transaction_async")
+def _commit_async(stage: Stage) -> Prepared:
+    producer = stage.in_transaction()
+    return lambda: producer.commit_transaction_async(stage.timeout).result()
+
+
+@call("TransactionCommit.result")
+def _commit_async_result(stage: Stage) -> Prepared:
+    producer = stage.in_transaction()
+    return lambda: producer.commit_transaction_async().result(stage.timeout)
+
+
+@call("TransactionCommit.exception")
+def _commit_async_exception(stage: Stage) -> Prepared:
+    producer = stage.in_transaction()
+    return lambda: producer.commit_transaction_async().exception(stage.timeout)
+
+
 @call("Producer.commit_transaction[records]")
 def _commit_records(stage: Stage) -> Prepared:
     topic = stage.target

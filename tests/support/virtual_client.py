@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from kcodec._fast import IoTurn
 from kcodec.errors import KcodecError, RequestTimedOutError, TransportError
 from kcodec.flow import ANY_NODE, ByVersion, Call, Done, Flow, Reply
 from kcodec.network import client as client_module
@@ -104,6 +105,7 @@ class VirtualCarrier:
     def __init__(self, world: VirtualTime, client: Any) -> None:
         self.world, self.client = world, client
         self.is_closed = False
+        self.io_turn = IoTurn()
         self._posted: deque[Callable[[], None]] = deque()
         world.carriers.append(self)
         client.start(self, self._run_blocking)
@@ -133,7 +135,7 @@ class VirtualCarrier:
     def check_wait(self) -> None:
         """There is no I/O thread that a call could block."""
 
-    def run(self, flow: Flow[Any], timeout: float | None = None) -> Any:
+    def run(self, flow: Flow[Any], timeout: float | None = None, call: str = "the call") -> Any:
         if self.is_closed:
             raise TransportError("the client is closed")
         task = self.client.scheduler.spawn(flow, "call")

@@ -165,7 +165,8 @@ def test_the_command_line_starts_lists_and_stops(cache: Path, capsys: pytest.Cap
     servers = done.stdout.strip()
     try:
         assert [broker.node_id for broker in bare_admin.metadata(servers).brokers] == [1]
-        assert "stop --name one" in done.stderr
+        assert "stop --name one" in done.stderr and "security_protocol" not in done.stderr
+        assert f"log directory: {cache / 'clusters' / 'one' / 'node-1' / 'data'}\n" in done.stderr
         assert command_line.main(["status"]) == 0
         assert capsys.readouterr().out == f"one\t4.3.1\ttransaction version 2\t1 of 1 nodes run\t{servers}\n"
         assert command_line.main(["start", "--name", "one"]) == 0

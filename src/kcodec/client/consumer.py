@@ -272,7 +272,9 @@ class Consumer(ClientBase):
             return
         try:
             if self._is_started:
-                flow = announced(self._core.close(timeout), error, timeout, self._leaving_text, "kcodec.consumer")
+                flow = announced(
+                    self._core.close(timeout), error, timeout, self._leaving_text, "kcodec.consumer", is_always=True
+                )
                 self._run_with_callbacks(flow, timeout, "close()")
         finally:
             self._io_loop.close()

@@ -27,6 +27,8 @@ INTERRUPTED_ABORT_SECONDS = 1.5
 UNREACHABLE_CLOSE_SECONDS = 3.0
 #: A close that takes longer than this after an exception logs what it waits for.
 ANNOUNCED_SECONDS = 0.5
+#: The close of a consumer or a session that no exception causes logs it after this time.
+CLOSE_ANNOUNCED_SECONDS = 3.0
 #: Characters of an exception that such a line shows.
 MAX_ERROR_CHARACTERS = 300
 
@@ -55,9 +57,11 @@ def closing_seconds(error: BaseException | None, cluster: Cluster, default: floa
     return min(default, UNREACHABLE_CLOSE_SECONDS) if is_unreachable else default
 
 
-def waiting_line(error: BaseException, seconds: float, what: str) -> str:
+def waiting_line(error: BaseException | None, seconds: float, what: str) -> str:
     """Return the log line of a close that waits up to `seconds` for `what` after `error`. It has the text of kcodec's
     own errors only, as another one may contain the content of a record."""
+    if error is None:
+        return f"close: waiting up to {seconds_text(seconds)} for {what}"
     name = type(error).__name__
     if is_interruption(error):
         again = "; press Ctrl-C again to end at once" if isinstance(error, KeyboardInterrupt) else ""
@@ -72,27 +76,40 @@ def waiting_line(error: BaseException, seconds: float, what: str) -> str:
 
 
 def announced(
-    flow: Flow[T], error: BaseException | None, seconds: float, what: Callable[[], str | None], logger: str
+    flow: Flow[T],
+    error: BaseException | None,
+    seconds: float,
+    what: Callable[[], str | None],
+    logger: str,
+    *,
+    outcome: Callable[[], str] | None = None,
+    is_always: bool = False,
 ) -> Flow[T]:
     """Run the flow of a close that takes up to `seconds` after `error`. If it takes longer than ANNOUNCED_SECONDS, log
     what it waits for.
 
-    what: returns that text, None for nothing. logger: the name of the logger.
+    what:      returns that text, None for nothing. logger: the name of the logger.
+    outcome:   returns the text to log at the end of a wait that was logged.
+    is_always: log a wait without an exception, too, after CLOSE_ANNOUNCED_SECONDS.
     """
-    if error is None:
+    if error is None and not is_always:
         return (yield from flow)
     announcement = yield from spawn(_announce(error, seconds, what, logger), "announcement")
     try:
         return (yield from flow)
     finally:
         announcement.cancel()
+        if announcement.result and outcome is not None:
+            logging.getLogger(logger).warning("%s", outcome())
 
 
-def _announce(error: BaseException, seconds: float, what: Callable[[], str | None], logger: str) -> Flow[None]:
-    yield from sleep(ANNOUNCED_SECONDS)
+def _announce(error: BaseException | None, seconds: float, what: Callable[[], str | None], logger: str) -> Flow[bool]:
+    """Log a wait that has lasted; return whether there was something to log."""
+    yield from sleep(CLOSE_ANNOUNCED_SECONDS if error is None else ANNOUNCED_SECONDS)
     text = what()
     if text is not None:
         logging.getLogger(logger).warning("%s", waiting_line(error, seconds, text))
+    return text is not None
 
 
 def abort_of(transactional_id: str | None) -> Callable[[], str]:
@@ -101,10 +118,11 @@ def abort_of(transactional_id: str | None) -> Callable[[], str]:
 
 
 def note_failures(error: BaseException, failures: DeliveryErrors | None) -> None:
-    """Add the undelivered records to an exception as a note. If the program is being ended, also log them, as such an
-    exception is rarely shown with its notes."""
+    """Add the undelivered records to an exception as a note. If the program is being ended, log them instead, as such
+    an exception is rarely shown with its notes."""
     if failures is None:
         return
-    error.add_note(failures.message)
-    if not isinstance(error, Exception):
+    if isinstance(error, Exception):
+        error.add_note(failures.message)
+    else:
         log.warning("%s", failures.message)

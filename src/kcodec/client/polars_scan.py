@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from kcodec import _fast
 from kcodec.arguments import numbers_of
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import polars
 
     from kcodec.client.options import ReadTopicOptions
+    from kcodec.flow import Flow
+
+T = TypeVar("T")
 
 
 def scan_topic(
@@ -101,7 +104,7 @@ class _Scan:
         reading = TopicReading(*self._given, n_rows, {**self._options, "columns": columns or self._columns[:1]})
         if predicate is not None and n_rows is None:
             reading.range.narrow = lambda numbers: self._bounds(predicate, numbers)
-        with TopicRecords.of(reading) as records:
+        with _ScanRecords.of(reading) as records:
             for batch in records:
                 frame = polars.DataFrame(batch)
                 if predicate is not None:
@@ -116,3 +119,16 @@ class _Scan:
             number: bound if bound.is_empty else Bounds(bound.first, bound.end, bound.from_ms, HIGHEST)
             for number, bound in bounds.items()
         }
+
+
+class _ScanRecords(TopicRecords):
+    """The records of a scan, which polars reads on a thread of its own while the main thread waits for the result.
+
+    Python raises KeyboardInterrupt on the main thread only, after that wait. polars notes Ctrl-C in its own signal
+    handler, and each of its operations on any thread then raises KeyboardInterrupt.
+    """
+
+    def _run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
+        import polars
+
+        return self._io_loop.run(flow, timeout, call, polars.Series([0]).sum)

@@ -118,7 +118,7 @@ class Producer(ProducerBase):
             check_wait=io_loop.check_wait,
         )
         self._append = self._core.accumulator.send
-        self._core.take_turns(io_loop.turn)
+        self._core.take_turns(io_loop.io_turn)
         client.on_crash.append(self._core.crash)
         self._open.add(self)
 
@@ -453,11 +453,16 @@ class Producer(ProducerBase):
         try:
             if self._is_started:
                 core = self._core
-                seconds, what = core.closing_seconds(timeout), core.waiting_text
                 if self._aborts_at_close():
                     seconds = self._manager().max_block if timeout is None else timeout
                     what = abort_of(self._manager().transactional_id)
-                flow = announced(core.close(timeout), error, seconds, what, "kcodec.producer")
+                    flow = announced(core.close(timeout), error, seconds, what, "kcodec.producer")
+                else:
+                    flow = announced(
+                        *(core.close(timeout), error, core.closing_seconds(timeout), core.waiting_text),
+                        logger="kcodec.producer",
+                        outcome=core.report_of_close(),
+                    )
                 self._run(flow, timeout, "close()")
         finally:
             self._io_loop.close()

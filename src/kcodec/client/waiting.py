@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from kcodec._fast import SendLock
 from kcodec.errors import DeliveryTimeoutError, TransportError
+from kcodec.network.interruptible import step_seconds
 from kcodec.network.not_pickled import NotPickled
 from kcodec.producer import delivery as deliveries
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
@@ -108,7 +109,7 @@ def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: flo
             left = (limit if given_up is None else min(limit, given_up)) - time.monotonic()
             if left <= 0:
                 break
-            ended.wait(left)
+            ended.wait(step_seconds(left))
     except BaseException:
         delivery.drop_done_callback(end)
         raise
@@ -208,11 +209,13 @@ class TransactionCommit(CommitResult):
         if not self.observe(end):
             return
         latest = self.deadline + GRACE_SECONDS - time.monotonic()
+        given_up = time.monotonic() + (latest if timeout is None else min(timeout, latest))
         try:
-            has_ended = ended.wait(max(latest if timeout is None else min(timeout, latest), 0.0))
+            while not ended.is_set() and (left := given_up - time.monotonic()) > 0:
+                ended.wait(step_seconds(left))
         finally:
             self.forget(end)
-        if not has_ended and not self.done():
+        if not ended.is_set() and not self.done():
             raise DeliveryTimeoutError(
                 f"{self!r}: no result within {seconds_text(latest if timeout is None else timeout)}", remedy="retry"
             )
@@ -245,7 +248,7 @@ class ProducerBase(ClientBase):
                     left = deadline - time.monotonic()
                     if left <= 0:
                         return None
-                    self._freed.wait(left)
+                    self._freed.wait(step_seconds(left))
             finally:
                 accumulator.space_waiters -= 1
         return done

@@ -14,9 +14,10 @@ from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.callbacks import CallbackQueue
 from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.errors import DeliveryTimeoutError, KcodecError
+from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import Clock, Flow, Signal, wait
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.quantities import seconds_text
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -25,6 +26,8 @@ OnCommitted = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException |
 log = logging.getLogger("kcodec.consumer")
 #: Longest time that a rebalance waits for the commit before it; a call with a timeout waits no longer than that.
 REVOCATION_SECONDS = 10.0
+#: The group has removed the member. A consumer joins again by itself, in its next poll.
+REMOVED_CODES = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH})
 
 
 class _CommitRequest(NamedTuple):
@@ -126,7 +129,7 @@ class Commits:
         except KcodecError as failed:
             error = failed
             if request.on_committed is None:
-                log.warning("a commit in the background failed: %s", failed)
+                log.warning("a commit in the background failed: %s", _reason(failed))
         if request.on_committed is not None:
             self._callbacks.put(request.on_committed, request.offsets, error)
 
@@ -172,7 +175,7 @@ class Commits:
                 timeout = max(min(timeout, deadline - self._clock()), 0.0)
             yield from self.commit(offsets, timeout)
         except KcodecError as error:
-            log.warning("the commit before a revocation failed, so records will be read again: %s", error)
+            log.warning("the commit before a revocation failed, so records will be read again: %s", _reason(error))
 
     def drain(self, timeout: float) -> Flow[None]:
         """Wait until nothing is queued or under way, for at most `timeout` seconds."""
@@ -182,3 +185,13 @@ class Commits:
             if left <= 0:
                 return
             yield from wait(self._idle, left)
+
+
+def _reason(error: KcodecError) -> object:
+    """Return what to log about a failed commit. The remedy of a broker error is that of a transaction."""
+    if isinstance(error, BrokerError) and error.code in REMOVED_CODES:
+        return (
+            f"the group has removed this consumer, as it got no heartbeat in time ({error.name}). The next owners of"
+            " the partitions read the records after the last commit again; a consumer that polls joins again"
+        )
+    return error

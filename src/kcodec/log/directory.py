@@ -47,6 +47,12 @@ BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 REPLICATION_OFFSETS, RECOVERY_POINTS, LOG_START_OFFSETS, CLEANER_OFFSETS = OFFSET_CHECKPOINTS
 #: Partitions or topics that a message names.
 MAX_NAMED_PARTITIONS = 5
+#: Files that a broker writes to a log directory.
+MARKS = frozenset({META_PROPERTIES, *OFFSET_CHECKPOINTS})
+#: Files that a broker writes to the directory of a partition, also before its first segment.
+PARTITION_MARKS = frozenset({PARTITION_METADATA, "leader-epoch-checkpoint"})
+#: For a directory that is no log directory: how deep, and in how many directories, a log directory is searched.
+SEARCH_LEVELS, SEARCHED_DIRECTORIES = 3, 100
 #: What only a Log has, and is often looked for here.
 PARTITION_METHODS = ("records", "to_arrow", "batches")
 KNOWN_FILES = {META_PROPERTIES, CLEAN_SHUTDOWN, BOOTSTRAP_CHECKPOINT, ".lock", *OFFSET_CHECKPOINTS}
@@ -370,14 +376,45 @@ def open_log_directory(
     entries = storage.list(place)
     if has_segments(entries):
         raise ValueError(f"{place} is a partition directory: open it with kcodec.open or open_partition")
-    marks = {META_PROPERTIES, *OFFSET_CHECKPOINTS}
-    if not any(_partition_of(one) or (one.name in marks and not one.is_directory) for one in entries):
+    if not _is_log_directory(storage, place, entries):
+        below = _log_directories_below(storage, place, entries)
+        if below:
+            names = " or ".join(below[:MAX_NAMED_PARTITIONS])
+            raise FileNotFoundError(f"{place} is not a log directory, but contains one: open {names}")
         raise FileNotFoundError(
             f"{place}: neither a partition directory, which has segments (20 digits and .log), nor a log "
             "directory, which "
-            f"has {META_PROPERTIES}, checkpoints or directories named like orders-0"
+            f"has {META_PROPERTIES}, checkpoints or directories of partitions, named like orders-0"
         )
     return LogDirectory(place, storage, entries, check_crcs=checks_crcs(check_crcs, verify_crc), limits=limits)
+
+
+def _is_log_directory(storage: Storage, directory: str, entries: list[Entry]) -> bool:
+    """Return whether a directory has files of a broker, or directories of partitions: these are named like orders-0,
+    and have files of a partition or are empty. The name alone is not enough: a node-1 may be anything."""
+    if any(entry.name in MARKS and not entry.is_directory for entry in entries):
+        return True
+    for entry in entries:
+        if _partition_of(entry) is not None:
+            inside = storage.list(storage.join(directory, entry.name))
+            if not inside or has_segments(inside) or any(one.name in PARTITION_MARKS for one in inside):
+                return True
+    return False
+
+
+def _log_directories_below(storage: Storage, directory: str, entries: list[Entry]) -> list[str]:
+    """Return the log directories below another directory, from the highest level that has some."""
+    level = [(directory, entries)]
+    searched = 0
+    for _ in range(SEARCH_LEVELS):
+        paths = [storage.join(path, one.name) for path, inside in level for one in sorted(inside) if one.is_directory]
+        paths = paths[: SEARCHED_DIRECTORIES - searched]
+        searched += len(paths)
+        level = [(path, storage.list(path)) for path in paths]
+        found = [path for path, inside in level if _is_log_directory(storage, path, inside)]
+        if found:
+            return found
+    return []
 
 
 def _partition_of(entry: Entry) -> TopicPartition | None:

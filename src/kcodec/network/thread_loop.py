@@ -34,6 +34,7 @@ from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
 from kcodec.network.connection import Connection
+from kcodec.network.interruptible import step_seconds
 from kcodec.quantities import seconds_text
 
 T = TypeVar("T")
@@ -51,7 +52,8 @@ SocketAddress = tuple[socket.AddressFamily, Any]
 
 
 class ThreadLoop(IoLoop):
-    """One thread, one selector, one client. turn: while it is urgent, threads that send step aside for this thread."""
+    """One thread, one selector, one client. io_turn: while it is urgent, threads that send step aside
+    for this thread."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
@@ -64,7 +66,7 @@ class ThreadLoop(IoLoop):
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         # That of a selector can itself be waited for, on Linux and macOS.
         self._selector_number: int | None = self.selector.fileno() if hasattr(self.selector, "fileno") else None
-        self.turn = IoTurn()
+        self.io_turn = IoTurn()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -80,11 +82,19 @@ class ThreadLoop(IoLoop):
         self._posted.append(action)
         self._wake()
 
-    def run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
+    def run(
+        self,
+        flow: Flow[T],
+        timeout: float | None = None,
+        call: str = "the call",
+        check: Callable[[], object] | None = None,
+    ) -> T:
         """Run a flow to its end and return its result. Interrupting the wait (Ctrl-C) cancels the flow.
 
         timeout: seconds of the flow's own deadline. A little later the flow is cancelled and DeliveryTimeoutError is
         raised. call: the name of the call for this error.
+        check: called every STEP_SECONDS on the caller's thread, for a thread that Ctrl-C does not interrupt. If it
+        raises KeyboardInterrupt, the flow is cancelled. Without it only the main thread is interrupted.
         """
         self.check_wait()
         waiter: Future[T] = Future()
@@ -107,7 +117,7 @@ class ThreadLoop(IoLoop):
         self._running.add(waiter)
         self.post(begin)
         try:
-            return waiter.result(None if timeout is None else timeout + GRACE_SECONDS)
+            return _result(waiter, None if timeout is None else timeout + GRACE_SECONDS, check)
         except FutureTimeoutError as error:
             if waiter.done():
                 raise
@@ -212,7 +222,11 @@ class ThreadLoop(IoLoop):
             return
         when = scheduler.next_wakeup()
         seconds = None if when is None else max(when - self.client.clock(), 0.0)
-        if self.turn.is_urgent and self._selector_number is not None and self.turn.wait(self._selector_number, seconds):
+        if (
+            self.io_turn.is_urgent
+            and self._selector_number is not None
+            and self.io_turn.wait(self._selector_number, seconds)
+        ):
             seconds = 0.0
         for key, events in self.selector.select(seconds):
             if key.data is None:
@@ -223,7 +237,7 @@ class ThreadLoop(IoLoop):
                 key.data(events)
 
     def _end(self) -> None:
-        self.turn.is_urgent = False
+        self.io_turn.is_urgent = False
         try:
             self.client.stop()
             self.client.scheduler.run_ready()
@@ -391,6 +405,23 @@ class SocketTransport:
     def _fail(self, error: OSError | None) -> None:
         self.close()
         self._connection.closed(error)
+
+
+def _result(waiter: Future[T], timeout: float | None, check: Callable[[], object] | None) -> T:
+    """Return the result of a future. Raise FutureTimeoutError after `timeout` seconds."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = None if deadline is None else deadline - time.monotonic()
+        step = step_seconds(left, check is not None)
+        try:
+            return waiter.result(step)
+        except FutureTimeoutError:
+            if waiter.done():  # in this moment, or with such an error
+                return waiter.result()
+            if step == left:
+                raise
+        if check is not None:
+            check()
 
 
 def _forget_all() -> None:

@@ -30,7 +30,7 @@ from kcodec.producer.failures import Failures
 from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import ProducerSettings
 from kcodec.producer.produce_responses import ProduceResponses
-from kcodec.producer.reports import waiting_text
+from kcodec.producer.reports import CloseReport, waiting_text
 from kcodec.producer.sender import Sender
 from kcodec.quantities import count_text, seconds_text
 
@@ -151,6 +151,13 @@ class ProducerCore:
             return None
         why = self.why_full()
         return f"{text} ({why})" if why else text
+
+    def report_of_close(self) -> Callable[[], str]:
+        """Any thread, without the lock: return a function that returns what became of the records that are unfinished
+        now."""
+        report = CloseReport(self.accumulator)
+        report.begin()
+        return report.outcome
 
     def closing_seconds(self, timeout: float | None) -> float:
         """Any thread, without the lock: return the number of seconds after which all records have ended if the producer

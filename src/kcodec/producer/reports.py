@@ -68,6 +68,39 @@ class Reports:
         return f"{waiting} not acknowledged after {now - oldest.created:.3g} s: {why}", now + self._interval
 
 
+class CloseReport:
+    """The records that a close waits for, and what became of them. Called without the lock."""
+
+    def __init__(self, accumulator: Accumulator) -> None:
+        self._accumulator = accumulator
+        self._batches: list[ProducerBatch] = []
+
+    def begin(self) -> None:
+        """Note the records that have not ended yet."""
+        with self._accumulator.lock:
+            self._batches = list(self._accumulator.unfinished)
+
+    def outcome(self) -> str:
+        """Return the number of these records that were delivered, and that failed."""
+        delivered = failed = 0
+        seen: set[int] = set()
+        with self._accumulator.lock:
+            batches = list(self._batches)
+            while batches:
+                batch = batches.pop()
+                if id(batch) in seen:  # the records of several placeholders may be in one batch
+                    continue
+                seen.add(id(batch))
+                if batch.pieces:
+                    batches.extend(piece for _, piece, _ in batch.pieces)
+                elif batch.is_done and batch.error is None:
+                    delivered += batch.unfinished_records
+                else:
+                    failed += batch.unfinished_records
+        hint = "; do not send the delivered ones again" if delivered else ""
+        return f"end of the wait: {records_text(delivered)} delivered, {failed} failed{hint}"
+
+
 def waiting_text(batches: Collection[ProducerBatch]) -> str:
     """Return a text with the number of records in these batches and their topics."""
     count = sum(batch.unfinished_records for batch in batches)

@@ -232,12 +232,16 @@ def _property(text: str) -> tuple[str, str]:
 def _show(kafka: ApacheKafka, name: str) -> None:
     """Print information for people on stderr, and output for programs on stdout."""
     more = "" if name == DEFAULT_NAME else f" --name {name}"
+    places = ", ".join(str(node.log_directory) for node in kafka.nodes)
+    print(f"Kafka {kafka.version}, transaction version {kafka.transaction_version}", file=sys.stderr)
+    print(f"log director{'y' if len(kafka.nodes) == 1 else 'ies'}: {places}", file=sys.stderr)
+    print(f"stop it with: python -m kcodec.testing.kafka stop{more}", file=sys.stderr)
     options = kafka.client_options()
-    print(f"Kafka {kafka.version}, transaction version {kafka.transaction_version}; data in", end="", file=sys.stderr)
-    print(f" {kafka.directory}; stop it with: python -m kcodec.testing.kafka stop{more}", file=sys.stderr)
-    for option, value in options.items():
-        if option != "bootstrap_servers" and isinstance(value, str):
-            print(f"  {option}={value}", file=sys.stderr)
+    if options["security_protocol"] != "PLAINTEXT":  # otherwise a client needs the address only
+        print("options for clients, in addition to the address:", file=sys.stderr)
+        for option, value in options.items():
+            if option != "bootstrap_servers" and isinstance(value, str):
+                print(f"  {option}={value}", file=sys.stderr)
     print(kafka.bootstrap_servers)
 
 

@@ -296,7 +296,9 @@ class Consumer(ClientBase):
             return
         try:
             if self._is_started:
-                flow = announced(self._core.close(timeout), error, timeout, self._leaving_text, "kcodec.consumer")
+                flow = announced(
+                    self._core.close(timeout), error, timeout, self._leaving_text, "kcodec.consumer", is_always=True
+                )
                 await self._run_with_callbacks(flow, timeout, "close()")
         finally:
             await self._io_loop.close()

@@ -408,7 +408,9 @@ class GroupTransactSession(ClientBase):
         deadline = time.monotonic() + timeout
         try:
             if self._is_started:
-                await self._run(announced(self._close(timeout), error, timeout, self._ending_text, "kcodec.session"))
+                await self._run(
+                    announced(self._close(timeout), error, timeout, self._ending_text, "kcodec.session", is_always=True)
+                )
                 while self._core.callbacks.waiting:
                     await self._call_back(self._core.callbacks, self._core.callbacks.waiting.popleft())
         except BaseException as interruption:
