@@ -381,7 +381,7 @@ def test_close_waits_for_the_commit_and_aborts_the_next_one() -> None:
     assert (result.retrieved(), first.committed, following.committed) == (None, True, False)
 
 
-def test_a_close_without_time_ends_the_commit_with_an_error() -> None:
+def test_a_close_without_time_ends_the_commit_with_an_error(caplog: pytest.LogCaptureFixture) -> None:
     world = World(2, request_timeout=20.0)
     manager = begun(world)
     world.plan("EndTxn", HANG)
@@ -390,6 +390,7 @@ def test_a_close_without_time_ends_the_commit_with_an_error() -> None:
     world.run(manager.close_flow(1.0))
     assert isinstance(manager.background.take_unretrieved(), UnknownOutcomeError)
     assert manager.background.take_unretrieved() is None and result.is_retrieved
+    assert "the commit in the background did not end" in caplog.text  # also where no close can raise it
 
 
 def test_a_shared_transaction_is_committed_in_the_foreground() -> None:

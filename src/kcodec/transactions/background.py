@@ -129,6 +129,8 @@ class BackgroundCommit:
                     f"the producer was closed while the commit of {result.name!r} was under way: its outcome is unknown"
                 )
                 error = UnknownOutcomeError(text, possibly_sent=True)
+            if not transaction.committed:  # at the exit of the interpreter nothing else reports it
+                log.warning("%s: the commit in the background did not end: %s", result.name, error)
             raise
         finally:
             self._task = None
