@@ -30,7 +30,7 @@ def test_get_started_copies_a_topic_in_spark_once(
 ) -> None:
     """The batch query shows the record, and the stream writes it to the other topic once."""
     source = f"greetings-{uuid.uuid4().hex[:8]}"
-    target = f"{source}-copy"
+    target = f"copied-{source}"
     servers = apache_kafka.bootstrap_servers
     monkeypatch.setenv("SERVERS", servers)
     monkeypatch.chdir(tmp_path)
@@ -38,7 +38,8 @@ def test_get_started_copies_a_topic_in_spark_once(
         admin.create_topics([NewTopic(topic, num_partitions=3) for topic in (source, target)])
     with Producer(bootstrap_servers=servers) as producer:
         producer.send(source, b"hello", key=b"first").result(30)
-    text = PAGE.read_text(encoding="utf-8").replace('"greetings', f'"{source}').replace("copy-greetings", target)
+    text = PAGE.read_text(encoding="utf-8").replace('"greetings', f'"{source}')
+    text = text.replace("copied-greetings", target).replace("copy-greetings", f"copy-{source}")
     batch, stream = (block for block in BLOCK.findall(text) if "spark." in block and "pyspark" not in block)
     names: dict[str, object] = {"os": os, "spark": spark}
     exec(compile(batch, PAGE.name, "exec"), names)
