@@ -162,7 +162,7 @@ class BackgroundCommit:
             yield from wait(manager.changed, left)
 
     @property
-    def is_settled(self) -> bool:
+    def is_over(self) -> bool:
         """Whether no commit is under way, and a caller has got the error of the last one, if any. On any thread."""
         return self._task is None and (self._result is None or self._result.unretrieved is None)
 

@@ -405,7 +405,7 @@ class TransactionManager(ProducerIdManager):
         I/O thread. Return None if the flow `begin` is needed."""
         last = self.open
         is_new_flow = self.level >= NEW_FLOW_LEVEL
-        if self.state is not State.READY or self.producer is None or not self.background.is_settled:
+        if self.state is not State.READY or self.producer is None or not self.background.is_over:
             return None
         if last is not None and self.is_epoch_used and last.is_new_flow is not is_new_flow:
             return None
