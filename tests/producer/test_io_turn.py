@@ -65,6 +65,17 @@ def test_a_sender_goes_on_when_the_io_thread_waits_again() -> None:
         assert sending(turn)[0] >= NAPS_SECONDS  # its turn began with the event
 
 
+def test_the_io_thread_does_not_step_aside_for_itself() -> None:
+    turn = IoTurn()
+    turn.is_urgent = True
+    with selectors.DefaultSelector() as selector:
+        for _ in range(5):
+            assert turn.wait(selector.fileno(), 0.0)
+            if (seconds := min(sending(turn)[:1])) < NAPS_SECONDS:
+                break
+    assert seconds < NAPS_SECONDS
+
+
 @pytest.mark.parametrize(("seconds", "least"), [(0.0, 0.0), (0.02, 0.02)])
 def test_a_wait_ends_at_its_timeout(seconds: float, least: float) -> None:
     with selectors.DefaultSelector() as selector:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import nullcontext
 
@@ -166,3 +167,21 @@ def test_records_without_metadata_stay_in_their_transaction(transaction_cluster:
         assert [delivery.error for delivery in first] == [None] * 3
         assert all(delivery.done() for delivery in second)
     assert cluster.committed(topic) == [[b"committed"] * 3]
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_a_commit(transaction_cluster: TransactionCluster) -> None:
+    cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=1)
+    held = cluster.quiet_proxy().on_request("EndTxn").hold()
+    with cluster.producer() as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"value").result(20)
+        commit = producer.commit_transaction_async()
+        child = os.fork()
+        if child == 0:
+            error = commit.exception(20)
+            os._exit(0 if "belongs to another process" in str(error) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        held.release()
+        commit.result(20)
+    assert cluster.committed(topic) == [[b"value"]]

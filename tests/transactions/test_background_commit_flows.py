@@ -163,8 +163,7 @@ def test_without_an_outcome_the_next_one_is_discarded(version: int) -> None:
     assert unnarrowed(manager).state is State.UNKNOWN_OUTCOME and world.apis().count("EndTxn") == count
     assert (first.committed, following.committed) == (None, False)
     assert isinstance(buffer_of(manager).dropped, UnknownOutcomeError)
-    with pytest.raises(UnknownOutcomeError):
-        world.run(manager.begin())  # as nobody has seen the error of the commit
+    assert unnarrowed(result).unretrieved is None  # those calls have raised it
     world.plans["EndTxn"].clear()
     world.run(manager.begin())
     assert unnarrowed(manager).state is State.IN_TRANSACTION
@@ -203,6 +202,111 @@ def test_a_failed_commit_fails_the_next_transaction() -> None:
     assert (first.committed, following.committed) == (False, False)
     assert unnarrowed(manager).state is State.READY and world.asked[-1].request.committed is False
     world.run(manager.begin())
+
+
+def failing(world: World, manager: TransactionManager, timeout: float | None = None) -> CommitResult:
+    """A commit in the background that one record has failed, while another is under way."""
+    result = committing(world, manager, timeout)
+    manager.on_failure(ORDERS, EncodeError("a record that fails"), possibly_written=False)
+    return result
+
+
+@pytest.mark.parametrize("timeout", [None, 1.0])
+def test_an_abort_waits_for_a_commit_that_failed(timeout: float | None) -> None:
+    """The commit still waits for other records: it finds the state of its failure, not that of the abort."""
+    world = World(2)
+    manager = begun(world)
+    result = failing(world, manager, timeout)
+    call = world.spawn(manager.abort())
+    world.pass_time(2.0)
+    assert not call.done
+    go_on(world, manager)
+    assert call.error is None and unnarrowed(manager).state is State.READY
+    assert isinstance(result.retrieved(), AbortableTransactionError if timeout is None else DeliveryTimeoutError)
+
+
+def test_the_next_begin_raises_the_error_of_a_commit() -> None:
+    world = World(2)
+    manager = begun(world)
+    failing(world, manager)
+    call = world.spawn(manager.begin())
+    go_on(world, manager)
+    assert isinstance(call.error, AbortableTransactionError)
+    with pytest.raises(TransactionStateError, match="abort the transaction first"):
+        world.run(manager.begin())
+
+
+def test_an_abort_does_not_hide_the_error_of_a_commit() -> None:
+    world = World(2)
+    manager = begun(world)
+    failing(world, manager)
+    go_on(world, manager)
+    world.run(manager.abort())
+    assert manager.begin_at_once() is None
+    with pytest.raises(AbortableTransactionError):
+        world.run(manager.begin())
+    assert manager.begin_at_once() is not None
+
+
+@pytest.mark.parametrize("is_send", [True, False])
+def test_an_error_that_a_call_has_raised_is_retrieved(is_send: bool) -> None:
+    world = World(2)
+    manager = begun(world)
+    result = committing(world, manager)
+    world.run(manager.begin())
+    manager.on_failure(ORDERS, EncodeError("a record that fails"), possibly_written=False)
+    go_on(world, manager)
+    refusal = buffer_of(manager).refusal
+    assert refusal is not None and result.unretrieved is not None
+    if is_send:
+        manager.on_refused(refusal)
+    else:
+        with pytest.raises(AbortableTransactionError):
+            world.run(manager.commit())
+    world.run(manager.abort())
+    assert manager.background.take_unretrieved() is None and manager.begin_at_once() is not None
+
+
+def test_a_begin_waits_for_the_io_thread_to_end_a_commit() -> None:
+    """Until the commit has returned, the I/O thread may still announce that no transaction is open."""
+    world = World(2)
+    manager = begun(world)
+    committing(world, manager)
+    begun_early: list[object] = []
+    refuse = buffer_of(manager).refuse_sends
+
+    def refuse_sends(error: BaseException | None) -> None:
+        if unnarrowed(manager).state is State.READY:
+            begun_early.append(manager.begin_at_once())
+        refuse(error)
+
+    buffer_of(manager).refuse_sends = refuse_sends  # type: ignore[method-assign]
+    go_on(world, manager)
+    assert begun_early == [None] and manager.begin_at_once() is not None
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_a_late_rejection_does_not_touch_a_commit(is_begun: bool) -> None:
+    """`send_arrow` checks its rows first, so it rejects them also while no transaction takes records."""
+    world = World(2)
+    manager = begun(world)
+    first, result = manager.now_open, committing(world, manager)
+    if is_begun:
+        world.run(manager.begin())
+    manager.on_rejected(first, ORDERS, EncodeError("a record that is refused"))
+    go_on(world, manager)
+    assert result.retrieved() is None and first.committed is True
+    assert unnarrowed(manager).state is (State.IN_TRANSACTION if is_begun else State.READY)
+
+
+def test_a_second_begin_names_the_open_transaction() -> None:
+    world = World(2)
+    manager = begun(world)
+    committing(world, manager)
+    world.run(manager.begin())
+    with pytest.raises(TransactionStateError, match="commit or abort the open transaction first"):
+        world.run(manager.begin())
+    go_on(world, manager)
 
 
 def test_a_fenced_commit_ends_the_producer() -> None:
@@ -277,7 +381,7 @@ def test_close_waits_for_the_commit_and_aborts_the_next_one() -> None:
     assert (result.retrieved(), first.committed, following.committed) == (None, True, False)
 
 
-def test_a_close_without_time_ends_the_commit_with_an_error() -> None:
+def test_a_close_without_time_ends_the_commit_with_an_error(caplog: pytest.LogCaptureFixture) -> None:
     world = World(2, request_timeout=20.0)
     manager = begun(world)
     world.plan("EndTxn", HANG)
@@ -286,6 +390,7 @@ def test_a_close_without_time_ends_the_commit_with_an_error() -> None:
     world.run(manager.close_flow(1.0))
     assert isinstance(manager.background.take_unretrieved(), UnknownOutcomeError)
     assert manager.background.take_unretrieved() is None and result.is_retrieved
+    assert "the commit in the background did not end" in caplog.text  # also where no close can raise it
 
 
 def test_a_shared_transaction_is_committed_in_the_foreground() -> None:

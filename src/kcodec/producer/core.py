@@ -178,7 +178,10 @@ class ProducerCore:
     def rejection(self, topic: str, partition: object, error: Exception) -> Callable[[], None] | None:
         """Return a function to call on the I/O thread after `send` raised this error, or None. In a transaction, such a
         record blocks the commit like one that a broker rejected."""
-        if self.id_manager.transactional_id is None or error is self.accumulator.refusal:
+        if self.id_manager.transactional_id is None:
+            return None
+        if error is self.accumulator.refusal:
+            self.id_manager.on_refused(error)
             return None
         if isinstance(error, BufferFullError | DeliveryTimeoutError | EncodeError):
             error.remedy = "abort"
@@ -276,6 +279,7 @@ class ProducerCore:
         self.accumulator.refusal, self.is_closed = error, True
         self.accumulator.failures = None  # they are the parent's to report
         self.accumulator.finish([(batch, BatchOutcome(error=error)) for batch in self.accumulator.unfinished])
+        self.id_manager.forget(error)
 
     def crash(self, error: BaseException) -> None:
         """Fail all that is unfinished and accept no more records, as the I/O loop failed or was ended."""

@@ -179,6 +179,12 @@ class ProducerIdManager:
         if transaction is self.open:
             self.on_failure(partition, error, possibly_written=False)
 
+    def on_refused(self, error: BaseException) -> None:
+        """Note that `send` raised the error of `refuse_sends`. On any thread."""
+
+    def forget(self, error: BaseException) -> None:
+        """In a forked child, under the lock: end what callers wait for with `error`."""
+
     def on_no_response(self, api: str) -> None:
         """Note a request ("Produce") that may have been sent and got no response, so it may arrive late.
 

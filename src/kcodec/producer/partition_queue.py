@@ -37,7 +37,6 @@ class PartitionQueue(PartitionSlot):
     open:          the last batch, if records may still be appended to it.
     grown_bytes:   what `batches` may take beyond `batch_size`.
     in_flight:     batches whose request is under way, oldest first.
-    is_blocked:    its next batch was due and the transaction manager did not permit it yet.
     identity, next_sequence:  what the next batch is numbered with; meaningless without an identity.
     is_proved:     a batch was acknowledged since the identity, the leader or the topic changed, and nothing failed
                    since: only then may a second batch follow before the response to the first one (shared-transaction
@@ -54,7 +53,6 @@ class PartitionQueue(PartitionSlot):
     next_order: int = 0
     grown_bytes: int = 0
     in_flight: list[ProducerBatch] = field(default_factory=list)
-    is_blocked: bool = False
     identity: ProducerIdAndEpoch = NO_PRODUCER
     next_sequence: int = 0
     is_proved: bool = False

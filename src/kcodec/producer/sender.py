@@ -301,8 +301,7 @@ class Sender:
                 size = queue.next_batch.size_in_bytes
                 if node in requests and sizes[node] + size > self.settings.max_request_size:
                     continue
-                queue.is_blocked = not self.id_manager.may_send(queue.partition)
-                if queue.is_blocked:
+                if not self.id_manager.may_send(queue.partition):
                     continue
                 sizes[node] = sizes.get(node, 0) + size
                 requests.setdefault(node, []).append((queue, self._take(queue)))

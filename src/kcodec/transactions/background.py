@@ -129,6 +129,8 @@ class BackgroundCommit:
                     f"the producer was closed while the commit of {result.name!r} was under way: its outcome is unknown"
                 )
                 error = UnknownOutcomeError(text, possibly_sent=True)
+            if not transaction.committed:  # at the exit of the interpreter nothing else reports it
+                log.warning("%s: the commit in the background did not end: %s", result.name, error)
             raise
         finally:
             self._task = None
@@ -158,6 +160,21 @@ class BackgroundCommit:
                 self._task.cancel()
                 return
             yield from wait(manager.changed, left)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no commit is under way, and a caller has got the error of the last one, if any. On any thread."""
+        return self._task is None and (self._result is None or self._result.unretrieved is None)
+
+    def note_raised(self) -> None:
+        """Note that a call of the following transaction raised the error of the commit: a caller has got it."""
+        if self._result is not None:
+            self._result.is_retrieved = True
+
+    def forget(self, error: BaseException) -> None:
+        """In a forked child, under the lock: end the commit there with `error`."""
+        if self._result is not None:
+            self._result.forget_all(error)
 
     def take_unretrieved(self) -> BaseException | None:
         """Return the error of the last commit if no caller has got it; it then counts as retrieved."""

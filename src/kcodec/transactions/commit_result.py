@@ -89,6 +89,13 @@ class CommitResult:
             except Exception:
                 log.exception("a callback of the commit of %r failed", self.name)
 
+    def forget_all(self, error: BaseException) -> None:
+        """In a forked child, under the lock: end it without calling callbacks. The error is the parent's to report."""
+        if not self._is_done:
+            self._is_done, self._error = True, error
+            self._callbacks = []
+        self.is_retrieved = True
+
     @property
     def unretrieved(self) -> BaseException | None:
         """The error, if it has ended with one that no caller has got."""

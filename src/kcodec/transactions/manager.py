@@ -132,6 +132,7 @@ class TransactionManager(ProducerIdManager):
     def call(self, event: Event) -> None:
         """Begin a call of the application: change the state, or raise the kept error or TransactionStateError."""
         if event in RAISES_KEPT_ERROR.get(self.state, ()) and self.kept_error is not None:
+            self.background.note_raised()
             raise self.kept_error.with_traceback(None)
         self.move(event)
 
@@ -283,8 +284,17 @@ class TransactionManager(ProducerIdManager):
         """See ProducerIdManager."""
         if transaction is self.background.following:
             self.on_held_failure(partition, error)
-        elif transaction is self.open:
+        elif transaction is self.open and self.state not in COMMITS:  # EndTxn may be sent already
             self.on_failure(partition, error, possibly_written=False)
+
+    def on_refused(self, error: BaseException) -> None:
+        """See ProducerIdManager."""
+        if error is self.kept_error:
+            self.background.note_raised()
+
+    def forget(self, error: BaseException) -> None:
+        """See ProducerIdManager."""
+        self.background.forget(error)
 
     def on_held_failure(self, partition: TopicPartition, error: BaseException) -> None:
         """See ProducerIdManager. The record belongs to the transaction that follows the one that is committed."""
@@ -367,8 +377,9 @@ class TransactionManager(ProducerIdManager):
             if is_new_flow or not to_add:
                 return self.background.begin_following(is_new_flow=is_new_flow)
             yield from self.background.until_ended(deadline)
-        if self.state is State.UNKNOWN_OUTCOME:
-            self.background.raise_unretrieved()
+        elif self.state is State.ABORTABLE_ERROR:  # maybe of a commit whose other records are still under way
+            yield from self.background.until_ended(deadline)
+        self.background.raise_unretrieved()
         before = self.open if self.state is State.READY and self.is_epoch_used else None
         if before is not None and (before.is_new_flow is not is_new_flow or (to_add and not is_new_flow)):
             # The feature is at another level now, and the epoch belongs to the other flow; or others will write under
@@ -394,7 +405,7 @@ class TransactionManager(ProducerIdManager):
         I/O thread. Return None if the flow `begin` is needed."""
         last = self.open
         is_new_flow = self.level >= NEW_FLOW_LEVEL
-        if self.state is not State.READY or self.producer is None:
+        if self.state is not State.READY or self.producer is None or not self.background.is_over:
             return None
         if last is not None and self.is_epoch_used and last.is_new_flow is not is_new_flow:
             return None
@@ -589,7 +600,9 @@ class TransactionManager(ProducerIdManager):
     def abort(self, timeout: float | None = None) -> Flow[None]:
         """Drop what is not sent, wait for what is under way, then send EndTxn. A fatal error is raised again."""
         deadline = self._deadline(timeout)
-        yield from self._until_open(deadline)
+        if self.state in {State.BUFFERING, State.ABORTABLE_ERROR}:
+            # A commit that a record has failed still waits for the others, and must see the state that it has left.
+            yield from self.background.until_ended(deadline)
         if self.state is State.DISCARDED:
             self.background.discard()
             return

@@ -199,6 +199,7 @@ _REMEDIES: dict[State, str] = {
 # Remedies for pairs where that of the state does not fit.
 _OTHER_REMEDIES: dict[tuple[State, Event], str] = {
     (State.READY, Event.INITIALIZE): "the producer is initialized: continue with begin_transaction",
+    (State.BUFFERING, Event.BEGIN): "commit or abort the open transaction first",
 }
 
 

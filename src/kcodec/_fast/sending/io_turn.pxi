@@ -51,6 +51,7 @@ cdef class IoTurn:
 
     cdef bint urgent
     cdef int busy
+    cdef unsigned long thread  # that of the last `wait`; 0 before
 
     @property
     def is_urgent(self):
@@ -73,6 +74,7 @@ cdef class IoTurn:
         if timeout is not None:
             seconds = timeout
             milliseconds = <int>min(seconds * 1000.0 + 0.999, <double>_MOST_MILLISECONDS)
+        self.thread = PyThread_get_thread_ident()
         kc_store(&self.busy, 0)
         with nogil:
             kc_poll(fd, milliseconds)
@@ -86,6 +88,8 @@ cdef class IoTurn:
 
     cdef void nap(self) noexcept:
         cdef int left = _MOST_NAPS
+        if self.thread == PyThread_get_thread_ident():
+            return  # a callback that sends: the I/O thread would wait for itself
         with nogil:
             while left and kc_load(&self.busy):
                 kc_nap()
