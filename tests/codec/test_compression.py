@@ -10,9 +10,12 @@ from __future__ import annotations
 import gzip
 import itertools
 import random
+import shutil
+import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import cramjam
 import lz4.frame
@@ -193,3 +196,15 @@ def test_wheels_of_zstandard_contain_a_library() -> None:
         assert _fast.use_zstd("library") == ("package" if sys.platform == "win32" else "library")
     finally:
         _fast.use_zstd(before)
+
+
+def test_a_global_libzstd_rules_the_packages_library_out(tmp_path: Path) -> None:
+    """The package's library would call the functions of another version with its own objects, and crash."""
+    (library,) = Path(zstandard.__file__).parent.glob("_cffi*")
+    other = shutil.copy(library, tmp_path)
+    program = (
+        "import ctypes, sys; ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL);"
+        "from kcodec import _fast; print(_fast.use_zstd('library'))"
+    )
+    command = [sys.executable, "-c", program, other]
+    assert subprocess.run(command, capture_output=True, check=True, text=True, timeout=60).stdout == "package\n"

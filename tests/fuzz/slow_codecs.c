@@ -144,3 +144,137 @@ int64_t slow_lz4(const uint8_t *data, int64_t size, uint8_t *out, int64_t room) 
     lz4_frame(&stream);
     return stream.wrong ? -1 : stream.made;
 }
+
+// ---------------------------------------------------------------------------------------------------- DEFLATE
+
+typedef struct {
+    Stream stream;
+    unsigned byte;
+    int left;  // bits of it
+} BitStream;
+
+static unsigned take_bits(BitStream *in, int count) {  // from the lowest bit of a byte on
+    unsigned value = 0;
+    for (int bit = 0; bit < count; bit++, in->byte >>= 1, in->left--) {
+        if (!in->left) {
+            in->byte = (unsigned)take(&in->stream, 1);
+            in->left = 8;
+        }
+        value |= (in->byte & 1) << bit;
+    }
+    return value;
+}
+
+enum { LONGEST_CODE = 15, MOST_SYMBOLS = 288 };
+
+typedef struct {
+    int counts[LONGEST_CODE + 1];  // codes of each length
+    int symbols[MOST_SYMBOLS];     // in the order of their codes
+} Code;
+
+// Complete, or a single code of one bit where that is allowed. zlib accepts an alphabet without codes, too; inflate.c
+// leaves it to the package.
+static int make_code(Code *code, const uint8_t *lengths, int count, int may_be_single) {
+    int used = 0, left = 1;
+    memset(code, 0, sizeof *code);
+    for (int length = 1; length <= LONGEST_CODE; length++) {
+        for (int symbol = 0; symbol < count; symbol++)
+            if (lengths[symbol] == length) {
+                code->symbols[used++] = symbol;
+                code->counts[length]++;
+            }
+        left = 2 * left - code->counts[length];
+        if (left < 0) return 0;
+    }
+    return !left || (may_be_single && used == 1 && code->counts[1] == 1);
+}
+
+static int take_symbol(BitStream *in, const Code *code) {
+    int value = 0, first = 0, before = 0;
+    for (int length = 1; length <= LONGEST_CODE; length++) {
+        value = 2 * value + (int)take_bits(in, 1);
+        first *= 2;
+        if (value - first < code->counts[length]) return code->symbols[before + value - first];
+        first += code->counts[length];
+        before += code->counts[length];
+    }
+    in->stream.wrong = 1;
+    return 0;
+}
+
+static int take_codes(BitStream *in, Code *literals, Code *distances) {
+    static const uint8_t order[] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
+    uint8_t lengths[320] = {0}, of_lengths[19] = {0};
+    int literal_count = (int)take_bits(in, 5) + 257, count = literal_count + (int)take_bits(in, 5) + 1;
+    int length_count = (int)take_bits(in, 4) + 4;
+    if (literal_count > 286 || count - literal_count > 30) return 0;
+    for (int at = 0; at < length_count; at++) of_lengths[order[at]] = (uint8_t)take_bits(in, 3);
+    if (!make_code(literals, of_lengths, 19, 0)) return 0;
+    for (int at = 0; at < count && !in->stream.wrong;) {
+        int symbol = take_symbol(in, literals), times = 1, length = symbol;
+        if (symbol == 16) {
+            if (!at) return 0;
+            length = lengths[at - 1];
+            times = 3 + (int)take_bits(in, 2);
+        } else if (symbol > 16) {
+            length = 0;
+            times = symbol == 17 ? 3 + (int)take_bits(in, 3) : 11 + (int)take_bits(in, 7);
+        }
+        if (times > count - at) return 0;
+        while (times--) lengths[at++] = (uint8_t)length;
+    }
+    return lengths[256] && make_code(literals, lengths, literal_count, 1) &&
+           make_code(distances, lengths + literal_count, count - literal_count, 1);
+}
+
+static void take_fixed(Code *literals, Code *distances) {
+    uint8_t lengths[MOST_SYMBOLS];
+    for (int symbol = 0; symbol < MOST_SYMBOLS; symbol++)
+        lengths[symbol] = symbol < 144 ? 8 : symbol < 256 ? 9 : symbol < 280 ? 7 : 8;
+    make_code(literals, lengths, MOST_SYMBOLS, 0);
+    memset(lengths, 5, 32);
+    make_code(distances, lengths, 32, 0);
+}
+
+static void symbols(BitStream *in, const Code *literals, const Code *distances) {
+    static const int lengths[] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27,
+                                  31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};
+    static const int backs[] = {1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129,
+                                193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097, 6145, 8193, 12289, 16385, 24577};
+    while (!in->stream.wrong) {
+        int symbol = take_symbol(in, literals);
+        if (symbol == 256) return;
+        if (symbol < 256) {
+            put(&in->stream, (uint8_t)symbol);
+        } else if (symbol > 285) {
+            in->stream.wrong = 1;
+        } else {
+            int extra = symbol < 265 || symbol == 285 ? 0 : (symbol - 261) / 4;
+            int length = lengths[symbol - 257] + (int)take_bits(in, extra), back = take_symbol(in, distances);
+            if (back > 29) in->stream.wrong = 1;
+            else match(&in->stream, backs[back] + (int)take_bits(in, back < 4 ? 0 : back / 2 - 1), (uint64_t)length, 0);
+        }
+    }
+}
+
+int64_t slow_inflate(const uint8_t *data, int64_t size, uint8_t *out, int64_t room, int64_t *used) {
+    BitStream in = {{.data = data, .size = size, .out = out, .room = room}, 0, 0};
+    unsigned is_last = 0;
+    while (!is_last && !in.stream.wrong) {
+        Code of_literals, of_distances;
+        is_last = take_bits(&in, 1);
+        unsigned kind = take_bits(&in, 2);
+        if (kind == 0) {
+            in.left = 0;
+            uint64_t length = take(&in.stream, 2);
+            if (take(&in.stream, 2) != (length ^ 0xffff)) in.stream.wrong = 1;
+            literals(&in.stream, length);
+        } else {
+            if (kind == 1) take_fixed(&of_literals, &of_distances);
+            else if (kind == 3 || !take_codes(&in, &of_literals, &of_distances)) in.stream.wrong = 1;
+            symbols(&in, &of_literals, &of_distances);
+        }
+    }
+    *used = in.stream.at;
+    return in.stream.wrong ? -1 : in.stream.made;
+}

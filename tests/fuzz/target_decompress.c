@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compressed streams. Input: codec, limit, place in the arena, then the stream. Beside crashes:
 //   - snappy and lz4 make what a slow decoder makes, and refuse what it refuses;
+//   - with the right CRC and size, inflate.c makes of small gzip streams what a slow decoder makes;
 //   - the bound of zstd's block headers holds for what the system's libzstd makes;
 //   - an arena keeps what lay before, and gets the same bytes as a context's own memory.
 #include "checks.h"
+#include "crc32.h"
 #include "decompress.h"
 #include "harness.h"
+#include "inflate.h"
 #include "slow_codecs.h"
 #include "zstd.h"
 
@@ -69,6 +72,29 @@ static void check_zstd(const Question *question, int result, const Decompressed 
     REQUIRE(made[0] == made[1]);
 }
 
+static void check_gzip(const Question *question) {
+    enum { TRAILER = 8 };
+    static uint8_t expected[ROOM];
+    static Inflater *inflater;
+    int64_t header = gzip_header_size(question->data, question->size), used, length;
+    if (!header || question->size > INFLATE_MOST_INPUT) return;
+    if (!inflater) inflater = inflate_new();
+    REQUIRE(inflater);
+    int64_t made = slow_inflate(question->data + header, question->size - header, expected, question->limit, &used);
+    int64_t size = (made < 0 ? question->size : header + used) + TRAILER;
+    uint8_t *member = exact_copy(question->data, (size_t)size - TRAILER);
+    uint32_t sums[2] = {made < 0 ? 0 : crc32_ieee(0, expected, (size_t)made), made < 0 ? 0 : (uint32_t)made};
+    member = realloc(member, (size_t)size);
+    REQUIRE(member);
+    for (int at = 0; at < TRAILER; at++) member[size - TRAILER + at] = (uint8_t)(sums[at / 4] >> 8 * (at % 4));
+    Buffer out = {0};
+    int result = inflate_small(inflater, member, size, &out, 0, question->limit, &length);
+    REQUIRE((made < 0) == (result != 0));
+    if (!result) REQUIRE(made == length && memcmp(out.data, expected, (size_t)made) == 0);
+    buffer_release(&out, out.capacity);
+    exact_free(member, (size_t)size);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size) {
     static const int codecs[5] = {COMPRESSION_SNAPPY, COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_GZIP, 7};
     harness_initialise();
@@ -89,6 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t input_size) {
     if (question.codec == COMPRESSION_SNAPPY || question.codec == COMPRESSION_LZ4)
         check_against_slow(&question, result, &plain);
     if (question.codec == COMPRESSION_ZSTD) check_zstd(&question, result, &plain);
+    if (question.codec == COMPRESSION_GZIP) check_gzip(&question);
     check_arena(&question, input[2], result, &plain, &fault);
     decompressor_release(decompressor);
     harness_check_pool();

@@ -8,7 +8,7 @@ import pytest
 
 from kcodec import decode, partition_for
 from kcodec.producer.options import ProducerSettings
-from kcodec.producer.tables import ANY_PARTITION, table_batches
+from kcodec.producer.tables import ANY_PARTITION, _with_empty_nulls, table_batches
 
 KEYS = [b"%d" % row for row in range(20)]
 
@@ -46,3 +46,15 @@ def test_keys_and_values_of_any_arrow_type_are_sent(name: str, data_type: str) -
     assert {batch.partition: batch.records_count for batch in batches} == {0: 4, 1: 4, 2: 4}
     found = pyarrow.record_batch(decode(bytes(batches[0].data)))[name].to_pylist()
     assert found == ([None] if data_type == "null" else [b"a"]) * 4
+
+
+@pytest.mark.parametrize("kind", [pyarrow.binary_view(), pyarrow.string_view()], ids=str)
+def test_slices_of_views_do_not_copy_the_rows_before_them(kind: pyarrow.DataType) -> None:
+    """A table that is sent in slices would take time by the square of its rows."""
+    values = [None if row % 3 == 0 else f"a value outside of its view {row}" for row in range(2000)]
+    column = pyarrow.array(values, "string_view").cast(kind)
+    for begin in (0, 1, 7, 8, 1003, 1990):
+        part = _with_empty_nulls(column.slice(begin, 9))
+        part.validate(full=True)
+        assert part.buffers()[1].size <= 16 * 16
+        assert part.cast("large_binary").to_pylist() == [text and text.encode() for text in values[begin : begin + 9]]

@@ -169,12 +169,13 @@ def _with_empty_nulls(views: pyarrow.Array) -> pyarrow.Array:
     if not views.null_count:
         return views
     validity, lengths, *data = views.buffers()
-    end = views.offset + len(views)
-    rows = numpy.frombuffer(lengths, "<u8", 2 * end).reshape(-1, 2).copy()
-    rows[views.offset : end][views.is_null().to_numpy(zero_copy_only=False)] = 0
-    return pyarrow.Array.from_buffers(
-        views.type, len(views), [validity, pyarrow.py_buffer(rows), *data], views.null_count, views.offset
-    )
+    # From a whole byte of the validity on: the rows before a slice are not copied.
+    offset = views.offset % 8
+    first = views.offset - offset
+    rows = numpy.frombuffer(lengths, "<u8", 2 * (offset + len(views)), 16 * first).reshape(-1, 2).copy()
+    rows[offset:][views.is_null().to_numpy(zero_copy_only=False)] = 0
+    buffers = [validity.slice(first // 8), pyarrow.py_buffer(rows), *data]
+    return pyarrow.Array.from_buffers(views.type, len(views), buffers, views.null_count, offset)
 
 
 def _check(table: pyarrow.Table) -> None:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #if defined(__linux__)
-#define _GNU_SOURCE  // mremap
+#define _GNU_SOURCE  // mremap, RTLD_DEFAULT
 #elif defined(_WIN32)
 #define _CRT_RAND_S  // rand_s
 #define WIN32_LEAN_AND_MEAN
@@ -67,6 +67,11 @@ void *library_symbol(void *library, const char *name) {
     (void)name;
     return NULL;
 }
+int library_is_shadowed(void *library, const char *name) {
+    (void)library;
+    (void)name;
+    return 0;
+}
 
 static int system_random(void *out, size_t size) {
     unsigned value;
@@ -121,8 +126,12 @@ void allocator_trim(void) {
 #endif
 
 void *library_open_zstd(void) { return dlopen(LIBZSTD, RTLD_NOW | RTLD_LOCAL); }
-void *library_open(const char *path) { return dlopen(path, RTLD_LAZY | RTLD_LOCAL); }
+void *library_open(const char *path) { return dlopen(path, RTLD_NOW | RTLD_LOCAL); }
 void *library_symbol(void *library, const char *name) { return dlsym(library, name); }
+int library_is_shadowed(void *library, const char *name) {
+    void *of_process = dlsym(RTLD_DEFAULT, name);
+    return of_process && of_process != dlsym(library, name);
+}
 
 static int system_random(void *out, size_t size) { return getentropy(out, size); }
 

@@ -56,6 +56,8 @@ void allocator_trim(void);
 void *library_open_zstd(void);
 void *library_open(const char *path);
 void *library_symbol(void *library, const char *name);
+// Whether the process has another symbol of this name that all libraries see, and that this one would call, too.
+int library_is_shadowed(void *library, const char *name);
 
 // Unpredictable bytes; at least such as differ from process to process.
 void random_bytes(void *out, size_t size);

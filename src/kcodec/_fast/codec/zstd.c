@@ -105,11 +105,18 @@ static unsigned load_symbols(Library *from) {
 #undef LOAD
 }
 
+// Where the process has a libzstd that all libraries see, as in a server linked with one, the package's library would
+// call its functions from inside its own, with objects of another layout.
+static int is_shadowed(const Library *from) {
+    return library_is_shadowed(from->library, "ZSTD_decompressDCtx") ||
+           library_is_shadowed(from->library, "ZSTD_versionNumber");
+}
+
 unsigned zstd_library_load(ZstdLibrary which, const char *path) {
     Library *from = &libraries[which];
     if (from->version) return from->version();
     if (!from->library) from->library = which == ZSTD_OF_SYSTEM ? library_open_zstd() : path ? library_open(path) : NULL;
-    return from->library ? load_symbols(from) : 0;
+    return from->library && !(which == ZSTD_OF_PACKAGE && is_shadowed(from)) ? load_symbols(from) : 0;
 }
 
 void *zstd_context(ZstdLibrary which) { return libraries[which].create(); }
