@@ -306,7 +306,7 @@ def main() -> None:
     load, parts = os.getloadavg()[0], {}
     times = dict.fromkeys(("cpu", "elapsed", "broker"), "ns a record")
     peer, rounds, records = "confluent-kafka", given.rounds, given.records
-    with ApacheKafka() as kafka:
+    with ApacheKafka(heap="1g") as kafka:  # as Kafka itself: the topics of all cells stay
         if "cells" in given.part:
             parts["cells"] = [
                 row

@@ -42,7 +42,7 @@ WORDS = {
     "so often": "the interval, every N",
 }
 
-SKIPPED = {"__pycache__", "results"}
+SKIPPED = {"kcodec.egg-info", "__pycache__", "results"}
 
 #: Files and folders that are searched.
 COVERED = (
