@@ -6,6 +6,7 @@ wire, what became visible off the broker's disk and by Kafka's own consumer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 import pytest
@@ -24,6 +25,7 @@ from kcodec.errors import (
     TransportError,
     UnknownOutcomeError,
 )
+from kcodec.testing.kafka import ApacheKafka
 
 # ----------------------------------------------------------------------------------------------------------- the wire
 
@@ -372,3 +374,19 @@ def test_a_late_end_txn_does_not_end_the_next_transaction(transaction_cluster: T
         producer.send(topic, b"second, too").result(20)
         producer.abort_transaction()
     assert cluster.committed(topic) == [[b"first"]]
+
+
+def test_a_forgotten_commit_is_a_warning(apache_kafka: ApacheKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing else says so: the record was acknowledged, and the producer closes without an exception."""
+    topic = apache_kafka.create_topic()
+    options = {"bootstrap_servers": apache_kafka.bootstrap_servers, "transactional_id": f"forgotten-{topic}"}
+    with Producer(**options) as producer:  # type: ignore[arg-type]
+        producer.begin_transaction()
+        producer.commit_transaction()
+        producer.begin_transaction()
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]  # an empty transaction loses nothing
+    with Producer(**options) as producer:  # type: ignore[arg-type]
+        producer.begin_transaction()
+        producer.send(topic, b"forgotten").result(30)
+    (record,) = (one for one in caplog.records if one.levelno >= logging.WARNING)
+    assert "Call commit_transaction before the close" in record.getMessage()
