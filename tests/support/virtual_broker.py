@@ -254,6 +254,7 @@ class VirtualBroker:
         found = [
             transactions.TxnOffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     transactions.TxnOffsetCommitResponsePartition(partition_index=part.partition_index)
                     for part in topic.partitions
