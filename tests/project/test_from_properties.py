@@ -99,8 +99,8 @@ def test_every_name_that_cannot_be_used_is_explained() -> None:
     assert str(caught.value) == (
         "a producer has no option 'compresion.type'; did you mean 'compression_type'?; and no option "
         "'statistics.interval.ms': pass an object as metrics=, which is called with counts and latencies; and no "
-        "option 'group.id': it is an option of a consumer; remove it, or pass the other properties alone; and no option "
-        "'no.such.thing'"
+        "option 'group.id': it is an option of a consumer; remove it, or pass the other properties alone; and no "
+        "option 'no.such.thing'"
     )
 
 

@@ -7,7 +7,7 @@ memory, and runs the flows; see `kcodec.client.producer`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +122,7 @@ class ProducerCore:
         with self.lock:
             return self.accumulator.topics[topic].available
 
-    def partitions_of_keys(self, topic: str, count: int) -> Callable[[list[bytes | None]], list[int]] | None:
+    def partitions_of_keys(self, topic: str, count: int) -> Callable[[Sequence[bytes | None]], list[int]] | None:
         """Any thread: return the function that chooses the partitions of the rows of a table; None if the compiled core
         does."""
         if self.settings.partitioner == DEFAULT_PARTITIONER:

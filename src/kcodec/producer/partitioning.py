@@ -35,8 +35,8 @@ class HashingAccumulator(Accumulator):
         self._hashes_no_key = settings.partitioner in HASHES_NO_KEY
 
     def _chosen(self, topic: str, key: Buffer | None) -> int | None:
-        """Return the partition of a key. None if the topic is not known yet, the key is invalid, or the record goes where
-        those without a key go."""
+        """Return the partition of a key. None if the topic is not known yet, the key is invalid, or the record goes
+        where those without a key go."""
         buffer = self.topics.get(topic)
         return self._key_partition(key, len(buffer.queues)) if buffer is not None and buffer.queues else None
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcodec._fast import check_arrow_columns, encode, partition_for
@@ -22,7 +22,7 @@ ARROW_BATCH_BYTES = 256 * 1024
 #: Bytes of a table that are encoded at a time.
 WINDOW_BYTES = 4 * 1024 * 1024
 #: Returns the partition of each key, ANY_PARTITION for those that go where records without a key go.
-ChooseOfKeys = Callable[[list["bytes | None"]], list[int]]
+ChooseOfKeys = Callable[[Sequence["bytes | None"]], list[int]]
 COLUMNS = ("timestamp", "key", "value", "headers", "key_schema_id", "value_schema_id")
 #: The field of an EncodeError for a record that is larger than a batch may be.
 TOO_LARGE = "record"

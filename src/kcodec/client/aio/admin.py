@@ -90,7 +90,8 @@ class Admin(ClientBase):
         """
         from kcodec.client.properties import options_from_properties
 
-        return cls(**{**options_from_properties(properties, "Admin"), **options})
+        taken: Any = {**options_from_properties(properties, "Admin"), **options}
+        return cls(**taken)
 
     async def close(self, timeout: float = 5.0) -> None:
         """Close the connections. Calls that other threads or tasks are making then fail.

@@ -122,7 +122,8 @@ class Consumer(ClientBase):
         """
         from kcodec.client.properties import options_from_properties
 
-        return cls(**{**options_from_properties(properties, "consumer"), **options})
+        taken: Any = {**options_from_properties(properties, "consumer"), **options}
+        return cls(**taken)
 
     def _begin(self) -> None:
         run_in_background(self._client, self._core, {"consumer": self._core.run()})

@@ -115,7 +115,8 @@ class Producer(ProducerBase):
         """
         from kcodec.client.properties import options_from_properties
 
-        return cls(**{**options_from_properties(properties, "producer"), **options})
+        taken: Any = {**options_from_properties(properties, "producer"), **options}
+        return cls(**taken)
 
     def _build(self, own: ProducerConfig, client: Client, io_loop: IoLoop) -> None:
         """Build it from checked options. A group transact session shares its client and io_loop with its producer."""

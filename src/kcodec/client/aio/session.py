@@ -329,7 +329,8 @@ class GroupTransactSession(ClientBase):
         """
         from kcodec.client.properties import options_from_properties
 
-        return cls(topics=topics, pattern=pattern, **{**options_from_properties(properties, "session"), **options})
+        taken: Any = {**options_from_properties(properties, "session"), **options}
+        return cls(topics=topics, pattern=pattern, **taken)
 
     def _start(self) -> None:
         self._producer._start()
