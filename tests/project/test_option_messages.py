@@ -222,11 +222,11 @@ def test_a_misspelled_argument_of_a_log_is_named(tmp_path: Path) -> None:
 
 def test_a_misspelled_argument_that_is_required_is_named() -> None:
     """Python would only report the one that is missing, as the function takes options of any name."""
-    given: Any = {"topic": "out", "bootstrap_servers": "localhost:1", "aplication": "copy"}
+    write: Any = exactly_once
     with pytest.raises(TypeError, match=r"exactly_once\(\) has no option 'aplication'; did you mean 'application'"):
-        exactly_once(None, **given)
+        write(None, topic="out", bootstrap_servers="localhost:1", aplication="copy")
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'application'"):
-        exactly_once(None, topic="out", bootstrap_servers="localhost:1", acks="all")  # type: ignore[call-overload]
+        write(None, topic="out", bootstrap_servers="localhost:1", acks="all")
 
 
 @pytest.mark.parametrize("module", ["kcodec.client", "kcodec.client.aio"])
