@@ -13,7 +13,20 @@ from collections.abc import (
     Sequence,
 )
 from types import TracebackType
-from typing import Any, ClassVar, Final, Literal, Never, Protocol, Self, SupportsIndex, TypeAlias, final, overload
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    Never,
+    Protocol,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    final,
+    overload,
+)
 
 import numpy
 import pyarrow
@@ -1555,9 +1568,10 @@ class IoTurn:
         """Whether threads that send step aside."""
     @is_urgent.setter
     def is_urgent(self, value: bool) -> None: ...
-    def wait(self, fd: int, timeout: float | None) -> bool:
-        """On the I/O thread: wait until `fd`, that of a selector, has events. Return False at once if the platform
-        cannot wait for it. timeout: seconds; None: no limit.
+    def wait(self, fd: int, timeout: float | None) -> bool | None:
+        """On the I/O thread: wait until `fd`, that of a selector, has events, to the microsecond. Return False if the
+        time is over without one, and None at once if the platform cannot wait for it. timeout: seconds; None: no
+        limit.
         """
     def __reduce__(self) -> Never: ...
 
