@@ -656,6 +656,7 @@ DEFAULT_MAX_BATCH_BYTES: Final[int]
 LARGEST_LIMIT: Final[int]
 
 _Compression: TypeAlias = Compression | Literal["none", "gzip", "snappy", "lz4", "zstd"] | int
+_Named = TypeVar("_Named", bound=tuple[Any, ...])
 _TimestampType: TypeAlias = TimestampType | Literal["CreateTime", "LogAppendTime"]
 _HeadersIn: TypeAlias = Iterable[tuple[str | bytes, Buffer | None]] | Mapping[str, Buffer | None]
 _Row: TypeAlias = Record | Mapping[str, Any] | tuple[Any, ...]
@@ -1582,6 +1583,7 @@ class RecordDelivery:
     _index: int
     _timestamp: Any
     def _register(self, callback: Callable[[Any], object]) -> bool: ...
+    def _stored(self, kind: type[_Named]) -> _Named | None: ...
     def __reduce__(self) -> Never: ...
 
 class PartitionSlot:
