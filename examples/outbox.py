@@ -115,6 +115,8 @@ class PostgresOutbox:
     below it has ended, is visible or never will be, and nothing new can appear there. The rows of the ids from one such
     horizon to the next are a closed window; it is sent in the order of row numbers, as a transaction that waited for
     another's lock took its number later. (By transaction ids it would not be: those are given out at the first write.)
+    For the same reason, a window ends before a row whose number is higher than that of a visible row behind the
+    horizon: the transaction of that one may have been the first to commit.
 
     Position: offset = the horizon up to which all is sent; within a window its text is "upper horizon:last number".
     """
@@ -126,6 +128,25 @@ class PostgresOutbox:
             topic text NOT NULL, key bytea, value bytea);
         CREATE INDEX IF NOT EXISTS outbox_by_transaction ON outbox (transaction_id, id)"""
     HORIZON = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+    # The highest transaction id up to the horizon that divides the rows by transaction id and by number alike. Without
+    # rows behind the horizon, that is the horizon.
+    DIVISION = """
+        WITH transactions AS (
+            SELECT transaction_id, min(id) AS first, max(id) AS last
+            FROM outbox WHERE transaction_id >= %(low)s::text::xid8 GROUP BY transaction_id),
+        divisions AS (
+            SELECT transaction_id,
+                max(last) OVER (ORDER BY transaction_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before,
+                min(first) OVER (ORDER BY transaction_id ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS after
+            FROM transactions),
+        behind AS (SELECT min(transaction_id) AS id FROM transactions WHERE transaction_id >= %(high)s::text::xid8)
+        SELECT CASE
+            WHEN behind.id IS NULL THEN %(high)s::text::bigint
+            ELSE least(%(high)s::text::bigint, (
+                SELECT max(transaction_id::text::bigint) FROM divisions
+                WHERE transaction_id <= behind.id AND (before IS NULL OR before < after)))
+            END
+        FROM behind"""
     WINDOW = """
         SELECT id, topic, key, value FROM outbox
         WHERE transaction_id >= %s::text::xid8 AND transaction_id < %s::text::xid8 AND id > %s
@@ -159,6 +180,9 @@ class PostgresOutbox:
             high, _, last = position.metadata.partition(":")
             return int(high), int(last)
         row = self._connection.execute(self.HORIZON).fetchone()
+        assert row is not None
+        high = max(int(row[0]), position.offset)
+        row = self._connection.execute(self.DIVISION, {"low": str(position.offset), "high": str(high)}).fetchone()
         assert row is not None
         return max(int(row[0]), position.offset), 0
 

@@ -94,6 +94,31 @@ def test_rows_of_one_key_keep_the_order_of_their_commits(apache_kafka: ApacheKaf
     assert by_key(delivered(apache_kafka, topic)) == {b"account": [1, 2]}
 
 
+def test_a_window_does_not_divide_rows_against_their_order(
+    apache_kafka: ApacheKafka, topic: str, postgres: str
+) -> None:
+    """As above, while a third transaction stays open, whose id is between those of the other two: the horizon alone
+    would send the row that was written last first."""
+    with closing(PostgresOutbox(postgres)) as source, closing(make_relay(apache_kafka, source, topic)) as relay:
+        with (
+            psycopg.connect(postgres) as early,
+            psycopg.connect(postgres) as open_one,
+            psycopg.connect(postgres) as late,
+        ):
+            for connection in (early, open_one):
+                connection.execute("SELECT pg_current_xact_id()")
+            for connection, value in ((late, b"1"), (early, b"2")):
+                PostgresOutbox.add(connection, topic, key=b"account", value=value)
+                connection.commit()
+            PostgresOutbox.add(early, topic, key=b"other", value=b"3")
+            early.commit()
+            drain(relay)
+            assert delivered(apache_kafka, topic) == []
+            open_one.commit()
+        drain(relay)
+    assert by_key(delivered(apache_kafka, topic)) == {b"account": [1, 2], b"other": [3]}
+
+
 def test_a_window_is_cut_by_the_limit_and_gone_on_with(apache_kafka: ApacheKafka, topic: str, postgres: str) -> None:
     with closing(PostgresOutbox(postgres)) as source:
         with psycopg.connect(postgres) as connection:
