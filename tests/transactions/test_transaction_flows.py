@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -38,7 +39,8 @@ from kcodec.errors import (
 from kcodec.flow import Flow
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
-from kcodec.transactions.manager import TransactionManager
+from kcodec.transactions.manager import LARGE_BATCHES, TransactionManager
+from kcodec.transactions.markers import HOLD_DECAY, MOST_HELD, SKIPPED_PROBES, MarkerProbe
 from kcodec.transactions.state import State
 
 # --------------------------------------------------------------------------------------------------- the plain course
@@ -152,7 +154,7 @@ def test_after_a_large_transaction_markers_are_probed_at_once() -> None:
     assert manager.may_send(ORDERS)
 
 
-def transact(world: World, manager: TransactionManager, seconds: float = 0.0) -> int:
+def transact(world: World, manager: TransactionManager, seconds: float = 0.0, batches: int = 1) -> int:
     """A transaction that follows at once, its first batch taking so long: how often markers were asked about."""
     before = world.apis().count("DescribeTransactions")
     world.run(manager.begin())
@@ -160,7 +162,8 @@ def transact(world: World, manager: TransactionManager, seconds: float = 0.0) ->
         world.pass_time(0.01)
         assert manager.may_send(ORDERS)
     world.pass_time(seconds)
-    manager.on_success(ORDERS, 1, 0)
+    for number in range(batches):
+        manager.on_success(ORDERS, 1, number)
     world.run(manager.commit())
     return world.apis().count("DescribeTransactions") - before
 
@@ -171,7 +174,16 @@ def test_markers_that_are_always_written_are_probed_rarely() -> None:
     world.run(manager.commit())
     asked = [transact(world, manager) for _ in range(80)]
     assert asked[:4] == [1, 1, 1, 1]
-    assert sum(asked) < 16
+    assert sum(asked) == 5
+    assert sum(transact(world, manager) for _ in range(600)) <= 4  # each time, twice as many are skipped
+
+
+def test_markers_of_large_transactions_are_probed_more_often() -> None:
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    asked = [transact(world, manager, batches=LARGE_BATCHES) for _ in range(4 * (SKIPPED_PROBES + 4))]
+    assert 12 <= sum(asked) <= 16
 
 
 def test_a_leader_that_waits_for_markers_ends_skipped_probes() -> None:
@@ -180,7 +192,51 @@ def test_a_leader_that_waits_for_markers_ends_skipped_probes() -> None:
     world.run(manager.commit())
     assert sum(transact(world, manager) for _ in range(10)) == 4
     transact(world, manager, 0.025)
-    assert [transact(world, manager) for _ in range(2)][-1] == 1
+    assert [transact(world, manager) for _ in range(6)] == [1, 1, 1, 1, 0, 0]
+    assert sum(transact(world, manager) for _ in range(SKIPPED_PROBES)) == 1
+    transact(world, manager, 0.025)  # after a long time without
+    assert [transact(world, manager) for _ in range(3)] == [1, 0, 0]
+
+
+def test_after_a_leader_waited_first_batches_are_held_back() -> None:
+    """Half a millisecond at most, without a request, and no longer than batches wait for markers at a leader."""
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    assert sum(transact(world, manager) for _ in range(10)) == 4
+    for _ in range(12):  # four probes follow each of them
+        transact(world, manager, 0.025)
+        assert sum(transact(world, manager) for _ in range(4)) == 4
+    count = world.apis().count("DescribeTransactions")
+    world.run(manager.begin())
+    assert not manager.may_send(ORDERS)
+    world.pass_time(MOST_HELD)
+    assert manager.may_send(ORDERS) and world.apis().count("DescribeTransactions") == count
+    manager.on_success(ORDERS, 1, 0)
+    world.run(manager.commit())
+    for _ in range(420):  # of which three are probed
+        transact(world, manager)
+    world.run(manager.begin())
+    assert not manager.may_send(ORDERS)
+    world.pass_time(MOST_HELD - 400 * HOLD_DECAY)
+    assert manager.may_send(ORDERS)
+
+
+def test_nothing_is_held_back_by_imprecise_timers() -> None:
+    """In asyncio, and where the system has no better ones, a timer may be a millisecond late."""
+    now = [1.0]
+    cluster = SimpleNamespace(clock=lambda: now[0], times=SimpleNamespace(request=30.0))
+    probe: Any = MarkerProbe(cluster, "orders")  # type: ignore[arg-type]
+    probe._hold = MOST_HELD
+    held = 0
+    for _ in range(40):
+        probe._skipped = 1
+        probe.expect(False)
+        if probe.holds_back():
+            held += 1
+            for effect in probe.run():
+                now[0] += effect.seconds + 0.001
+    assert 4 < held < 16
 
 
 @pytest.mark.parametrize("action", [HANG, 53, CUT])

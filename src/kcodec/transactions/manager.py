@@ -99,6 +99,7 @@ class TransactionManager(ProducerIdManager):
             raise ValueError(f"transactional_id must be a non-empty string, not {transactional_id!r}")
         self.cluster = cluster
         self.transactional_id = transactional_id
+        self._name = f"the producer with transactional_id {transactional_id!r}"
         self.transaction_timeout_ms = transaction_timeout_ms
         self.max_block = max_block
         self.highest_level = NEW_FLOW_LEVEL
@@ -139,7 +140,7 @@ class TransactionManager(ProducerIdManager):
     def move(self, event: Event, error: BaseException | None = None) -> None:
         """Change to the state that the event leads to; `error` is kept if that state keeps one."""
         before = self.state
-        self.state = next_state(before, event, f"the producer with transactional_id {self.transactional_id!r}")
+        self.state = next_state(before, event, self._name)
         if self.state in RAISES_KEPT_ERROR:
             if error is not None and (self.state is not before or self.kept_error is None):
                 self.kept_error = error
@@ -173,7 +174,7 @@ class TransactionManager(ProducerIdManager):
             return None
         if Event.SEND in RAISES_KEPT_ERROR.get(self.state, ()):
             return self.kept_error
-        return illegal(self.state, Event.SEND, f"the producer with transactional_id {self.transactional_id!r}")
+        return illegal(self.state, Event.SEND, self._name)
 
     @property
     def now_open(self) -> ProducerTransaction:
@@ -562,7 +563,8 @@ class TransactionManager(ProducerIdManager):
     # The end
 
     def commit(self, timeout: float | None = None) -> Flow[None]:
-        """Flush, then send EndTxn. After UnknownOutcomeError it may be called again, and repeats the same EndTxn.
+        """Flush, then send EndTxn. After UnknownOutcomeError it may be called again, and repeats the same EndTxn; that
+        of a commit in the background is raised first, if no caller has got it.
 
         Raise the error that blocks the commit (a failed record names its partition), DeliveryTimeoutError if EndTxn was
         not sent, UnknownOutcomeError if it was sent and got no response.
@@ -570,6 +572,8 @@ class TransactionManager(ProducerIdManager):
         deadline = self._deadline(timeout)
         yield from self._until_open(deadline)
         is_repeat = self.state is State.UNKNOWN_OUTCOME
+        if is_repeat:
+            self.background.raise_unretrieved()
         self.call(Event.COMMIT)
         yield from self.complete_commit(self.now_open, deadline, is_repeat=is_repeat)
 
