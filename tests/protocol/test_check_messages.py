@@ -32,6 +32,9 @@ WANTED = """
     DescribeConfigs 4  IncrementalAlterConfigs 1  AlterConfigs 2  DescribeAcls 3  CreateAcls 3  DeleteAcls 3
     AlterPartitionReassignments 1  ListPartitionReassignments 0  ElectLeaders 2  DescribeLogDirs 5  UpdateFeatures 2
     AlterUserScramCredentials 0  DescribeUserScramCredentials 0
+    DescribeClientQuotas 1  AlterClientQuotas 1  DescribeQuorum 2  UnregisterBroker 0  ListConfigResources 1
+    CreateDelegationToken 3  RenewDelegationToken 2  ExpireDelegationToken 2  DescribeDelegationToken 3
+    AlterReplicaLogDirs 2  DescribeShareGroupOffsets 1
 """
 
 

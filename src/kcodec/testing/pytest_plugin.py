@@ -45,7 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def apache_kafka(pytestconfig: pytest.Config) -> Iterator[ApacheKafka]:
-    """One node of Kafka for all tests of a run. Tests must not kill, pause or configure it."""
+    """One node of Kafka for all tests of a run. Tests must not kill, pause or configure it.
+
+    pytestconfig: has the option --kafka-version.
+    """
     with ApacheKafka(str(pytestconfig.getoption("--kafka-version", KAFKA_VERSION))) as kafka:
         _STARTED.append(kafka)
         yield kafka
@@ -57,6 +60,8 @@ def apache_kafka_factory(pytestconfig: pytest.Config) -> Iterator[KafkaFactory]:
     """A function that starts a Kafka, with the arguments of ApacheKafka.
 
     A Kafka that a test starts ends with that test; one that a fixture starts ends with `close()`, or with the run.
+
+    pytestconfig: has the option --kafka-version, the default of the argument `version`.
     """
 
     default = str(pytestconfig.getoption("--kafka-version", KAFKA_VERSION))
