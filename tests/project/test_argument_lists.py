@@ -20,6 +20,7 @@ from admin_script import AdminScript
 
 import kcodec
 from kcodec import KcodecError, TopicPartition, log, text
+from kcodec.admin.delegation_tokens import KafkaPrincipal
 from kcodec.admin.security import (
     AclBinding,
     AclFilter,
@@ -28,7 +29,7 @@ from kcodec.admin.security import (
     ScramCredentialDeletion,
     ScramMechanism,
 )
-from kcodec.admin.values import ConfigResource
+from kcodec.admin.values import ConfigResource, ConfigResourceType
 from kcodec.client import (
     Admin,
     Consumer,
@@ -56,6 +57,8 @@ SAMPLES: dict[str, Any] = {
     "TopicPartition": ORDERS,
     "NewTopic | str": "mm",
     "ConfigResource": ConfigResource.topic("mm"),
+    "ConfigResourceType": ConfigResourceType.TOPIC,
+    "KafkaPrincipal": KafkaPrincipal("mm"),
     "AclBinding": AclBinding(ResourceType.TOPIC, "mm", "User:alice", AclOperation.READ),
     "AclFilter": AclFilter(),
     "ScramCredentialUpsertion | ScramCredentialDeletion": ScramCredentialDeletion("mm", ScramMechanism.SCRAM_SHA_256),
@@ -66,6 +69,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "delete_group_offsets.partitions": {"group_id": "g"},
     "describe_group_lag.partitions": {"group_id": "g"},
     "list_group_offsets.partitions": {"group_id": "g"},
+    "list_share_group_offsets.partitions": {"group_id": "g"},
+    "describe_log_dirs.partitions": {"brokers": 1},
     "find_hanging_transactions.topics": {"max_transaction_timeout_ms": 1},
     "find_hanging_transactions.partitions": {"max_transaction_timeout_ms": 1},
 }
@@ -121,7 +126,7 @@ def requests_of(method: str, given: dict[str, Any], *, is_async: bool) -> list[A
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize(("method", "parameter", "element"), ADMIN_PARAMETERS)
 def test_admin_reads_one_item_as_a_list_of_it(method: str, parameter: str, element: str, is_async: bool) -> None:
-    one = STATES[method] if parameter == "states" else SAMPLES[element]
+    one = STATES[method] if parameter == "states" else 1 if parameter == "brokers" else SAMPLES[element]
     others = OTHERS.get(f"{method}.{parameter}", {})
     requests = requests_of(method, {parameter: one, **others}, is_async=is_async)
     assert requests == requests_of(method, {parameter: [one], **others}, is_async=is_async)
@@ -138,6 +143,8 @@ def _another(one: Any) -> list[Any]:
         int: lambda: one + 1,
         TopicPartition: lambda: TopicPartition("mm", 0),
         ConfigResource: lambda: ConfigResource.topic("nn"),
+        ConfigResourceType: lambda: ConfigResourceType.GROUP,
+        KafkaPrincipal: lambda: KafkaPrincipal("nn"),
         AclBinding: lambda: AclBinding(ResourceType.TOPIC, "nn", "User:alice", AclOperation.READ),
         AclFilter: lambda: AclFilter(resource_name="nn"),
         ScramCredentialDeletion: lambda: ScramCredentialDeletion("nn", ScramMechanism.SCRAM_SHA_256),

@@ -149,12 +149,12 @@ class WriterOptions(ClientOptions, total=False):
     """Compression level of the codec, in the ranges of Kafka (KIP-390). None: the default level of the codec. (default:
     None)"""
     linger_ms: float
-    """Time that the producer waits for more records before it sends a batch that is not full. (default: 5; range: ≥ 0
-    ms)"""
+    """Time that the producer waits for more records before it sends a batch that is not full. Also the maximum time
+    that a full batch waits while two requests to its broker have no response yet. (default: 5; range: ≥ 0 ms)"""
     batch_size: int
-    """Size before compression at which a batch is full, and is sent at once. While an earlier batch of the partition is
-    in flight, a full batch accepts more records, up to max_request_size. A larger record gets a batch that contains
-    only this record. (default: 16384; range: ≥ 0 bytes)"""
+    """Size before compression at which a batch is full, and is sent. Until it is sent, a full batch accepts more
+    records, up to max_request_size. A larger record gets a batch that contains only this record. (default: 16384;
+    range: ≥ 0 bytes)"""
     buffer_memory: int
     """Maximum total size of the batches that brokers have not acknowledged yet. If the buffer is full, `send` waits.
     (default: 33554432; range: ≥ 1 bytes)"""

@@ -78,7 +78,7 @@ class ProducerBatch:
     reserved:  bytes of `buffer_memory` it holds.
     counted:   bytes of it that the choice of the partition for records without a key knows of already.
     grown:     bytes that it may take beyond `batch_size`, while it waits in its queue.
-    is_full:   it has `batch_size` bytes, and takes more only because it cannot be sent yet.
+    is_full:   it has `batch_size` bytes, and takes more until it is sent.
     is_held:   it is not sent before the commit of the transaction before has succeeded.
     raw_size:  its size in bytes before compression, once it is closed.
     created, deadline:   of the producer's clock; past the deadline it fails.

@@ -49,11 +49,11 @@ class ProducerConfig(OptionSet):
     compression_level: int | None = option(None)
     """Compression level of the codec, in the ranges of Kafka (KIP-390). None: the default level of the codec."""
     linger_ms: float = option(5, minimum=0, librdkafka="queue.buffering.max.ms")
-    """Time that the producer waits for more records before it sends a batch that is not full."""
+    """Time that the producer waits for more records before it sends a batch that is not full. Also the maximum time
+    that a full batch waits while two requests to its broker have no response yet."""
     batch_size: int = option(16_384, minimum=0, unit="bytes")
-    """Size before compression at which a batch is full, and is sent at once. While an earlier batch of the partition is
-    in flight, a full batch accepts more records, up to max_request_size. A larger record gets a batch that contains
-    only this record."""
+    """Size before compression at which a batch is full, and is sent. Until it is sent, a full batch accepts more
+    records, up to max_request_size. A larger record gets a batch that contains only this record."""
     buffer_memory: int = option(33_554_432, minimum=1, unit="bytes", librdkafka="queue.buffering.max.kbytes")
     """Maximum total size of the batches that brokers have not acknowledged yet. If the buffer is full, `send` waits."""
     max_block_ms: float = option(60_000, minimum=0)
