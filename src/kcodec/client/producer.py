@@ -39,7 +39,7 @@ from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
-from kcodec.producer.on_delivery import call_on_delivery, check_on_delivery
+from kcodec.producer.on_delivery import call_on_delivery, refuse_on_delivery
 from kcodec.transactions.state import TO_ABORT, Event, State
 
 if TYPE_CHECKING:
@@ -204,7 +204,8 @@ class Producer(ProducerBase):
         blocks the commit, as any record does that was not written.
         """
         if on_delivery is not None:
-            check_on_delivery(on_delivery)
+            if not callable(on_delivery):
+                refuse_on_delivery(on_delivery)
             sent = self.send(topic, value, key, headers, partition, timestamp)
             call_on_delivery(sent, on_delivery, self._io_loop.post)
             return sent

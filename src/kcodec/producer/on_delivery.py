@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from kcodec.errors import TransportError
 
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("kcodec.producer")
 
 
-def check_on_delivery(on_delivery: object) -> None:
-    """Raise TypeError unless it can be called; before the record is sent."""
-    if not callable(on_delivery):
-        raise TypeError(
-            "on_delivery must be a function that takes the metadata and the error of the record, not "
-            f"{on_delivery!r:.100} of type {type(on_delivery).__name__}"
-        )
+def refuse_on_delivery(on_delivery: object) -> Never:
+    """Raise TypeError for what cannot be called, before the record is sent."""
+    raise TypeError(
+        "on_delivery must be a function that takes the metadata and the error of the record, not "
+        f"{on_delivery!r:.100} of type {type(on_delivery).__name__}"
+    )
 
 
 def call_on_delivery(delivery: Delivery, on_delivery: OnDelivery, post: Callable[[Callable[[], None]], None]) -> None:
@@ -41,9 +40,10 @@ def call_on_delivery(delivery: Delivery, on_delivery: OnDelivery, post: Callable
 
 
 def _report(on_delivery: OnDelivery, delivery: Delivery) -> None:
-    error = delivery.error
+    outcome = delivery._batch.outcome  # None if the record has moved to another batch
+    error = None if outcome is not None and outcome.error is None else delivery.error
     result: Any = on_delivery(None, error) if error is not None else on_delivery(delivery.outcome(), None)
-    if iscoroutine(result):
+    if result is not None and iscoroutine(result):
         result.close()
         raise TypeError(f"on_delivery must be a plain function, not the coroutine function {on_delivery!r:.100}")
 

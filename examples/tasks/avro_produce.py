@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Send users as Avro with a schema of a Schema Registry, by the serializer of confluent-kafka."""
+
+import sys
+from typing import Any
+
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from kcodec.client import Producer
+
+SCHEMA = """{"name": "User", "type": "record", "fields":
+[{"name": "name", "type": "string"}, {"name": "favorite_number", "type": "long"}]}"""
+
+
+def main(servers: str, topic: str, registry: SchemaRegistryClient) -> None:
+    """Send the users on the standard input, each line "name number"."""
+    serializer, context = (
+        AvroSerializer(registry, SCHEMA),
+        SerializationContext(topic, MessageField.VALUE),
+    )
+    with Producer(bootstrap_servers=servers, value_serializer=lambda user: serializer(user, context)) as producer:
+        for line in sys.stdin:
+            name, number = line.split()
+            user: dict[str, Any] = {"name": name, "favorite_number": int(number)}
+            producer.send(topic, user, key=name.encode(), on_delivery=lambda metadata, error: print(error or metadata))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], SchemaRegistryClient.new_client({"url": sys.argv[3]}))
