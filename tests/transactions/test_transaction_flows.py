@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from transaction_script import (
@@ -27,7 +28,7 @@ from transaction_script import (
 )
 from unnarrowed import unnarrowed
 
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.values import NO_UUID, ProducerIdAndEpoch, Topic
 from kcodec.errors import (
     AbortableTransactionError,
     AuthorizationError,
@@ -36,7 +37,7 @@ from kcodec.errors import (
     TransactionStateError,
 )
 from kcodec.flow import Flow
-from kcodec.offsets import TopicPartition
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.transactions.manager import LARGE_BATCHES, TransactionManager
 from kcodec.transactions.markers import HOLD_DECAY, MOST_HELD, SKIPPED_PROBES, MarkerProbe
@@ -264,8 +265,82 @@ def test_offsets_go_with_group_metadata(version: int) -> None:
     assert world.apis() == ["InitProducerId", *old, "TxnOffsetCommit", "TxnOffsetCommit", "EndTxn"]
     sent = next(one for one in world.asked if one.api == "TxnOffsetCommit")
     assert sent.version == (5 if version == 2 else 4)
-    assert (sent.request.generation_id, sent.request.member_id) == (3, "member-1")
+    assert (sent.request.generation_id_or_member_epoch, sent.request.member_id) == (3, "member-1")
     assert sent.request.topics[0].partitions[0].committed_offset == 5
+
+
+ORDERS_ID, OTHER_ID = UUID(int=1), UUID(int=2)
+
+
+def test_offsets_of_topics_with_known_ids_name_them_by_id() -> None:
+    """From version 6 on (KIP-1319); if the metadata lacks the id of one topic, all are named, up to version 5."""
+    world = World(2)
+    world.cluster.topics["orders"] = Topic("orders", ORDERS_ID)
+    manager = make_manager(world)
+    world.run(manager.begin())
+    world.run(manager.send_offsets(OFFSETS, GROUP))
+    world.run(manager.send_offsets({**OFFSETS, TopicPartition("unknown", 0): OffsetAndMetadata(1)}, GROUP))
+    sent = [one for one in world.asked if one.api == "TxnOffsetCommit"]
+    assert [one.version for one in sent] == [6, 5]
+    assert [topic.topic_id for topic in sent[0].request.topics] == [ORDERS_ID]
+    assert {topic.topic_id for topic in sent[1].request.topics} == {NO_UUID}
+
+
+def test_below_version_2_offsets_name_their_topics() -> None:
+    world = World(1)
+    world.cluster.topics["orders"] = Topic("orders", ORDERS_ID)
+    manager = make_manager(world)
+    world.run(manager.begin())
+    world.run(manager.send_offsets(OFFSETS, GROUP))
+    (sent,) = [one for one in world.asked if one.api == "TxnOffsetCommit"]
+    assert (sent.version, sent.request.topics[0].topic_id) == (4, NO_UUID)
+
+
+def test_an_unknown_topic_id_is_requested_again() -> None:
+    """The coordinator learns of a new topic later than this client."""
+    world = World(2)
+    world.cluster.topics["orders"] = Topic("orders", ORDERS_ID)
+    manager = make_manager(world)
+    world.run(manager.begin())
+    world.plan("TxnOffsetCommit", ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID)
+    world.run(manager.send_offsets(OFFSETS, GROUP))
+    assert world.apis().count("TxnOffsetCommit") == 3
+    assert unnarrowed(world.cluster._is_update_requested) is True
+    world.run(manager.commit())
+
+
+def test_offsets_of_a_topic_that_was_created_again_are_refused() -> None:
+    """They are positions in the former topic: committed for the new one, they would skip its records."""
+    world = World(2)
+    world.cluster.topics["orders"] = Topic("orders", ORDERS_ID)
+    manager = make_manager(world)
+    world.run(manager.begin())
+
+    def replaced(answer: Any) -> Any:
+        world.cluster.topics["orders"] = Topic("orders", OTHER_ID)
+        answer.topics[0].partitions[0].error_code = ErrorCode.UNKNOWN_TOPIC_ID
+        return answer
+
+    world.plan("TxnOffsetCommit", replaced)
+    with pytest.raises(AbortableTransactionError, match="topic 'orders' was deleted and created again") as raised:
+        world.run(manager.send_offsets(OFFSETS, GROUP))
+    assert (raised.value.code, raised.value.resource) == (ErrorCode.UNKNOWN_TOPIC_ID, "orders")
+    world.run(manager.abort())
+    world.run(manager.begin())
+    world.run(manager.send_offsets(OFFSETS, GROUP))
+    assert world.asked[-1].request.topics[0].topic_id == OTHER_ID
+
+
+@pytest.mark.parametrize("code", [ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH])
+def test_what_version_6_says_of_the_group_is_abortable(code: ErrorCode) -> None:
+    """Up to version 5 both are ILLEGAL_GENERATION."""
+    world = World(2)
+    manager = begun(world)
+    world.plan("TxnOffsetCommit", code)
+    with pytest.raises(AbortableTransactionError, match=code.name) as raised:
+        world.run(manager.send_offsets(OFFSETS, GROUP))
+    assert (raised.value.remedy, raised.value.resource) == ("abort", GROUP.group_id)
+    world.run(manager.abort())
 
 
 def test_no_offsets_are_no_request() -> None:

@@ -454,6 +454,8 @@ class Producer(ProducerBase):
             if self._is_started:
                 core = self._core
                 if self._aborts_at_close():
+                    if error is None:
+                        self._manager().warn_of_uncommitted(has_buffered=core.has_unfinished)
                     seconds = self._manager().max_block if timeout is None else timeout
                     what = abort_of(self._manager().transactional_id)
                     flow = announced(core.close(timeout), error, seconds, what, "kcodec.producer")

@@ -582,6 +582,7 @@ class ConsumerCore:
         """Commit if that is automatic, revoke all partitions, leave the group, and end. Idempotent."""
         if self.is_closed:
             return
+        self._report.end()
         self.assignment.complete()
         deadline = self.clock() + timeout
         task = yield from spawn(self.unsubscribe(timeout, "the consumer is closed"), "leave")

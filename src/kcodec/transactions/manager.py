@@ -718,9 +718,31 @@ class TransactionManager(ProducerIdManager):
 
     def _interrupt_end(self, transaction: ProducerTransaction) -> None:
         """Note that a commit or an abort was cancelled."""
+        if self.state is State.COMMITTING and transaction.is_end_unconfirmed:
+            # Ctrl-C and a cancelled task look the same in the block, which aborts the transaction, and here, where the
+            # broker may commit it. A commit in the background logs this itself.
+            log.warning(
+                "%s: the commit was interrupted after it was sent, and its outcome is unknown: the transaction may be "
+                "committed, aborted or still open. If it is still open, the next begin aborts it",
+                self.transactional_id,
+            )
         if self.state in COMMITS or self.state is State.ABORTING:
             event = Event.UNCONFIRMED if transaction.is_end_unconfirmed else Event.INTERRUPTED
             self.move(event, self._blocked("its end was interrupted"))
+
+    def warn_of_uncommitted(self, *, has_buffered: bool) -> None:
+        """Any thread: log that the producer is closed without an exception while a transaction with records is open: a
+        call of commit_transaction was forgotten, and no caller gets an error.
+
+        has_buffered: whether the producer has unfinished records.
+        """
+        is_sent = self.open is not None and self.open.is_sent and self.state is State.IN_TRANSACTION
+        if is_sent or (has_buffered and self.state in {State.IN_TRANSACTION, State.BUFFERING}):
+            log.warning(
+                "%s: the producer is closed while a transaction is open, so the transaction is aborted, and "
+                "read_committed consumers do not get its records. Call commit_transaction before the close",
+                self.transactional_id,
+            )
 
     def close_flow(self, timeout: float | None) -> Flow[None]:
         """Abort an open transaction when the producer closes. Errors are logged, as no caller can handle them any
