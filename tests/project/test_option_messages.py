@@ -22,7 +22,8 @@ from kcodec.client import Admin, Consumer, GroupTransactSession, Producer, aio
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.options import ConsumerConfig
 from kcodec.errors import BrokerError
-from kcodec.network.option_names import CLOSE, WITHOUT_COUNTERPART
+from kcodec.network.foreign_options import WITHOUT_COUNTERPART
+from kcodec.network.option_names import CLOSE
 from kcodec.network.options import ClientConfig
 from kcodec.options import OptionSet, counterparts, declaration
 from kcodec.producer.options import ProducerConfig
@@ -92,8 +93,8 @@ def test_a_dict_of_options_is_explained(client: Callable[..., Any]) -> None:
         ("linger.ms", r"option names have underscores: write linger_ms=\.\.\."),
         ("statistics.interval.ms", ": pass an object as metrics="),
         ("statistics_interval_ms", ": pass an object as metrics="),
-        ("partitioner", ": keys are partitioned as by Java's default"),
-        ("receive_buffer_bytes", "; kcodec has no equivalent"),
+        ("broker.version.fallback", ": versions are negotiated with each broker"),
+        ("receive_buffer_bytes", ": the operating system chooses the sizes of socket buffers"),
         ("compresion_type", "did you mean 'compression_type'"),
         ("bootstrap_server", "did you mean 'bootstrap_servers'"),
     ],
