@@ -59,6 +59,7 @@ BENCHMARKS = {
     "spark": Benchmark("bench_spark.py", "spark", 2),
     "cli": Benchmark("bench_cli.py", "cli", 10),
     "seek": Benchmark("bench_seek.py", "seek", 2),
+    "cores": Benchmark("bench_cores.py", "cores", 5),
     "peers": Benchmark("peers/run.py", "peers", 8),
 }
 

@@ -1,43 +1,114 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`poll_arrow` and `kcodec.scan_topic` on one core and on two, next to the gain of the C floor by a second thread.
+"""What a second core gives to readers: decoding from memory, and reading from a broker that shares the cores.
 
-Usage: python benchmarks/bench_cores.py [--rounds N] [--records N] [--codecs none,lz4,zstd] [--json FILE]
+Usage: python benchmarks/bench_cores.py [--part memory,broker] [--rounds N] [--records N] [--codecs none,lz4,zstd]
+                                         [--json FILE]
 
-A process that may use one core, and one that may use two, read the same topic in turns: the median of the pairs' gains
-in records a second, next to the gain of the C floor on two threads with the same bytes in memory. The broker shares the
-cores. A pair in which other processes used more than a tenth of a core is counted as busy: run it on a machine that
-does nothing else.
+memory: Fetch responses of 1 MiB each, decoded by one thread one after the other, and by two threads. kcodec decodes
+        them as a consumer does, each thread whole responses; the C floor decodes the same bytes in two threads of its
+        own. The values are gains in elapsed time: 2 is the most.
+broker: a process that may use one core, and one that may use two, read the same topic by poll_arrow and by scan_topic.
+        The broker needs a part of the same cores. A consumer receives on one thread and decodes on another, so it uses
+        a second core already. "decoding" is the share of decoding in the processor time of the consumer and the broker.
+        "idle" is the share of the time of two cores that neither of them has used: more threads that decode could only
+        use this.
+
+Two cores are needed, and no other load. Rounds, intervals and other load: `measure`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
-import resource
-import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import measure
 from bench_consumer import CODECS, PARTITIONS, SHAPES, Reader, fill, kcodec_arrow, make_table
+from measure import Row
 
-BUSY_CORES = 0.1
+RESPONSES, RESPONSE_BYTES, BATCH_BYTES = 8, 1 << 20, 16_384
+ONE, TWO = "one thread", "two threads"
+#: What a process reads before it is measured, as a share of the records.
+WARM_UP = 0.1
+READERS = ("poll_arrow", "scan_topic")
+
+# Decoding from memory
 
 
-def busy(kafka: Any) -> tuple[float, float]:
-    """Processor seconds of all processes and of the broker since they began."""
-    tick = os.sysconf("SC_CLK_TCK")
-    fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
-    user, nice, system, _idle, _waiting, irq, softirq, steal = map(int, fields)
-    broker = sum(
-        sum(map(int, Path(f"/proc/{node.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))
-        for node in kafka.nodes
-    )
-    return (user + nice + system + irq + softirq + steal) / tick, broker / tick
+def make_response(shape: str, codec: str) -> bytes:
+    """About RESPONSE_BYTES of batches as a producer with its defaults writes them."""
+    import kcodec
+
+    records = RESPONSE_BYTES // SHAPES[shape]
+    while True:
+        batches = kcodec.encode(
+            make_table(shape, records),
+            compression=kcodec.Compression(codec),
+            timestamp=0,
+            base_offset=0,
+            max_batch_bytes=BATCH_BYTES,
+        )
+        data = bytes(batches)
+        if len(data) >= RESPONSE_BYTES * 0.9:
+            return data
+        records = int(records * min(RESPONSE_BYTES / len(data), 8))
+
+
+def decode_response(data: bytes) -> int:
+    """Decode a response as a consumer does."""
+    from kcodec._fast import FetchedRecords
+
+    return len(FetchedRecords(data, topic="topic", partition=0, start_offset=0).take_decoded())
+
+
+def elapsed(work: Callable[[], object]) -> dict[str, float]:
+    """Return the mean elapsed time of a call in ms."""
+    return {"elapsed": measure.one_slice(work, 0.1) * 1000}
+
+
+def measure_memory(rounds: int, codecs: tuple[str, ...]) -> list[Row]:
+    """The gain of a second thread, of kcodec and of the floor, on the same bytes."""
+    import floor
+
+    own, pair = floor.Floor(), floor.FloorPair()
+    rows = []
+    with ThreadPoolExecutor(2) as threads:
+        for shape in SHAPES:
+            for codec in codecs:
+                response = make_response(shape, codec)
+                responses = [response] * RESPONSES
+                many = b"".join(responses)
+                cases: dict[str, Callable[[], object]] = {
+                    f"kcodec, {ONE}": functools.partial(lambda given: list(map(decode_response, given)), responses),
+                    f"kcodec, {TWO}": functools.partial(
+                        lambda given: list(threads.map(decode_response, given)), responses
+                    ),
+                }
+                if codec in floor.codecs():
+                    cases |= {
+                        f"C decoder, {ONE}": functools.partial(own.decode, many),
+                        f"C decoder, {TWO}": functools.partial(pair.decode, many),
+                    }
+                turns = {name: functools.partial(elapsed, case) for name, case in cases.items()}
+                found = measure.take_turns(turns, rounds, warm_up=1, others_may=measure.TOO_BUSY_FOR_TWO)
+                named = {"case": f"from memory, {codec}, {shape}", "unit": f"ms for {RESPONSES} responses"}
+                rows += [
+                    measure.compare(found, "elapsed", f"{who}, {ONE}", f"{who}, {TWO}", **named)
+                    for who in ("kcodec", "C decoder")
+                    if f"{who}, {ONE}" in turns
+                ]
+    pair.close()
+    return rows
+
+
+# Reading from a broker
 
 
 def kcodec_scan(servers: str, topic: str) -> Reader:
@@ -51,101 +122,104 @@ def kcodec_scan(servers: str, topic: str) -> Reader:
     return read
 
 
-def cores_child(arguments: list[str]) -> None:
-    """Read on the first cores alone; seconds of processor time and of elapsed time go to stdout."""
-    what, cores, servers, topic, records = arguments
+def broker_seconds(kafka: Any) -> float:
+    """Processor time of the brokers since they began."""
+    fields = [Path(f"/proc/{node.pid}/stat").read_text().rsplit(")", 1)[1].split() for node in kafka.nodes]
+    return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
+
+
+def read_once(kafka: Any, what: str, cores: int, topic: str, records: int) -> dict[str, float]:
+    """Read the topic in another process."""
+    before = broker_seconds(kafka)
+    arguments = ("--child", what, cores, kafka.bootstrap_servers, topic, records)
+    found: dict[str, float] = measure.run_child(__file__, *arguments)
+    used = found["cpu"] + (broker_seconds(kafka) - before) / (1 + WARM_UP)  # which also reads, as much as it says
+    return {
+        "elapsed": found["elapsed"] * 1000,
+        "decoding": found["decoding"] / used,
+        "idle": max(0.0, 1 - used / (2 * found["elapsed"])),
+    }
+
+
+def timed(owner: type[Any], name: str, spent: list[float]) -> None:
+    """Add the processor time of each call of a method to `spent`."""
+    method = getattr(owner, name)
+
+    def call(*args: Any, **options: Any) -> Any:
+        begin = time.thread_time()
+        try:
+            return method(*args, **options)
+        finally:
+            spent[0] += time.thread_time() - begin
+
+    setattr(owner, name, call)
+
+
+def cores_child(what: str, cores: str, servers: str, topic: str, records: str) -> None:
+    """Read on the first cores alone. Print elapsed time, processor time, and that of decoding, in seconds."""
+    from kcodec.consumer.fetch_buffer import FetchedPartition
+    from kcodec.reading.decoding import RangeDecoder
+
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])
+    spent = [0.0]
+    timed(FetchedPartition, "take_arrow", spent)
+    timed(RangeDecoder, "decode", spent)
     read = kcodec_scan(servers, topic) if what == "scan_topic" else kcodec_arrow(servers, topic)
-    read(int(records) // 10)
-    cpu, wall = time.process_time(), time.perf_counter()
+    read(int(int(records) * WARM_UP))
+    spent[0], cpu, begin = 0.0, time.process_time(), time.perf_counter()
     read(int(records))
-    print(json.dumps({"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}), flush=True)
+    seconds = time.perf_counter() - begin
+    print(json.dumps({"elapsed": seconds, "cpu": time.process_time() - cpu, "decoding": spent[0]}))
+    sys.stdout.flush()
     os._exit(0)
 
 
-def read_in_child(*arguments: str) -> dict[str, float]:
-    """Run `cores_child` in a process of its own."""
-    command = [sys.executable, __file__, "--child", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    if done.returncode:
-        raise SystemExit(f"{arguments} failed: {done.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+def measure_broker(rounds: int, records: int, codecs: tuple[str, ...]) -> list[Row]:
+    """The gain of a second core for a process that reads from a broker, and the share of decoding in it."""
+    from kcodec.testing.kafka import ApacheKafka
 
-
-def floor_gain(shape: str, codec: str, records: int, rounds: int) -> float | None:
-    """The median gain of the floor by a second thread, on batches as the topic has them; None without its library."""
-    import floor
-
-    import kcodec
-
-    if codec not in floor.codecs():
-        return None
-    table = make_table(shape, min(records, 100_000))
-    data = bytes(
-        kcodec.encode(table, compression=kcodec.Compression(codec), timestamp=0, base_offset=0, max_batch_bytes=16_384)
-    )
-    own, pair = floor.Floor(), floor.FloorPair()
-
-    def seconds(decode: Callable[[bytes], int]) -> float:
-        begin = time.perf_counter()
-        decode(data)
-        return time.perf_counter() - begin
-
-    gains = [seconds(own.decode) / seconds(pair.decode) for _ in range(10 * rounds + 1)]
-    pair.close()
-    return statistics.median(gains[1:])
-
-
-def measure_cores(kafka: Any, rounds: int, records: int, codecs: tuple[str, ...]) -> list[dict[str, Any]]:
     rows = []
-    for shape in SHAPES:
-        amount = records if shape == "a" else records // 5
-        for codec in codecs:
-            topic = kafka.create_topic(partitions=PARTITIONS)
-            fill(kafka.bootstrap_servers, topic, shape, codec, amount)
-            by_floor = floor_gain(shape, codec, amount, rounds)
-            for what in ("poll_arrow", "scan_topic"):
-                pairs, others = [], []
-                for turn in range(rounds):
-                    begin, before = time.perf_counter(), busy(kafka)
-                    own = resource.getrusage(resource.RUSAGE_CHILDREN)
-                    found = {}
-                    for cores in sorted((1, 2), reverse=bool(turn % 2)):
-                        asked = (what, str(cores), kafka.bootstrap_servers, topic, str(amount))
-                        found[cores] = read_in_child(*asked)
-                    after, used = busy(kafka), resource.getrusage(resource.RUSAGE_CHILDREN)
-                    ours = used.ru_utime + used.ru_stime - own.ru_utime - own.ru_stime
-                    strange = after[0] - before[0] - (after[1] - before[1]) - ours
-                    others.append(max(0.0, strange) / (time.perf_counter() - begin))
-                    pairs.append(found)
-                row: dict[str, Any] = {"shape": shape, "codec": codec, "what": what}
-                row["gain"] = round(statistics.median(one[1]["wall"] / one[2]["wall"] for one in pairs), 3)
-                row["floor gain"] = None if by_floor is None else round(by_floor, 3)
-                row["cpu of two / one"] = round(statistics.median(one[2]["cpu"] / one[1]["cpu"] for one in pairs), 3)
-                row["others"] = round(max(others), 2)
-                row["busy pairs"] = sum(one > BUSY_CORES for one in others)
-                print(row, flush=True)
-                rows.append(row | {"pairs": pairs, "others of pairs": others})
+    with ApacheKafka() as kafka:
+        for shape in SHAPES:
+            amount = records if shape == "a" else records // 5
+            for codec in codecs:
+                topic = kafka.create_topic(partitions=PARTITIONS)
+                fill(kafka.bootstrap_servers, topic, shape, codec, amount)
+                turns = {
+                    f"{what}, {cores}": functools.partial(read_once, kafka, what, number, topic, amount)
+                    for what in READERS
+                    for number, cores in ((1, "one core"), (2, "two cores"))
+                }
+                found = measure.take_turns(turns, rounds, others_may=measure.TOO_BUSY_FOR_TWO)
+                case = f"from a broker, {codec}, {shape}"
+                for what in READERS:
+                    one, two = f"{what}, one core", f"{what}, two cores"
+                    rows.append(measure.compare(found, "elapsed", one, two, case=case, unit=f"ms for {amount} records"))
+                    rows.append(measure.compare(found, "decoding", two, case=case, unit="of the processor time"))
+                    rows.append(measure.compare(found, "idle", two, case=case, unit="of the time of two cores"))
     return rows
 
 
 def main() -> None:
+    """Measure, print, write."""
     if sys.argv[1:2] == ["--child"]:
-        cores_child(sys.argv[2:])
-    from kcodec.testing.kafka import ApacheKafka
-
+        cores_child(*sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default="memory,broker")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--codecs", default=",".join(CODECS))
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    load = os.getloadavg()
-    with ApacheKafka() as kafka:
-        rows = measure_cores(kafka, given.rounds, given.records, tuple(given.codecs.split(",")))
-    if given.json is not None:
-        given.json.write_text(json.dumps({"load": load, "load_after": os.getloadavg(), "cores": rows}, indent=1) + "\n")
+    load, codecs = os.getloadavg()[0], tuple(given.codecs.split(","))
+    found = {}
+    for name in given.part.split(","):
+        if name == "memory":
+            found[name] = measure_memory(given.rounds, codecs)
+        else:
+            found[name] = measure_broker(given.rounds, given.records, codecs)
+        measure.print_comparisons(name, found[name])
+    measure.save(given.json, found, {"rounds": given.rounds, "records": given.records}, load)
 
 
 if __name__ == "__main__":
