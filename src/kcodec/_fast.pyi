@@ -451,6 +451,18 @@ class FetchedRecords:
         Raise RuntimeError while another call decodes.
         """
 
+def deserialize_records(
+    records: list[Record],
+    key_deserializer: Callable[[bytes], Any] | None,
+    value_deserializer: Callable[[bytes], Any] | None,
+    start: int = 0,
+) -> tuple[int, str, Exception] | None:
+    """Convert the keys and values of these records in place, those that are not None. Internal.
+
+    Return None, or the index of the first record that failed, the name of the field and the exception. That record
+    stays as it was.
+    """
+
 @final
 class Delivery:
     """The response to one request for records by an iteration.

@@ -202,6 +202,8 @@ class Accumulator(RecordAppender):
                 return batch
             if batch.created + settings.linger >= self.next_look and not self.space_waiters:
                 return batch  # the sender will look at it in time
+        else:
+            self._count(self.topics[batch.topic], queue, batch, size)
         self.wake()
         return batch
 

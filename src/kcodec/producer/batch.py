@@ -22,6 +22,8 @@ from kcodec.record.rewrite import set_producer_state
 #: A record may be this much larger than its key, value and headers: lengths, deltas, attributes (and 10 a header).
 RECORD_OVERHEAD = 36
 HEADER_OVERHEAD = 10
+#: The partition of rows that go wherever records without a key go.
+ANY_PARTITION = -1
 BATCH_OVERHEAD = 61
 #: Behind it sequence numbers begin at 0 again.
 LAST_SEQUENCE = 0x7FFFFFFF
