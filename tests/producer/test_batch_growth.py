@@ -58,6 +58,20 @@ def test_a_batch_grows_until_the_sender_takes_it() -> None:
     assert world.requests[-1][0] == began, "a full batch lingered"
 
 
+def test_a_batch_does_not_take_the_memory_of_other_partitions() -> None:
+    """With nothing in flight it grows only while half of buffer_memory is free."""
+    world = ScriptedCluster()
+    world.create_topic("orders", 8)
+    rig = started(world, linger=10.0, batch_size=1000, buffer_memory=8000)
+    for number in range(7):
+        rig.send("orders", b"x", partition=number)
+    for _ in range(9):
+        rig.send("orders", b"x" * 100, partition=0)
+    assert rig.core.append("orders", None, b"x" * 800, (), 7, 0) is None
+    rig.flush()
+    assert max(batch.size_in_bytes for batch in sent_batches(world)) <= 1000
+
+
 def busy(requests: int, latency: float = 0.5, **settings: Any) -> tuple[ScriptedCluster, Rig]:
     """A producer with requests in flight, each of one full batch."""
     world = ScriptedCluster(latency=latency)

@@ -143,14 +143,13 @@ class Sender:
         if refusal is not None:
             self.fail_buffered(lambda _: refusal)
         pause = min(expiry, self._reports.look(now))
-        while True:
-            requests, next_due = self._drain(now)
+        is_more = True
+        while is_more:
+            requests, next_due, is_more = self._drain(now)
             pause = min(pause, next_due)
-            if not requests:
-                return pause - now
             for node, taken in requests.items():
-                self._loads[node] = self._loads.get(node, 0) + 1
                 yield from spawn(self._produce(node, taken), "produce")
+        return pause - now
 
     def _produce(self, node: int, sent: Sent) -> Flow[None]:
         """Send one request with these batches, and handle its response."""
@@ -276,17 +275,18 @@ class Sender:
 
     # Draining
 
-    def _drain(self, now: float) -> tuple[dict[int, list[tuple[PartitionQueue, ProducerBatch]]], float]:
-        """Return one request for each broker that can take one now, and when the next batch will be due."""
+    def _drain(self, now: float) -> tuple[dict[int, list[tuple[PartitionQueue, ProducerBatch]]], float, bool]:
+        """Return one request for each broker that can take one now, when the next batch will be due, and whether
+        another request may follow at once."""
         requests: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
         sizes: dict[int, int] = {}
-        nearest = _FOREVER
+        nearest, is_more = _FOREVER, False
         identity = self.id_manager.current
         is_numbering = identity is not None and identity.producer_id >= 0
         with self.accumulator.lock:
             if self._is_saturated():
                 self.accumulator.next_look = -_FOREVER  # the next response wakes the sender
-                return requests, nearest
+                return requests, nearest, False
             active = self.accumulator.active
             for queue in list(active):
                 if is_numbering and queue.in_flight and not queue.is_proved:
@@ -300,6 +300,7 @@ class Sender:
                     continue
                 size = queue.next_batch.size_in_bytes
                 if node in requests and sizes[node] + size > self.settings.max_request_size:
+                    is_more = True
                     continue
                 if not self.id_manager.may_send(queue.partition):
                     continue
@@ -308,12 +309,16 @@ class Sender:
                 if queue in active:  # the others come first next time
                     del active[queue]
                     active[queue] = None
-            self.accumulator.next_look = -_FOREVER if requests else nearest
+                    is_more = True
+            for node in requests:
+                self._loads[node] = self._loads.get(node, 0) + 1
+            # If nothing more can be sent, the next response wakes the sender.
+            self.accumulator.next_look = -_FOREVER if is_more or self._is_saturated() else nearest
         for taken in requests.values():
             for queue, batch in taken:
                 self._seal(queue, batch)
                 self._name_topic(batch.topic, now)
-        return requests, nearest
+        return requests, nearest, is_more
 
     def _is_saturated(self) -> bool:
         """Return whether every broker has `max_in_flight` requests, so that nothing can be sent before a response."""

@@ -69,7 +69,7 @@ cdef extern from *:
 # Naps of a thread that steps aside, about 80 us each: a turn of the I/O thread is shorter, unless a callback blocks.
 cdef enum:
     _MOST_NAPS = 25
-# A longer wait is cut, which is an event that no reader has; no timer is so far away.
+# A longer wait ends after this time without an event, and the I/O thread waits again.
 cdef double _MOST_SECONDS = 1e6
 
 
