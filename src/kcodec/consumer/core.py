@@ -27,6 +27,7 @@ from kcodec.consumer.fetcher import Fetcher
 from kcodec.consumer.group.classic import membership as classic_membership
 from kcodec.consumer.group.modern import membership as consumer_membership
 from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscription
+from kcodec.consumer.health import ConsumerHealth, HealthWatch
 from kcodec.consumer.held_back import HeldBack
 from kcodec.consumer.lag import PartitionLag
 from kcodec.consumer.options import ConsumerSettings
@@ -108,6 +109,15 @@ class ConsumerCore:
             membership=lambda: self.membership,
         )
         self.error: BaseException | None = None
+        self._health = HealthWatch(
+            *(cluster, assignment, self.fetcher, self._positions, settings),
+            committed=self.committed_offsets,
+            polls=self.polls,
+            callbacks=self.callbacks,
+            report=self._report,
+            membership=lambda: self.membership,
+            error=lambda: self.error,
+        )
         self.is_closed = False
         self._tasks: list[Task[None]] = []
         self._ended = Signal()
@@ -125,6 +135,7 @@ class ConsumerCore:
                 self.cluster, self.assignment, self.committed_offsets, self.settings, self.polls
             ).run(),
             "report": self._report.run(),
+            "health": self._health.run(),
             "watch": self._watch(lambda: self.assignment.changed),
         }
         if self.settings.group_id is not None:
@@ -520,6 +531,12 @@ class ConsumerCore:
         """Return the lag of this consumer in each assigned partition, up to the log's end and up to the last stable
         offset, and the transaction that blocks the latter. Raises BrokerError, DeliveryTimeoutError."""
         return lags.lag(self.cluster, self.assignment, self.settings.group_id, self._seconds(timeout))
+
+    def health(self) -> Flow[ConsumerHealth]:
+        """Return what this consumer does at the moment: its group member, and for each partition the position, the lag
+        and what blocks it. The call sends no request, so that it returns at once, also while brokers are away."""
+        yield from ()
+        return self._health.take()
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> Flow[int]:
         """Return the number of partitions of a topic. Raises BrokerError, DeliveryTimeoutError."""

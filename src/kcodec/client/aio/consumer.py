@@ -269,6 +269,7 @@ class Consumer(ClientBase):
     end_offsets = _method(ConsumerCore.end_offsets)
     enforce_rebalance = _method(ConsumerCore.enforce_rebalance)
     group_metadata = _method(ConsumerCore.group_metadata)
+    health = _method(ConsumerCore.health)
     lag = _method(ConsumerCore.lag)
     offsets_for_times = _method(ConsumerCore.offsets_for_times)
     partitions_for = _method(ConsumerCore.partitions_for)
