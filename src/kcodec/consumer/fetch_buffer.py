@@ -161,6 +161,8 @@ class FetchBuffer:
         #: Errors that are raised once each, in addition to those of partitions, which stay until a seek.
         self.passing: deque[BaseException] = deque()
         self.skipped_batches = 0
+        #: Records that were given to the application, or to its iteration; for metrics.
+        self.taken_records = 0
 
     # For the loop, under the lock
 
@@ -268,6 +270,7 @@ class FetchBuffer:
                     raise
                 if self._taken(entry, is_given=bool(more)):
                     records += more
+                    self.taken_records += len(more)
         except BaseException:
             self._assignment.take_back_request()
             raise
@@ -289,6 +292,7 @@ class FetchBuffer:
                     self._discard(entry)
                     raise
                 if self._taken(entry, is_given=bool(len(found))) and len(found):
+                    self.taken_records += len(found)
                     return found
         except BaseException:
             self._assignment.take_back_request()
@@ -332,6 +336,7 @@ class FetchBuffer:
             if start is None or not entry.is_current or state.is_revoking:
                 self.drop([state.topic_partition])
                 return None
+            self.taken_records += len(records)
             epoch = taken.leader_epoch if taken.leader_epoch >= 0 else start.leader_epoch
             entry.chunk = state.chunk = Chunk(records, start, LogPosition(taken.position, epoch))
             return entry.chunk
