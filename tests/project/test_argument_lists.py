@@ -161,14 +161,20 @@ def test_admin_has_many_calls_that_take_lists() -> None:
 # --------------------------------------------------------------------------------------------------- all other calls
 
 
+ASSIGNS = ("assign", "incremental_assign", "incremental_unassign")
+
+
 def consumer_flow(name: str) -> Callable[[Any], Any]:
     """What a call of Consumer makes of its partitions, before it waits for a broker."""
 
     def probe(given: Any) -> Any:
         with Consumer(**NOWHERE, group_id="g", default_api_timeout_ms=1, request_timeout_ms=1) as consumer:
-            if name == "assign":
-                consumer.assign(given)
-                return consumer.assignment()
+            if name in ASSIGNS:
+                getattr(consumer, name.replace("unassign", "assign"))(given)
+                assigned = consumer.assignment()
+                if name == "incremental_unassign":
+                    consumer.incremental_unassign(given)
+                return assigned, consumer.assignment()
             with pytest.raises(KcodecError) as caught:
                 getattr(consumer, name)(given, timeout=0.001)
             return type(caught.value), re.findall(r"orders-\d+", str(caught.value))
@@ -181,9 +187,12 @@ def aio_consumer_flow(name: str) -> Callable[[Any], Any]:
         async def run() -> Any:
             options: dict[str, Any] = {"default_api_timeout_ms": 1, "request_timeout_ms": 1}
             async with aio.Consumer(**NOWHERE, group_id="g", **options) as consumer:
-                if name == "assign":
-                    await consumer.assign(given)
-                    return consumer.assignment()
+                if name in ASSIGNS:
+                    await getattr(consumer, name.replace("unassign", "assign"))(given)
+                    assigned = consumer.assignment()
+                    if name == "incremental_unassign":
+                        await consumer.incremental_unassign(given)
+                    return assigned, consumer.assignment()
                 with pytest.raises(KcodecError) as caught:
                     await getattr(consumer, name)(given, timeout=0.001)
                 return type(caught.value), re.findall(r"orders-\d+", str(caught.value))
@@ -353,6 +362,14 @@ PROBES: dict[tuple[str, str], tuple[Any, Callable[[Any], Any]]] = {
     ("kcodec.client.aio.Consumer.subscribe", "topics"): ("mm", aio_subscribed),
     ("kcodec.client.GroupTransactSession", "topics"): ("mm", session(GroupTransactSession)),
     ("kcodec.client.aio.GroupTransactSession", "topics"): ("mm", session(aio.GroupTransactSession)),
+    ("kcodec.client.GroupTransactSession.from_properties", "topics"): (
+        "mm",
+        session(lambda **options: GroupTransactSession.from_properties({}, **options)),
+    ),
+    ("kcodec.client.aio.GroupTransactSession.from_properties", "topics"): (
+        "mm",
+        session(lambda **options: aio.GroupTransactSession.from_properties({}, **options)),
+    ),
     ("kcodec.client.Producer.transaction", "partitions"): (ORDERS, in_transaction),
     ("kcodec.client.aio.Producer.transaction", "partitions"): (ORDERS, aio_in_transaction),
     ("kcodec.client.TransactionWriter", "partitions"): (ORDERS, writer),
@@ -364,7 +381,10 @@ PROBES: dict[tuple[str, str], tuple[Any, Callable[[Any], Any]]] = {
     ("kcodec.log.LogDirectory.transactions", "states"): ("open", log_directory),
     ("kcodec.log.partition_transactions", "states"): ("open", partition_log),
 }
-for _name in ("assign", "beginning_offsets", "committed", "end_offsets"):
+for _name in (
+    *ASSIGNS,
+    *("beginning_offsets", "committed", "end_offsets"),
+):
     PROBES["kcodec.client.Consumer." + _name, "partitions"] = ORDERS, consumer_flow(_name)
     PROBES["kcodec.client.aio.Consumer." + _name, "partitions"] = ORDERS, aio_consumer_flow(_name)
 #: Lists of other things, where text is refused as its letters are none of them; columns refuse text by themselves.

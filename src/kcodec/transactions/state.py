@@ -40,6 +40,9 @@ class State(Enum):
     UNKNOWN_OUTCOME = "the commit was requested with EndTxn and got no response, so its outcome is unknown"
     FATAL_ERROR = "this producer is no longer usable"
 
+    # Enum's own is a Python function, and each transaction looks states and events up some fifty times.
+    __hash__ = object.__hash__
+
 
 class Event(Enum):
     """The events of a transactional producer: calls of the application first, then their results."""
@@ -65,6 +68,8 @@ class Event(Enum):
     UNCONFIRMED = "EndTxn was sent and got no response by the deadline"
     ABORTABLE = "an error occurred after which the transaction must be aborted"
     FATAL = "an error occurred after which the producer must be closed"
+
+    __hash__ = object.__hash__
 
 
 #: The calls of an application; the rest is what happens.

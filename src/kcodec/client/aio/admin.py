@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
@@ -74,6 +75,23 @@ class Admin(ClientBase):
         cluster = self._client.cluster
         cluster.allow_auto_topic_creation = False
         self._context = CallContext(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
+
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, Any] | str | PathLike[str], **options: Unpack[ClientOptions]
+    ) -> Self:
+        """Create a client from properties with the names of Java\'s clients or of librdkafka: a mapping, or the path
+        of a file in the format of java.util.Properties. Values of text are converted.
+
+        options: those of kcodec; they override the properties.
+
+        Raise TypeError for names that the client does not have, all of them together, with the name that is meant
+        or what to use instead; ValueError for an invalid value. Errors never show the values of secrets.
+        """
+        from kcodec.client.properties import options_from_properties
+
+        taken: Any = {**options_from_properties(properties, "Admin"), **options}
+        return cls(**taken)
 
     async def close(self, timeout: float = 5.0) -> None:
         """Close the connections. Calls that other threads or tasks are making then fail.
