@@ -213,7 +213,7 @@ def test_the_prometheus_example_is_scraped(apache_kafka: ApacheKafka) -> None:
         port = free.getsockname()[1]
     command = [
         sys.executable,
-        ROOT / "examples" / "prometheus_metrics.py",
+        str(ROOT / "examples" / "prometheus_metrics.py"),
         apache_kafka.bootstrap_servers,
         topic,
         str(port),
@@ -237,7 +237,7 @@ def test_the_prometheus_example_is_scraped(apache_kafka: ApacheKafka) -> None:
 
 def test_the_opentelemetry_example_prints_one_trace(apache_kafka: ApacheKafka) -> None:
     topic = apache_kafka.create_topic(partitions=1)
-    command = [sys.executable, ROOT / "examples" / "opentelemetry_spans.py", apache_kafka.bootstrap_servers, topic]
+    command = [sys.executable, str(ROOT / "examples" / "opentelemetry_spans.py"), apache_kafka.bootstrap_servers, topic]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert len(set(re.findall(r'"trace_id": "(\w+)"', ran.stdout))) == 1
     assert "processed 0" in ran.stdout and "kcodec.consumer.records" in ran.stdout

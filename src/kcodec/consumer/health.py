@@ -28,6 +28,8 @@ from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, error_code
 
+__all__ = ["ConsumerHealth", "PartitionHealth", "Stall", "StallCause"]
+
 #: Interval at which positions are compared.
 LOOK_SECONDS: Final = 0.5
 #: A program that has not polled for this time is reported.

@@ -54,7 +54,7 @@ class OpenTelemetryMetrics:
         self._instrument("latency", name, labels).record(seconds, _attributes(labels))
 
     def gauge(self, name: str, value: float, **labels: object) -> None:
-        """Set the gauge `name`."""
+        """Set the gauge `name` to `value`."""
         self._instrument("gauge", name, labels).set(value, _attributes(labels))
 
     def _instrument(self, kind: str, name: str, labels: dict[str, object]) -> Any:
@@ -105,7 +105,7 @@ class Tracing:
     def send(self, producer: Producer, topic: str, value: Any = None, *, headers: Any = (), **more: Any) -> Delivery:
         """Send a record with `producer.send` and a span around it, which ends when the record has been delivered.
 
-        headers, more: as in `send`. Return its Delivery. Raises what `send` raises.
+        topic, value, headers, more: as in `producer.send`. Return its Delivery. Raises what `producer.send` raises.
         """
         span, pairs = self._begin(topic, headers)
         try:
@@ -119,7 +119,7 @@ class Tracing:
     async def send_async(
         self, producer: aio.Producer, topic: str, value: Any = None, *, headers: Any = (), **more: Any
     ) -> aio.Delivery:
-        """As `send`, with the producer of the asyncio API."""
+        """As `send`, with a `producer` of the asyncio API: `topic`, `value`, `headers` and `more` as in its `send`."""
         span, pairs = self._begin(topic, headers)
         try:
             delivery = await producer.send(topic, value, headers=pairs, **more)
@@ -147,8 +147,8 @@ class Tracing:
 
     def context_of(self, record: Record) -> Context:
         """Return the context in the headers of a record; without one, that of the caller."""
-        carrier = {name: value.decode("ascii", "replace") for name, value in record.headers or () if value is not None}
-        return self._propagator.extract(carrier)
+        fields = {name: value.decode("ascii", "replace") for name, value in record.headers or () if value is not None}
+        return self._propagator.extract(fields)
 
     def _begin(self, topic: str, headers: Any) -> tuple[Span, list[tuple[str, bytes | None]]]:
         attributes = {
@@ -157,11 +157,11 @@ class Tracing:
             "messaging.destination.name": topic,
         }
         span = self._tracer.start_span(f"send {topic}", kind=self._trace.SpanKind.PRODUCER, attributes=attributes)
-        carrier: dict[str, str] = {}
-        self._propagator.inject(carrier, self._trace.set_span_in_context(span))
+        fields: dict[str, str] = {}
+        self._propagator.inject(fields, self._trace.set_span_in_context(span))
         given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
-        kept = [(name, value) for name, value in given if name not in carrier]
-        return span, [*kept, *((name, value.encode("ascii")) for name, value in carrier.items())]
+        kept = [(name, value) for name, value in given if name not in fields]
+        return span, [*kept, *((name, value.encode("ascii")) for name, value in fields.items())]
 
     def _ended(self, span: Span, delivery: Any) -> None:
         error = delivery.exception()

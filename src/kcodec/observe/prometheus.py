@@ -64,7 +64,7 @@ class PrometheusMetrics:
         self._child("latency", name, labels).observe(seconds)
 
     def gauge(self, name: str, value: float, **labels: object) -> None:
-        """Set the gauge `name`."""
+        """Set the gauge `name` to `value`."""
         self._child("gauge", name, labels).set(value)
 
     def _child(self, kind: str, name: str, labels: dict[str, object]) -> Any:
