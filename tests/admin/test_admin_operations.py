@@ -124,7 +124,7 @@ def test_log_directories_are_as_kafka_shows_them(apache_kafka: ApacheKafka, admi
     (broker,) = json.loads(printed.splitlines()[-1])["brokers"]
     (theirs,) = broker["logDirs"]
     places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    ((path, ours),) = admin.describe_log_dirs(1, partitions=places)[1].items()
+    ((path, ours),) = admin.describe_log_dirs([1], partitions=places)[1].items()
     assert (path, ours.error) == (theirs["logDir"], None)
     assert {f"{topic}-{one.partition}": found.size for one, found in ours.replicas.items()} == {
         one["partition"]: one["size"] for one in theirs["partitions"]
@@ -152,7 +152,7 @@ def test_configured_resources_are_as_kafka_shows_them(apache_kafka: ApacheKafka,
         "ClientMetricsCommand", "--bootstrap-server", servers, "--alter", "--name", metrics, "--interval", "60000"
     )
     wanted = ConfigResource(ConfigResourceType.CLIENT_METRICS, metrics)
-    until(lambda: wanted in admin.list_config_resources(ConfigResourceType.CLIENT_METRICS))
+    until(lambda: wanted in admin.list_config_resources([ConfigResourceType.CLIENT_METRICS]))
     assert metrics in kafka_tool("ClientMetricsCommand", "--bootstrap-server", servers, "--list").split()
     found = admin.list_config_resources()
     assert {wanted, ConfigResource.group(group), ConfigResource.broker(1)} <= set(found)

@@ -79,8 +79,8 @@ def test_the_life_of_a_token(kafka: ApacheKafka, options: dict[str, Any], proper
         assert token_of(admin, made.token_id) == made
         theirs = seen_by_kafka(kafka, properties)[made.token_id]
         assert theirs[1:5] == [base64.b64encode(made.hmac).decode(), "User:alice", "User:alice", "[User:bob]"]
-        assert set(admin.describe_delegation_tokens(BOB)) == {made.token_id}
-        assert admin.describe_delegation_tokens(KafkaPrincipal("zoe")) == {}
+        assert set(admin.describe_delegation_tokens([BOB])) == {made.token_id}
+        assert admin.describe_delegation_tokens([KafkaPrincipal("zoe")]) == {}
         ends = admin.renew_delegation_token(made.hmac, renew_period_ms=HOUR_MS)
         assert abs(ends - time.time() * 1000 - HOUR_MS) < 60_000
         while (now := token_of(admin, made.token_id)) is None or now.expiry_timestamp != ends:

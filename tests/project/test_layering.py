@@ -2,9 +2,9 @@
 """The direction of imports inside kcodec, and what may be imported at all, read from the source without running it.
 
 MAY_IMPORT names, for each package, the packages that it may import; PUBLIC lists the modules that `cli`, `spark`,
-`testing` and `compat` may import. Packages without I/O must not import what is in IMPURE, and what is in LATE is
-imported where it is used, so that `import kcodec` stays quick. Imports under TYPE_CHECKING count for the direction,
-and not for what is imported late. `tools/structure.py` reads the imports, and finds circles of modules.
+`testing`, `compat` and `observe` may import. Packages without I/O must not import what is in IMPURE, and what is in
+LATE is imported where it is used, so that `import kcodec` stays quick. Imports under TYPE_CHECKING count for the
+direction, and not for what is imported late. `tools/structure.py` reads the imports, and finds circles of modules.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ PUBLIC = {
     "kcodec.text",
     "kcodec.transactions.handle",
 }
-ON_TOP = {"cli", "spark", "testing", "compat"}
+ON_TOP = {"cli", "spark", "testing", "compat", "observe"}
 # Of the compiled core, kcodec.compat alone uses more than its public names.
 CORE_USERS = {"compat", "cli"}
 PURE = {
@@ -113,7 +113,9 @@ TABLES = {"numpy", "pyarrow", "polars"}
 # the core imports record.header_table where it is used.
 EXPLAINED = {("errors", "_fast"), ("_fast", "record")}
 IMPURE = {"socket", "ssl", "asyncio", "time", "threading"}
-LATE = {"numpy", "crc32c", "pyarrow", "pyspark", "pandas", "aiokafka", "kafka", "botocore"}
+LATE = {"numpy", "crc32c", "pyarrow", "pyspark", "pandas", "aiokafka", "kafka", "botocore"} | {
+    *("prometheus_client", "opentelemetry"),
+}
 # What the core may import where it is used: the packages that decompress, and numpy for to_numpy.
 LATE_IN_CORE = {"zstandard", "isal", "lz4", "numpy"}
 # Modules whose classes derive from another package's, imported only once it is certain to be there.

@@ -88,8 +88,8 @@ def test_plain_takes_any_name_and_password(guarded_kafka: ApacheKafka, ask: Call
 
 
 def add_scram_user(kafka: ApacheKafka, name: str, password: str) -> None:
-    """By Kafka's own kafka-configs."""
-    command = [find_java(), "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, broker_jars(kafka.version)))]
+    """By Kafka's own kafka-configs, of the last release whose broker's jars have it."""
+    command = [find_java(), "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, broker_jars("4.3.1")))]
     command += ["kafka.admin.ConfigCommand", "--bootstrap-server", kafka.admin_servers, "--alter"]
     command += ["--entity-type", "users", "--entity-name", name]
     command += ["--add-config", f"SCRAM-SHA-256=[iterations=4096,password={password}]"]

@@ -10,10 +10,12 @@ import os
 import subprocess
 from pathlib import Path
 
+from kcodec.testing.jars import broker_jars
 from kcodec.testing.java import find_java
 
-LIBRARIES = Path(__file__).resolve().parent.parent.parent / ".cache"
-TOOLS = LIBRARIES / "kafka-tools"
+TOOLS = Path(__file__).resolve().parent.parent.parent / ".cache" / "kafka-tools"
+#: The release of the tools. In later ones ConfigCommand is in kafka-tools, which is not published for them.
+VERSION = "4.3.1"
 CLASSES = {
     "ClientMetricsCommand": "org.apache.kafka.tools.ClientMetricsCommand",
     "ClusterTool": "org.apache.kafka.tools.ClusterTool",
@@ -30,7 +32,7 @@ JVM_OPTIONS = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshar
 
 def kafka_tool(name: str, *arguments: str, is_refused: bool = False) -> str:
     """Run a tool of Kafka and return what it prints. It must fail exactly if `is_refused`."""
-    paths = os.pathsep.join([f"{TOOLS}/*", f"{LIBRARIES / 'kafka-libs'}/*"])
+    paths = os.pathsep.join([f"{TOOLS}/*", *map(str, broker_jars(VERSION) if name == "ConfigCommand" else ())])
     command = [str(find_java()), *JVM_OPTIONS, "-cp", paths, CLASSES[name], *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert bool(ran.returncode) is is_refused, f"{name} ended with {ran.returncode}: {ran.stdout}{ran.stderr}"

@@ -28,6 +28,7 @@ from kcodec.consumer.fetcher import Fetcher
 from kcodec.consumer.group.classic import membership as classic_membership
 from kcodec.consumer.group.modern import membership as consumer_membership
 from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscription
+from kcodec.consumer.health import ConsumerHealth, HealthWatch
 from kcodec.consumer.held_back import HeldBack
 from kcodec.consumer.lag import PartitionLag
 from kcodec.consumer.options import ConsumerSettings
@@ -36,7 +37,7 @@ from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls, l
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
-from kcodec.network.metrics import Metrics
+from kcodec.network.metrics import Gauge, Metrics, report_gauges
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.quantities import seconds_text
 
@@ -119,6 +120,18 @@ class ConsumerCore:
             membership=lambda: self.membership,
         )
         self.error: BaseException | None = None
+        self._metrics = metrics
+        self._reported_records = 0
+        self._reported_generation = -1
+        self._health = HealthWatch(
+            *(cluster, assignment, self.fetcher, self._positions, settings),
+            committed=self.committed_offsets,
+            polls=self.polls,
+            callbacks=self.callbacks,
+            report=self._report,
+            membership=lambda: self.membership,
+            error=lambda: self.error,
+        )
         self.is_closed = False
         self._tasks: list[Task[None]] = []
         self._ended = Signal()
@@ -136,6 +149,8 @@ class ConsumerCore:
                 self.cluster, self.assignment, self.committed_offsets, self.settings, self.polls
             ).run(),
             "report": self._report.run(),
+            "health": self._health.run(),
+            "gauges": report_gauges(self._metrics, self._report_gauges),
             "watch": self._watch(lambda: self.assignment.changed),
         }
         if self.settings.group_id is not None:
@@ -156,6 +171,22 @@ class ConsumerCore:
         except Exception as error:
             self.crash(error)
             raise
+
+    def _report_gauges(self, gauge: Gauge) -> None:
+        """Report what goes up and down, and counts that would cost time where records are taken."""
+        found, buffer = self._health.take(), self.fetcher.buffer
+        records, self._reported_records = buffer.taken_records - self._reported_records, buffer.taken_records
+        if records:
+            self._metrics.count("consumer.records", records)
+        if found.generation is not None and found.generation != self._reported_generation:
+            self._reported_generation = found.generation
+            self._metrics.count("consumer.rebalances")
+        gauge("consumer.assigned_partitions", len(found.partitions))
+        gauge("consumer.seconds_since_poll", found.seconds_since_poll)
+        gauge("consumer.buffered_bytes", sum(one.buffered_bytes for one in found.partitions.values()))
+        for (topic, partition), one in found.partitions.items():
+            if one.lag is not None:
+                gauge("consumer.lag", one.lag, topic=topic, partition=partition)
 
     def _watch(self, signal: Callable[[], Signal]) -> Flow[None]:
         """Wake a waiting poll whenever this signal is set."""
@@ -564,6 +595,12 @@ class ConsumerCore:
         """Return the lag of this consumer in each assigned partition, up to the log's end and up to the last stable
         offset, and the transaction that blocks the latter. Raises BrokerError, DeliveryTimeoutError."""
         return lags.lag(self.cluster, self.assignment, self.settings.group_id, self._seconds(timeout))
+
+    def health(self) -> Flow[ConsumerHealth]:
+        """Return what this consumer does at the moment: its group member, and for each partition the position, the lag
+        and what blocks it. The call sends no request, so that it returns at once, also while brokers are away."""
+        yield from ()
+        return self._health.take()
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> Flow[int]:
         """Return the number of partitions of a topic. Raises BrokerError, DeliveryTimeoutError."""

@@ -181,6 +181,8 @@ class FetchBuffer:
         #: Errors that are raised once each, in addition to those of partitions, which stay until a seek.
         self.passing: deque[BaseException] = deque()
         self.skipped_batches = 0
+        #: Records that were given to the application, or to its iteration; for metrics.
+        self.taken_records = 0
         deserializer = RecordDeserializer(
             settings.key_deserializer, settings.value_deserializer, settings.on_error == "skip"
         )
@@ -297,6 +299,7 @@ class FetchBuffer:
                     raise
                 if self._taken(entry, is_given=bool(more)):
                     records += more
+                    self.taken_records += len(more)
         except BaseException:
             self._assignment.take_back_request()
             raise
@@ -318,6 +321,7 @@ class FetchBuffer:
                     self._discard(entry)
                     raise
                 if self._taken(entry, is_given=bool(len(found))) and len(found):
+                    self.taken_records += len(found)
                     return found
         except BaseException:
             self._assignment.take_back_request()
@@ -361,6 +365,7 @@ class FetchBuffer:
             if start is None or not entry.is_current or state.is_revoking:
                 self.drop([state.topic_partition])
                 return None
+            self.taken_records += len(records)
             epoch = taken.leader_epoch if taken.leader_epoch >= 0 else start.leader_epoch
             entry.chunk = state.chunk = Chunk(records, start, LogPosition(taken.position, epoch))
             return entry.chunk

@@ -57,13 +57,14 @@ _QUIET_SECONDS = 5.0
 class FetchBackoff:
     """The backoff of a partition or broker: failures in a row, their begin, and the time of the next request.
 
-    cause: the last failure, for messages.
+    cause: the last failure, for messages; code: its error code if a broker responded, otherwise None.
     """
 
     since: float
     until: float
     attempts: int = 0
     cause: str = ""
+    code: int | None = None
 
 
 class FetchBackoffs:
@@ -90,6 +91,11 @@ class FetchBackoffs:
         """Return the last failure of a partition or a broker; None if its last response was good."""
         found = None if key is None else self._known.get(key)
         return None if found is None else found.cause
+
+    def code(self, key: TopicPartition | int) -> int | None:
+        """Return the error code of the last failure; None if there was no response."""
+        found = self._known.get(key)
+        return None if found is None else found.code
 
     def until(self, key: TopicPartition | int) -> float:
         """Return the time of the clock until which nothing is requested from it."""
@@ -218,6 +224,7 @@ class FetchResponses:
         code = error_code(data.error_code)
         cause = f"broker {node} responded to Fetch at offset {request.offset} with {code.name}"
         backoff = self._backoffs.put_off(partition, cause)
+        backoff.code = code
         log.info("%s: %s", partition, cause)
         self._metrics.count("consumer.fetch_errors", code=code.name)
         was_preferred, state.preferred_replica = state.preferred_replica == node, None

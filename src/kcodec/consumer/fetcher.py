@@ -90,6 +90,9 @@ class Fetcher:
         #: By broker, the number of its last request, counted over all brokers.
         self._turns: dict[int, int] = {}
         self._turn = 0
+        #: By broker: when the request under way was sent, and when the last response came. For messages.
+        self.sent_at: dict[int, float] = {}
+        self.responded_at: dict[int, float] = {}
         #: What was requested on the side last: state and offset.
         self._requested_aside: dict[TopicPartition, tuple[int, int]] = {}
         #: Brokers whose last response was an error of the session.
@@ -107,6 +110,26 @@ class Fetcher:
         if cause is None:
             cause = self._backoffs.cause(self.cluster.leader(*partition) if node is None else node)
         return cause or ""
+
+    def rejection_of(self, state: PartitionState) -> tuple[int | None, str]:
+        """On the loop: return the error code (None: no response) and the text of the last failure; "" if none."""
+        partition = state.topic_partition
+        cause = self._backoffs.cause(partition)
+        if cause:
+            return self._backoffs.code(partition), cause
+        return None, self.cause_of(state)
+
+    def node_of(self, state: PartitionState) -> int | None:
+        """On the loop: return the broker that the partition is read from."""
+        return (
+            self.cluster.leader(*state.topic_partition) if state.preferred_replica is None else state.preferred_replica
+        )
+
+    @property
+    def is_buffer_full(self) -> bool:
+        """On the loop: whether so much waits to be taken that nothing is requested."""
+        with self.assignment.lock:
+            return self.buffer.waiting_bytes() > self.settings.fetch_ahead_max_bytes // 2
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop the fetched records of these partitions."""
@@ -190,7 +213,7 @@ class Fetcher:
         self._backoffs.keep(self.assignment.partitions.keys() | self.cluster.brokers.keys())
         self._responses.keep_refusals(self.assignment.partitions.keys())
         self._session_errors &= self.cluster.brokers.keys()
-        for known in (self._large, self._turns):
+        for known in (self._large, self._turns, self.responded_at):
             for gone in known.keys() - self.cluster.brokers.keys():
                 del known[gone]
         for partition, state in self.assignment.partitions.items():
@@ -281,6 +304,8 @@ class Fetcher:
                 rack_id=settings.client_rack,
             )
 
+        if not is_aside:
+            self.sent_at[node] = self._clock()
         try:
             reply = yield from call(
                 node,
@@ -291,6 +316,7 @@ class Fetcher:
                 channel=channel,
                 max_response_bytes=size,
             )
+            self.responded_at[node] = self._clock()
             self._shrink(node, reply.message)
             self._received(node, session, plan, reply)
         except KcodecError as error:
@@ -301,6 +327,8 @@ class Fetcher:
                 self._failed(node, plan, error)
             self._note_size(node, error.__cause__)
         finally:
+            if not is_aside:
+                self.sent_at.pop(node, None)
             self._flying.pop((node, channel), None)
             self._set_aside.pop((node, channel), None)
             self._tasks.pop((node, channel), None)

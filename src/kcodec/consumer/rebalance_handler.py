@@ -57,7 +57,11 @@ class Polls:
 
     def polled_within(self, seconds: float) -> bool:
         """Return whether the application polls now, or did so within the last `seconds`."""
-        return self._count > 0 or self._clock() - self._polled_at < seconds
+        return self.seconds_since() < seconds
+
+    def seconds_since(self) -> float:
+        """Return the time since the application polled last; 0 while it polls."""
+        return 0.0 if self._count > 0 else self._clock() - self._polled_at
 
     def begin(self) -> None:
         """On the loop: note that a poll, or a call that makes callbacks, waits. `end` must follow."""
@@ -67,6 +71,7 @@ class Polls:
     def end(self) -> None:
         """Note that it no longer waits."""
         self._count -= 1
+        self._polled_at = self._clock()
 
     def until_polled(self) -> Flow[None]:
         """Wait for a poll, during which the application processes no records; return at once if it is in one."""

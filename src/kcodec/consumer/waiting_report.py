@@ -131,6 +131,10 @@ class WaitingReport:
             if key[0] in ("brokers", "group") or key[1] == partition.topic
         )
 
+    def problems(self) -> Iterator[tuple[Key, str]]:
+        """Yield the current problems and what is known about each."""
+        return ((key, found.what + found.hint) for key, found in self._found())
+
     @property
     def _name(self) -> str:
         settings = self._settings

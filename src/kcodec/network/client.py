@@ -18,6 +18,7 @@ from kcodec.errors import TransportError
 from kcodec.flow import CancelledFlow, Clock, Done, Task
 from kcodec.network.connections import Network
 from kcodec.network.logs import escape_logs
+from kcodec.network.metrics import gauge_of, report_gauges
 from kcodec.network.options import ClientConfig
 from kcodec.network.preload import load_for_flows
 from kcodec.network.scheduler import Scheduler
@@ -65,6 +66,8 @@ class Client:
         self.network.wire(self.scheduler, self.cluster, opener)
         self._keeper = self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
         self.cluster.request_update("start")
+        if gauge_of(self.options.metrics) is not None:
+            self.scheduler.spawn(report_gauges(self.options.metrics, self.network.report), "gauges")
 
     def stop(self) -> None:
         """Close flows, then connections."""

@@ -164,6 +164,11 @@ class Connection:
         return f"broker {self.node_id} ({self.address})" if self.node_id >= 0 else f"bootstrap server {self.address}"
 
     @property
+    def in_flight(self) -> int:
+        """The number of requests that wait for their response."""
+        return len(self._in_flight)
+
+    @property
     def load(self) -> int:
         """The number of requests that wait, or have no response yet."""
         return len(self._in_flight) + len(self._waiting)
@@ -245,9 +250,13 @@ class Connection:
         elif pending in self._in_flight:
             # Answers come in order: behind one that does not come, none will. A new connection begins afresh.
             self._in_flight.remove(pending)
+            self._count_failed(pending)
             reason = f"{self.name}: no response to {what} within {seconds_text(seconds)}"
             pending.finish(None, RequestTimedOutError(reason, possibly_sent=True))
             self.close(TransportError(f"{reason}; the connection was closed"))
+
+    def _count_failed(self, pending: _PendingCall) -> None:
+        self.network.metrics.count("request.failed", api=pending.call.kind.__name__, node=self.node_id)
 
     # What the I/O loop calls
 
@@ -334,6 +343,7 @@ class Connection:
         in_flight, self._in_flight = self._in_flight, deque()
         waiting, self._waiting = self._waiting, deque()
         for pending in in_flight:
+            self._count_failed(pending)
             pending.finish(None, _as_sent(error))
         for pending in waiting:
             pending.finish(None, error)
@@ -408,9 +418,12 @@ class Connection:
             return
         self.network.observe("response", self, message, pending.version, correlation_id)
         self.network.metrics.latency("request", self.last_used - pending.started, api=request_class.__name__)
+        if request_class.__name__ == "MetadataRequest":
+            self.network.metrics.count("metadata.refreshed")
         throttle = getattr(message, "throttle_time_ms", 0)
         if throttle > 0:
             self._muted_until = self.last_used + throttle / 1000
+            self.network.metrics.latency("throttle", throttle / 1000, api=request_class.__name__)
         pending.finish(Reply(message, pending.version, self.node_id), None)
         self._send_waiting()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.flow import ANY_NODE, Address, Call, Clock, Done
 from kcodec.network.connection import Connection, ConnectionOwner, Trace, Transport
+from kcodec.network.metrics import Gauge
 from kcodec.network.options import ClientConfig
 from kcodec.quantities import seconds_text
 
@@ -134,6 +135,15 @@ class Network(ConnectionOwner):
     def _not_before(self, node_id: int) -> float:
         backoff = self._backoffs.get(node_id)
         return max(backoff.not_before - self.clock(), 0.0) if backoff else 0.0
+
+    def report(self, gauge: Gauge) -> None:
+        """Report the number of requests under way, by broker."""
+        counts: dict[int, int] = {}
+        for (node, _), connection in self._connections.items():
+            if node > FIRST_BOOTSTRAP_NODE:
+                counts[node] = counts.get(node, 0) + connection.in_flight
+        for node, count in counts.items():
+            gauge("requests.in_flight", count, node=node)
 
     # Connections
 

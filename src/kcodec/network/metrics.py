@@ -4,20 +4,30 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
+from kcodec.flow import Flow, sleep
+
 log = logging.getLogger("kcodec.client")
+#: Interval between two values of a gauge.
+GAUGE_SECONDS = 1.0
+#: Reports the value of a gauge: gauge(name, value, **labels).
+Gauge = Callable[..., None]
 
 
 class Metrics(Protocol):
     """The interface of an object passed as `metrics=`. Its methods are called on the client's I/O thread (asyncio: in
     its event loop) and must be quick. An exception that a method raises is logged once for each method, and ignored.
 
-    Names are dotted: ``connection.opened``, ``connection.failed``, ``connection.authenticated``, ``request.sent``,
-    ``request.failed``, ``bytes.sent``, ``bytes.received``, ``metadata.refreshed``, ``producer.records``,
-    ``producer.retries``, ``consumer.fetched_bytes``, ``consumer.fetch_errors``, ``consumer.fetch_failed``; latencies in
-    seconds: ``request``, ``producer.delivery``, ``transaction``. Labels are Kafka's names (``api="Produce"``,
+    Names are dotted, such as ``request.sent``, ``producer.records`` and ``consumer.fetched_bytes``; latencies are in
+    seconds: ``request``, ``throttle``, ``producer.delivery``. Labels are Kafka's names (``api="ProduceRequest"``,
     ``node=1``); none of them contains a secret or a record.
+
+    An object may also have a method ``gauge(name, value, **labels)``. It is called every GAUGE_SECONDS with values that
+    go up and down: ``requests.in_flight``, ``producer.buffered_bytes``, ``producer.unfinished_batches``,
+    ``consumer.buffered_bytes``, ``consumer.assigned_partitions``, ``consumer.lag``, ``consumer.seconds_since_poll``.
+    docs/logging.md describes all names.
     """
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:
@@ -58,6 +68,18 @@ class _GuardedMetrics:
         except Exception as error:  # noqa: BLE001  the application's code, on our thread
             self._log_once("latency", error)
 
+    def gauge(self, name: str, value: float, **labels: object) -> None:
+        """Report a value that goes up and down, to an object that takes it."""
+        try:
+            self._metrics.gauge(name, value, **labels)  # type: ignore[attr-defined]
+        except Exception as error:  # noqa: BLE001  the application's code, on our thread
+            self._log_once("gauge", error)
+
+    @property
+    def has_gauges(self) -> bool:
+        """Whether the application's object takes gauges."""
+        return callable(getattr(self._metrics, "gauge", None))
+
     def _log_once(self, method: str, error: Exception) -> None:
         if method not in self._failed:
             self._failed.add(method)
@@ -78,3 +100,21 @@ def checked_metrics(metrics: Metrics | None) -> Metrics:
                 f"metrics: {what}; expected an object with the methods count and latency (kcodec.client.Metrics)"
             )
     return _GuardedMetrics(metrics)
+
+
+def gauge_of(metrics: Metrics) -> Gauge | None:
+    """Return what reports gauges; None if the application's object does not take them."""
+    return metrics.gauge if isinstance(metrics, _GuardedMetrics) and metrics.has_gauges else None
+
+
+def report_gauges(metrics: Metrics, report: Callable[[Gauge], None]) -> Flow[None]:
+    """Call `report` every GAUGE_SECONDS, if the application's object takes gauges."""
+    gauge = gauge_of(metrics)
+    if gauge is None:
+        return
+    try:
+        while True:
+            report(gauge)
+            yield from sleep(GAUGE_SECONDS)
+    finally:
+        report(gauge)  # the last values before the client is closed

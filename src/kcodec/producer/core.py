@@ -21,7 +21,7 @@ from kcodec.errors import (
     TransportError,
 )
 from kcodec.flow import CancelledFlow, Clock, Flow, spawn, wait
-from kcodec.network.metrics import Metrics
+from kcodec.network.metrics import Gauge, Metrics, report_gauges
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
 from kcodec.producer.batch import ANY_PARTITION, BatchOutcome, ProducerBatch
@@ -69,6 +69,7 @@ class ProducerCore:
         self.clock = clock
         self.lock = lock
         self.is_closed = False
+        self._metrics = metrics
         self._post = post
         self.accumulator: Accumulator = accumulator_of(settings)(
             settings,
@@ -96,10 +97,16 @@ class ProducerCore:
     def run(self) -> Flow[None]:
         """Send until `close`; the public class spawns this flow once."""
         identity = yield from spawn(self.id_manager.run(), "producer id")
+        gauges = yield from spawn(report_gauges(self._metrics, self._report), "gauges")
         try:
             yield from self.sender.run()
         finally:
             identity.cancel()
+            gauges.cancel()
+
+    def _report(self, gauge: Gauge) -> None:
+        gauge("producer.buffered_bytes", self.settings.buffer_memory - self.accumulator.free_memory)
+        gauge("producer.unfinished_batches", len(self.accumulator.unfinished))
 
     @property
     def has_unfinished(self) -> bool:

@@ -377,6 +377,8 @@ class ProduceResponses:
         for batch, outcome in ended:
             if outcome.error is None:
                 self.metrics.count("producer.records", batch.records_count)
+                self.metrics.count("producer.batches")
+                self.metrics.count("producer.batch_bytes", batch.size_in_bytes)
                 self.metrics.latency("producer.delivery", now - batch.created)
             else:
                 self.metrics.count("producer.failures")

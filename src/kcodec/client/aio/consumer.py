@@ -316,6 +316,7 @@ class Consumer(ClientBase):
     end_offsets = _method(ConsumerCore.end_offsets)
     enforce_rebalance = _method(ConsumerCore.enforce_rebalance)
     group_metadata = _method(ConsumerCore.group_metadata)
+    health = _method(ConsumerCore.health)
     incremental_assign = _method(ConsumerCore.incremental_assign)
     incremental_unassign = _method(ConsumerCore.incremental_unassign)
     lag = _method(ConsumerCore.lag)

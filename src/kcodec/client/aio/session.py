@@ -47,6 +47,7 @@ from kcodec.transactions.state import State
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Record
     from kcodec.client.options import SessionOptions
+    from kcodec.consumer.health import ConsumerHealth
     from kcodec.producer.delivery import OnDelivery
 
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords")
@@ -359,6 +360,10 @@ class GroupTransactSession(ClientBase):
         """The partitions that are assigned to this session now."""
         with self._core.assignment.lock:
             return frozenset(self._core.assignment.partitions)
+
+    async def health(self) -> ConsumerHealth:
+        """Return what the consumer of this session does at the moment: see `Consumer.health`."""
+        return await self._run(self._core.health())
 
     async def _poll(
         self, block: SessionBlock, timeout: float | None, take: Callable[[], Taken], nothing: Callable[[], Taken]

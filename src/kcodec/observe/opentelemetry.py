@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics and traces for OpenTelemetry: needs the package opentelemetry-api (extra `otel`).
+
+Spans continue the trace of the producer in the consumer: the headers `traceparent` and `tracestate` of a record hold
+the context (W3C Trace Context). Names and attributes follow the semantic conventions of messaging systems.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import kcodec
+from kcodec.observe.names import metric_of
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Span, TracerProvider
+
+    from kcodec import Record
+    from kcodec.client import Delivery, Producer, aio
+
+MISSING = "{} needs the package opentelemetry-api: pip install kcodec[otel]"
+
+
+class OpenTelemetryMetrics:
+    """Reports the metrics of clients to a meter of OpenTelemetry.
+
+    The names are those of docs/logging.md behind `kcodec.`: counters, histograms in seconds and gauges.
+
+    meter_provider: None for the global one.
+
+    Raises ImportError without opentelemetry-api.
+    """
+
+    def __init__(self, meter_provider: MeterProvider | None = None) -> None:
+        try:
+            from opentelemetry.metrics import get_meter
+        except ImportError as error:
+            raise ImportError(MISSING.format("OpenTelemetryMetrics")) from error
+        self._meter = get_meter("kcodec", kcodec.__version__, meter_provider)
+        self._lock = threading.Lock()
+        self._instruments: dict[str, Any] = {}
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        """Count `value` more events of the counter `name`."""
+        self._instrument("count", name, labels).add(value, _attributes(labels))
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        """Record the duration of an operation under `name`."""
+        self._instrument("latency", name, labels).record(seconds, _attributes(labels))
+
+    def gauge(self, name: str, value: float, **labels: object) -> None:
+        """Set the gauge `name` to `value`."""
+        self._instrument("gauge", name, labels).set(value, _attributes(labels))
+
+    def _instrument(self, kind: str, name: str, labels: dict[str, object]) -> Any:
+        found = self._instruments.get(name)
+        if found is None:
+            with self._lock:
+                text, whole = metric_of(name, kind, labels).text, f"kcodec.{name}"
+                if kind == "count":
+                    found = self._meter.create_counter(whole, description=text)
+                elif kind == "gauge":
+                    found = self._meter.create_gauge(whole, description=text)
+                else:
+                    found = self._meter.create_histogram(whole, unit="s", description=text)
+                self._instruments[name] = found
+        return found
+
+
+def _attributes(labels: dict[str, object]) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in labels.items()
+    }
+
+
+class Tracing:
+    """Spans for records that are sent and processed.
+
+        tracing = Tracing()
+        tracing.send(producer, "orders", b"value")           # a span that ends with the delivery
+        for record in consumer.poll():
+            with tracing.process(record):                    # a span in the trace of the producer
+                ...
+
+    tracer_provider: None for the global one.
+
+    Raises ImportError without opentelemetry-api.
+    """
+
+    def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
+        try:
+            from opentelemetry import trace
+            from opentelemetry.trace.propagation import tracecontext
+        except ImportError as error:
+            raise ImportError(MISSING.format("Tracing")) from error
+        self._trace = trace
+        self._tracer = trace.get_tracer("kcodec", kcodec.__version__, tracer_provider)
+        self._propagator = tracecontext.TraceContextTextMapPropagator()
+
+    def send(self, producer: Producer, topic: str, value: Any = None, *, headers: Any = (), **more: Any) -> Delivery:
+        """Send a record with `producer.send` and a span around it, which ends when the record has been delivered.
+
+        topic, value, headers, more: as in `producer.send`. Return its Delivery. Raises what `producer.send` raises.
+        """
+        span, pairs = self._begin(topic, headers)
+        try:
+            delivery = producer.send(topic, value, headers=pairs, **more)
+        except BaseException as error:
+            self._failed(span, error)
+            raise
+        delivery.add_done_callback(lambda done: self._ended(span, done))
+        return delivery
+
+    async def send_async(
+        self, producer: aio.Producer, topic: str, value: Any = None, *, headers: Any = (), **more: Any
+    ) -> aio.Delivery:
+        """As `send`, with a `producer` of the asyncio API: `topic`, `value`, `headers` and `more` as in its `send`."""
+        span, pairs = self._begin(topic, headers)
+        try:
+            delivery = await producer.send(topic, value, headers=pairs, **more)
+        except BaseException as error:
+            self._failed(span, error)
+            raise
+        delivery.add_done_callback(lambda done: self._ended(span, done))
+        return delivery
+
+    @contextmanager
+    def process(self, record: Record) -> Iterator[Span]:
+        """Run a block in a span that continues the trace of the producer. An exception of the block is noted in it."""
+        attributes = {
+            "messaging.system": "kafka",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": record.topic,
+            "messaging.destination.partition.id": str(record.partition),
+            "messaging.kafka.offset": record.offset,
+        }
+        kind = self._trace.SpanKind.CONSUMER
+        with self._tracer.start_as_current_span(
+            f"process {record.topic}", self.context_of(record), kind, attributes
+        ) as span:
+            yield span
+
+    def context_of(self, record: Record) -> Context:
+        """Return the context in the headers of a record; without one, that of the caller."""
+        fields = {name: value.decode("ascii", "replace") for name, value in record.headers or () if value is not None}
+        return self._propagator.extract(fields)
+
+    def _begin(self, topic: str, headers: Any) -> tuple[Span, list[tuple[str, bytes | None]]]:
+        attributes = {
+            "messaging.system": "kafka",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": topic,
+        }
+        span = self._tracer.start_span(f"send {topic}", kind=self._trace.SpanKind.PRODUCER, attributes=attributes)
+        fields: dict[str, str] = {}
+        self._propagator.inject(fields, self._trace.set_span_in_context(span))
+        given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
+        kept = [(name, value) for name, value in given if name not in fields]
+        return span, [*kept, *((name, value.encode("ascii")) for name, value in fields.items())]
+
+    def _ended(self, span: Span, delivery: Any) -> None:
+        error = delivery.exception()
+        if error is not None:
+            self._failed(span, error)
+            return
+        written = delivery.result()
+        span.set_attribute("messaging.destination.partition.id", str(written.partition))
+        span.set_attribute("messaging.kafka.offset", written.offset)
+        span.end()
+
+    def _failed(self, span: Span, error: BaseException) -> None:
+        span.record_exception(error)
+        span.set_status(self._trace.StatusCode.ERROR, type(error).__name__)
+        span.end()

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of clients for Prometheus: needs the package prometheus-client (extra `prometheus`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kcodec.observe.names import metric_of
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+#: Upper bounds of the buckets of durations, in seconds: from a request on the same host to `delivery_timeout_ms`.
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+
+
+class PrometheusMetrics:
+    """Reports the metrics of clients to a registry of prometheus-client.
+
+        metrics = PrometheusMetrics()
+        consumer = Consumer(bootstrap_servers="localhost:9092", group_id="billing", metrics=metrics)
+        prometheus_client.start_http_server(9100)
+
+    The names are those of docs/logging.md with underscores: `kcodec_producer_records_total`, `kcodec_request_seconds`
+    (a histogram), `kcodec_consumer_lag` (a gauge). Create one object for each registry, and pass it to all clients.
+
+    registry: where the metrics are registered; None for the default registry of prometheus-client.
+    prefix: begin of the names.
+    buckets: upper bounds of the buckets of durations, in seconds.
+
+    Raises ImportError without prometheus-client.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        prefix: str = "kcodec",
+        buckets: Sequence[float] = BUCKETS,
+    ) -> None:
+        try:
+            import prometheus_client
+        except ImportError as error:
+            raise ImportError(
+                "PrometheusMetrics needs the package prometheus-client: pip install kcodec[prometheus]"
+            ) from error
+        self._library = prometheus_client
+        self._registry = prometheus_client.REGISTRY if registry is None else registry
+        self._prefix = prefix
+        self._buckets = tuple(buckets)
+        self._lock = threading.Lock()
+        self._metrics: dict[str, tuple[tuple[str, ...], Any]] = {}
+        #: The metric with its labels, as prometheus-client looks them up slowly.
+        self._children: dict[tuple[str, tuple[object, ...]], Any] = {}
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        """Count `value` more events of the counter `name`."""
+        self._child("count", name, labels).inc(value)
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        """Record the duration of an operation under `name`."""
+        self._child("latency", name, labels).observe(seconds)
+
+    def gauge(self, name: str, value: float, **labels: object) -> None:
+        """Set the gauge `name` to `value`."""
+        self._child("gauge", name, labels).set(value)
+
+    def _child(self, kind: str, name: str, labels: dict[str, object]) -> Any:
+        key = (name, tuple(labels.values()))
+        child = self._children.get(key)
+        if child is None:
+            with self._lock:
+                names, metric = self._metrics.get(name) or self._made(kind, name, labels)
+                child = metric.labels(*(str(labels.get(one, "")) for one in names)) if names else metric
+                self._children[key] = child
+        return child
+
+    def _made(self, kind: str, name: str, labels: dict[str, object]) -> tuple[tuple[str, ...], Any]:
+        described, library = metric_of(name, kind, labels), self._library
+        plain = f"{self._prefix}_{name.replace('.', '_')}"
+        options: dict[str, Any] = {"labelnames": described.labels, "registry": self._registry}
+        metric: Any
+        if kind == "count":
+            metric = library.Counter(plain, described.text, **options)
+        elif kind == "gauge":
+            metric = library.Gauge(plain, described.text, **options)
+        else:
+            metric = library.Histogram(f"{plain}_seconds", described.text, buckets=self._buckets, **options)
+        self._metrics[name] = (described.labels, metric)
+        return self._metrics[name]

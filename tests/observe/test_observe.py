@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics for Prometheus and OpenTelemetry, and traces: what their own libraries show while clients work."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
+from prometheus_client import CollectorRegistry, generate_latest
+from virtual_broker import RECORDS, TOPIC, virtual_time
+
+from kcodec.client import Consumer, Producer, aio
+from kcodec.errors import KcodecError
+from kcodec.observe.names import METRICS
+from kcodec.observe.opentelemetry import OpenTelemetryMetrics, Tracing
+from kcodec.observe.prometheus import PrometheusMetrics
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.testing.kafka import ApacheKafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+#: What needs a failing or throttling broker, or one that authenticates: counted in tests of its own.
+ELSEWHERE = {
+    *("connection.failed", "connection.authenticated", "request.failed", "throttle", "consumer.fetch_failed"),
+    *("producer.retries", "producer.failures", "consumer.fetch_errors"),
+}
+
+
+def work(kafka: ApacheKafka, topic: str, **options: Any) -> None:
+    """Send and receive ten records, and wait until each gauge was reported."""
+    given = {"bootstrap_servers": kafka.bootstrap_servers, **options}
+    with Producer(**given) as producer:
+        for number in range(10):
+            producer.send(topic, b"%d" % number)
+    with Consumer(group_id=topic, auto_offset_reset="earliest", **given) as consumer:
+        consumer.subscribe(topic)
+        deadline, count = time.monotonic() + 30, 0
+        while count < 10:
+            count += len(consumer.poll(1.0))
+            assert time.monotonic() < deadline
+        consumer.poll(1.2)
+
+
+def scraped(text: str) -> dict[str, float]:
+    """The sum of each sample's values over its labels."""
+    found: dict[str, float] = {}
+    for name, value in re.findall(r"(?m)^(\w+)(?:\{[^}]*\})? (\S+)$", text):
+        found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+def prometheus_name(name: str) -> str:
+    kind = METRICS[name].kind
+    return f"kcodec_{name.replace('.', '_')}" + {"count": "_total", "latency": "_seconds_count", "gauge": ""}[kind]
+
+
+def test_every_metric_is_scraped_under_load(apache_kafka: ApacheKafka) -> None:
+    topic, registry = apache_kafka.create_topic(partitions=2), CollectorRegistry()
+    work(apache_kafka, topic, metrics=PrometheusMetrics(registry))
+    found = scraped(generate_latest(registry).decode())
+    assert {prometheus_name(name) for name in METRICS if name not in ELSEWHERE} <= set(found)
+    assert found["kcodec_producer_records_total"] == found["kcodec_consumer_records_total"] == 10
+    assert found["kcodec_producer_batch_bytes_total"] > 10
+    assert found["kcodec_consumer_rebalances_total"] == 1
+    assert found["kcodec_consumer_lag"] == found["kcodec_producer_buffered_bytes"] == 0
+    assert found["kcodec_request_seconds_count"] > 5
+
+
+def test_failures_and_throttling_are_counted() -> None:
+    registry = CollectorRegistry()
+    metrics = PrometheusMetrics(registry)
+    with virtual_time() as broker:
+
+        async def program() -> None:
+            async with aio.Consumer(
+                bootstrap_servers="broker:9092", group_id="billing", auto_offset_reset="earliest", metrics=metrics
+            ) as consumer:
+                await consumer.subscribe(TOPIC)
+                broker.faults = lambda api: ErrorCode.UNKNOWN_SERVER_ERROR if api == "Fetch" else 0
+                await consumer.poll(2.0)
+                broker.faults = lambda api: 0
+                while not await consumer.poll(1.0):
+                    pass
+                broker.is_down = True
+                await consumer.poll(2.0)
+            async with aio.Producer(bootstrap_servers="broker:9092", metrics=metrics) as producer:
+                broker.is_down = False
+                broker.faults = lambda api: ErrorCode.INVALID_RECORD if api == "Produce" else 0
+                with pytest.raises(KcodecError):
+                    await (await producer.send(TOPIC, b"refused"))
+
+        broker.run(program())
+    found = scraped(generate_latest(registry).decode())
+    assert found["kcodec_consumer_records_total"] == RECORDS
+    for name in ("consumer_fetch_errors", "consumer_fetch_failed", "producer_failures"):
+        assert found[f"kcodec_{name}_total"] >= 1, name
+
+
+def test_metrics_go_to_opentelemetry(apache_kafka: ApacheKafka) -> None:
+    topic, reader = apache_kafka.create_topic(partitions=1), InMemoryMetricReader()
+    work(apache_kafka, topic, metrics=OpenTelemetryMetrics(MeterProvider([reader])))
+    data: Any = reader.get_metrics_data()
+    found = {one.name: one for each in data.resource_metrics[0].scope_metrics for one in each.metrics}
+    assert {f"kcodec.{name}" for name in METRICS if name not in ELSEWHERE} <= set(found)
+    (records,) = found["kcodec.consumer.records"].data.data_points
+    assert records.value == 10
+    (lag,) = found["kcodec.consumer.lag"].data.data_points
+    assert (lag.value, dict(lag.attributes)) == (0, {"topic": topic, "partition": 0})
+    assert found["kcodec.request"].unit == "s"
+
+
+def traced() -> tuple[Tracing, InMemorySpanExporter]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return Tracing(provider), exporter
+
+
+def test_a_trace_goes_from_producer_to_consumer(apache_kafka: ApacheKafka) -> None:
+    topic, (tracing, exporter) = apache_kafka.create_topic(partitions=1), traced()
+    servers = apache_kafka.bootstrap_servers
+    with Producer(bootstrap_servers=servers) as producer:
+        tracing.send(producer, topic, b"1", headers=[("kept", b"yes"), ("traceparent", b"old")]).result(30)
+    with Consumer(bootstrap_servers=servers, group_id=topic, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(topic)
+        while not (records := consumer.poll(1.0)):
+            pass
+    (record,) = records
+    with pytest.raises(RuntimeError, match="broken"), tracing.process(record):
+        raise RuntimeError("broken")
+    sent, processed = exporter.get_finished_spans()
+    assert (sent.name, sent.kind, processed.kind) == (f"send {topic}", SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert processed.context.trace_id == sent.context.trace_id
+    assert processed.parent is not None and processed.parent.span_id == sent.context.span_id
+    headers = dict(record.headers)
+    assert headers["kept"] == b"yes" and len(record.headers) == 2
+    assert (
+        headers["traceparent"]
+        == f"00-{sent.context.trace_id:032x}-{sent.context.span_id:016x}-{sent.context.trace_flags:02x}".encode()
+    )
+    assert attributes(sent)["messaging.kafka.offset"] == attributes(processed)["messaging.kafka.offset"] == 0
+    assert [event.name for event in processed.events] == ["exception"]
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def test_the_span_of_a_failed_record_says_so() -> None:
+    tracing, exporter = traced()
+    with (
+        Producer(
+            bootstrap_servers="127.0.0.1:1",
+            max_block_ms=100,
+            delivery_timeout_ms=300,
+            linger_ms=0,
+            request_timeout_ms=200,
+        ) as producer,
+        pytest.raises(KcodecError),
+    ):
+        tracing.send(producer, "orders", b"x").result(10)
+    (span,) = exporter.get_finished_spans()
+    assert not span.status.is_ok
+    assert [event.name for event in span.events] == ["exception"]
+
+
+def test_tracing_in_asyncio() -> None:
+    tracing, exporter = traced()
+    with virtual_time() as broker:
+
+        async def program() -> None:
+            async with aio.Producer(bootstrap_servers="broker:9092") as producer:
+                await (await tracing.send_async(producer, TOPIC, b"x", headers={"a": b"b"}))
+
+        broker.run(program())
+    (span,) = exporter.get_finished_spans()
+    assert span.status.is_ok and span.end_time is not None
+
+
+@pytest.mark.parametrize(("module", "name"), [("prometheus", "PrometheusMetrics"), ("opentelemetry", "Tracing")])
+def test_a_missing_package_is_named(module: str, name: str) -> None:
+    """A module of the package is imported without it; its classes say what to install."""
+    program = f"""
+import sys
+sys.modules["prometheus_client"] = sys.modules["opentelemetry"] = None
+import kcodec.client
+from kcodec.observe.{module} import {name}
+try:
+    {name}()
+except ImportError as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "pip install kcodec[" in ran.stdout
+
+
+def test_the_prometheus_example_is_scraped(apache_kafka: ApacheKafka) -> None:
+    topic = apache_kafka.create_topic(partitions=1)
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+        producer.send(topic, b"1")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        str(ROOT / "examples" / "prometheus_metrics.py"),
+        apache_kafka.bootstrap_servers,
+        topic,
+        str(port),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as example:
+        try:
+            assert example.stdout is not None
+            assert example.stdout.readline() == "0\n"
+            deadline = time.monotonic() + 20
+            while True:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+                    text = page.read().decode()
+                if scraped(text).get("kcodec_consumer_records_total") == 1:
+                    break
+                assert time.monotonic() < deadline, text
+                time.sleep(0.2)
+            assert f'kcodec_consumer_lag{{partition="0",topic="{topic}"}} 0.0' in text
+        finally:
+            example.kill()
+
+
+def test_the_opentelemetry_example_prints_one_trace(apache_kafka: ApacheKafka) -> None:
+    topic = apache_kafka.create_topic(partitions=1)
+    command = [sys.executable, str(ROOT / "examples" / "opentelemetry_spans.py"), apache_kafka.bootstrap_servers, topic]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert len(set(re.findall(r'"trace_id": "(\w+)"', ran.stdout))) == 1
+    assert "processed 0" in ran.stdout and "kcodec.consumer.records" in ran.stdout
