@@ -89,7 +89,7 @@ class Clock:
         return None if self.is_manual else delay
 
     def advance(self, ms: float) -> None:
-        """Move the time forward by `ms`, and run every timer on the way at its own time. Raise ValueError if negative."""
+        """Move the time forward by `ms`; every timer on the way runs at its own time. Raise ValueError if negative."""
         if not ms >= 0:
             raise ValueError(f"a clock cannot go back: advance({ms})")
         target = self._ahead_ms + ms
