@@ -56,11 +56,11 @@ class Offsets:
     ) -> messages.ListOffsetsPartitionResponse:
         response = messages.ListOffsetsPartitionResponse(partition_index=one.partition_index)
         try:
-            partition = self._partition(topic, one.partition_index, one.current_leader_epoch)
             if one.timestamp < 0 and context.api_version < _VERSION_OF.get(one.timestamp, 0):
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
             if one.timestamp < LATEST_TIERED:
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+            partition = self._partition(topic, one.partition_index, one.current_leader_epoch)
         except ApiError as error:
             response.error_code = error.code
             return response

@@ -392,15 +392,10 @@ class PartitionLog:
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """Return the first offset whose timestamp is not below this one, with its timestamp; None without one."""
-        for segment in self._segments:
-            if segment.max_timestamp < timestamp:
-                continue
-            number = segment.batch_from_time(timestamp, self.log_start_offset)
-            if number is not None:
-                found = self._record_from_time(segment, number, timestamp)
-                if found is not None:
-                    return found
-        return None
+        segment = next((one for one in self._segments if one.max_timestamp >= timestamp), None)
+        number = None if segment is None else segment.batch_from_time(timestamp, self.log_start_offset)
+        # Kafka looks into the first such segment only, even if the log starts behind what it finds there
+        return None if segment is None or number is None else self._record_from_time(segment, number, timestamp)
 
     def _record_from_time(self, segment: Segment, number: int, timestamp: int) -> tuple[int, int] | None:
         while number < len(segment):
@@ -446,14 +441,20 @@ class PartitionLog:
         return self.log_start_offset
 
     def _start_at(self, offset: int) -> None:
+        """Move the start. The last stable offset follows with the next append, the segments go with the retention."""
         self.log_start_offset = offset
-        while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
+        for watcher in list(self.watchers):
+            watcher()
+
+    def _delete_segments(self) -> None:
+        """Remove the segments before the start of the log."""
+        while len(self._segments) > 1 and self._segments[1].base_offset <= self.log_start_offset:
             self._segments.pop(0).delete()
-        self._moved()
 
     def apply_retention(self) -> None:
         """Delete segments that are too old or too much (UnifiedLog.deleteOldSegments)."""
         settings, now = self._settings(), self._clock.now_ms()
+        self._delete_segments()
         if "delete" not in settings.cleanup_policy:
             return
         keep_from = 0
@@ -473,6 +474,7 @@ class PartitionLog:
         if keep_from == len(self._segments):
             self.roll()
         self._start_at(max(self._segments[keep_from].base_offset, self.log_start_offset))
+        self._delete_segments()
 
     # --------------------------------------------------------------------------------------------------- the files
 

@@ -33,6 +33,8 @@ _RETRIABLE = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
+# Errors of an append that come without the log start offset.
+_WITHOUT_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 class _Part(NamedTuple):
@@ -115,13 +117,28 @@ class Produce:
         adds = context.api_version >= ADD_PARTITION_VERSION
         if not adds and not self._settings.verifies_transactions:
             return {}
-        keys = [part.key for part in parts]
+        refused = {}
+        keys = []
         for part in parts:
             assert part.found is not None
             assert part.batch is not None
-            part.found[1].log.producers.begin_verification(
-                producer.producer_id, producer.epoch, part.batch.base_sequence, bumps_epoch=adds
-            )
+            sequence = part.batch.base_sequence
+            try:
+                part.found[1].log.producers.begin_verification(
+                    producer.producer_id, producer.epoch, sequence, bumps_epoch=adds
+                )
+                keys.append(part.key)
+            except ApiError as error:
+                refused[part.key] = error.code
+        return refused | self._asked(context, transactional_id, producer, keys)
+
+    def _asked(
+        self, context: RequestContext, transactional_id: str, producer: ProducerIdentity, keys: list[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Ask the coordinator. Return the errors."""
+        adds = context.api_version >= ADD_PARTITION_VERSION
+        if not keys:
+            return {}
         try:
             if adds:
                 self._coordinator.add_partitions(transactional_id, producer, frozenset(keys), EPOCH_BUMP_VERSION)
@@ -175,13 +192,16 @@ class Produce:
             )
         except RecordValidationError as error:
             response = _refusal(part, ErrorCode(error.code), error.reason)
+            response.log_start_offset = _start_in_error(response.error_code, partition)
             response.record_errors = [
                 messages.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=error.reason)
                 for index in error.record_indexes
             ]
             return response
         except ApiError as error:
-            return _refusal(part, error.code, error.message)
+            response = _refusal(part, error.code, error.message)
+            response.log_start_offset = _start_in_error(error.code, partition)
+            return response
         return messages.PartitionProduceResponse(
             index=part.data.index,
             base_offset=appended.base_offset,
@@ -220,6 +240,11 @@ def _first_batch(records: Any) -> RecordBatch | None:
         return next(iter(batches(records)), None)
     except DecodeError:
         return None
+
+
+def _start_in_error(code: int, partition: Partition) -> int:
+    """Return the log start offset of a refused batch: Kafka leaves it out where it says nothing about the log."""
+    return -1 if code in _WITHOUT_START else partition.log.log_start_offset
 
 
 def _refusal(part: _Part, code: ErrorCode, message: str | None = None) -> messages.PartitionProduceResponse:

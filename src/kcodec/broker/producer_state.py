@@ -139,12 +139,18 @@ class ProducerStates:
     # --------------------------------------------------------------------------------------------------- client data
 
     def begin_verification(self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool) -> None:
-        """Note the first batch of a transaction while the coordinator is asked about it."""
+        """Note the first batch of a transaction before the coordinator is asked about it.
+
+        Raise ApiError for an epoch that the partition knows to be fenced. bumps_epoch: the producer ends transactions
+        with an epoch bump; what its first attempt said counts.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, f"epoch {epoch} is behind {entry.epoch}")
         found = self._verifications.get(producer_id)
         if found is None:
             self._verifications[producer_id] = _Verification(epoch, sequence, bumps_epoch)
             return
-        found.bumps_epoch = found.bumps_epoch or bumps_epoch
         if epoch > found.epoch or (epoch == found.epoch and sequence < found.lowest_sequence):
             found.epoch, found.lowest_sequence = epoch, sequence
 

@@ -97,7 +97,7 @@ class TransactionCoordinator:
         if expected is not None and not _may_continue(found, expected):
             raise ApiError(ErrorCode.PRODUCER_FENCED)
         if found.state is State.ONGOING:
-            self._decide(found.fenced(self._clock.now_ms()))
+            self._decide(found.fenced(self._settings.transaction_version, self._clock.now_ms()))
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         now = self._clock.now_ms()
         changed: TransactionMetadata | None
@@ -264,7 +264,7 @@ class TransactionCoordinator:
         for found in list(self._states.values()):
             is_late = found.state is State.ONGOING and found.start_ms + found.timeout_ms < now
             if is_late and found.transactional_id not in self._pending:
-                self._decide(found.fenced(now))
+                self._decide(found.fenced(self._settings.transaction_version, now))
         self._clock.call_later(self._settings.transaction_timeout_scan_ms, self._scan_timeouts)
 
     def _scan_expired(self) -> None:

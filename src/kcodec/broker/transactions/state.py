@@ -142,10 +142,15 @@ class TransactionMetadata:
             client_version=client_version,
         )
 
-    def fenced(self, now: int) -> TransactionMetadata:
-        """Return the state of a transaction whose producer is fenced and which is aborted: the epoch is higher."""
-        aborted = self.ended(is_commit=False, client_version=self.client_version, next_producer_id=-1, now=now)
-        if self.client_version >= EPOCH_BUMP_VERSION:
+    def fenced(self, cluster_version: int, now: int) -> TransactionMetadata:
+        """Return the state of a transaction whose producer is fenced and which is aborted: the epoch is higher.
+
+        It follows the version of the cluster, whatever the client's. From 2 on the former epoch is remembered, so that
+        a client that asks for its own producer id again gets this epoch.
+        """
+        version = cluster_version if cluster_version >= EPOCH_BUMP_VERSION else 0
+        aborted = self.ended(is_commit=False, client_version=version, next_producer_id=NO_PRODUCER_ID, now=now)
+        if version:
             return aborted
         return replace(aborted, producer_epoch=self.producer_epoch + 1, last_producer_epoch=NO_EPOCH)
 
