@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.schema import Request, Response
+from kcodec.protocol.schema import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Later:
         self._response: Any = None
         self._callback: Callable[[Any], None] | None = None
 
-    def respond(self, response: Response | ApiError | None) -> None:
-        """Give the response, or an ApiError for the whole request."""
+    def respond(self, response: Any) -> None:
+        """Give the response: what a handler returns, or an ApiError for the whole request."""
         if self.is_done:
             return
         self.is_done = True
@@ -64,7 +64,14 @@ class ApiError(Exception):
         self.message = message
 
 
-Handler = Callable[[RequestContext, Any], Response | Later | None]
+class _Close:
+    """The connection is closed instead of a response."""
+
+
+#: A handler returns it to close the connection, as Kafka does after an error with acks=0.
+CLOSE = _Close()
+
+Handler = Callable[[RequestContext, Any], Any]
 
 
 class Api(NamedTuple):

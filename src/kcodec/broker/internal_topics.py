@@ -49,9 +49,7 @@ def partition_for_key(key: str, partitions: int) -> int:
     return 0 if signed == -_INT32_SIGN else abs(signed) % partitions
 
 
-def coordinator_record(
-    key: CoordinatorKey, value: CoordinatorValue | None, version: int
-) -> tuple[bytes, bytes | None]:
+def coordinator_record(key: CoordinatorKey, value: CoordinatorValue | None, version: int) -> tuple[bytes, bytes | None]:
     """Return the bytes of a coordinator's record: the type before the key, the version before the value."""
     encoded = key.api_key.to_bytes(2, "big") + key.encode(0)
     return encoded, None if value is None else version.to_bytes(2, "big") + value.encode(version)

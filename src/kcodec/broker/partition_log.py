@@ -188,7 +188,9 @@ class PartitionLog:
         if settings.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
             set_max_timestamp(buffer, now, TimestampType.LOG_APPEND_TIME)
             return buffer, now
-        times = memoryview(decode(batch.data, columns=("timestamp",), check_crcs=False).column("timestamp"))
+        # a producer's LogAppendTime bit is cleared first: it would hide the timestamps of the records
+        set_max_timestamp(buffer, batch.max_timestamp, TimestampType.CREATE_TIME)
+        times = decode(buffer, columns=("timestamp",), check_crcs=False).column("timestamp")
         set_max_timestamp(buffer, max(times), TimestampType.CREATE_TIME)
         return buffer, -1
 
@@ -239,9 +241,7 @@ class PartitionLog:
             timestamp=now,
         )
         offset = self._write(bytearray(marker), 0, now)
-        ended = self.producers.add_marker(
-            producer_id, epoch, coordinator_epoch, offset, now, is_aborted=not is_commit
-        )
+        ended = self.producers.add_marker(producer_id, epoch, coordinator_epoch, offset, now, is_aborted=not is_commit)
         self._completed(ended)
         self._moved()
         return True
@@ -375,6 +375,10 @@ class PartitionLog:
                 if entry.last_stable_offset >= upper:
                     return found
         return found
+
+    def aborted_transactions(self) -> list[tuple[int, int]]:
+        """Return the aborted transactions of the whole log."""
+        return [(entry.producer_id, entry.first_offset) for segment in self._segments for entry in segment.aborted]
 
     def batches_from(self, offset: int) -> Iterator[RecordBatch]:
         """Return the stored batches from the one with `offset` on."""

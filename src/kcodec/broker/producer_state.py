@@ -180,7 +180,12 @@ class ProducerStates:
     def _check_sequence(self, batch: BatchHeader, entry: ProducerEntry | None) -> None:
         verification = self._verifications.get(batch.producer_id)
         first = batch.base_sequence
-        if verification is not None and verification.bumps_epoch and first != 0 and (entry is None or not entry.batches):
+        if (
+            verification is not None
+            and verification.bumps_epoch
+            and first != 0
+            and (entry is None or not entry.batches)
+        ):
             raise _out_of_order(batch, "0 in a partition that does not know the producer")
         if verification is not None and first > verification.lowest_sequence:
             raise _out_of_order(batch, f"{verification.lowest_sequence}, which came first")

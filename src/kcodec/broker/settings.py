@@ -19,6 +19,12 @@ class BrokerSettings:
     #: Seeds everything that is random: member ids, topic ids, probabilities of fault rules.
     seed: int = 0
 
+    #: group.version of the cluster: 1 has the consumer group protocol of KIP-848, 0 only the classic one.
+    group_version: int = 1
+
+    #: The highest version of an API, by its name, to play an older broker: {"Produce": 8}. -1 leaves the API out.
+    max_versions: dict[str, int] = field(default_factory=dict)
+
     # ------------------------------------------------------------------------------------------------------- topics
     auto_create_topics: bool = True  # auto.create.topics.enable
     default_partitions: int = 1  # num.partitions

@@ -78,9 +78,7 @@ class TransactionHandlers:
         """Respond to AddPartitionsToTxn: for one transaction up to version 3, for several from version 4 on."""
         if context.api_version < _BATCHED_VERSION:
             producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-            results = self._added(
-                context, request.v3_and_below_transactional_id, producer, request.v3_and_below_topics
-            )
+            results = self._added(context, request.v3_and_below_transactional_id, producer, request.v3_and_below_topics)
             return messages.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
         return messages.AddPartitionsToTxnResponse(
             results_by_transaction=[
