@@ -167,7 +167,7 @@ class Walk:
                 side.member_id = member_id
             if isinstance(response, messages.JoinGroupResponse) and response.error_code == 0:
                 side.epoch, side.leader = response.generation_id, response.leader
-                side.protocol = response.protocol_name
+                side.protocol = response.protocol_name or ""
                 side.members = [one.member_id for one in response.members]
             if isinstance(response, messages.ConsumerGroupHeartbeatResponse) and response.error_code == 0:
                 side.epoch = response.member_epoch
@@ -247,8 +247,8 @@ class Walk:
                     for one in response.groups
                 ]
             case messages.ListGroupsResponse():
-                found = [one for one in response.groups if one.group_id == self.group]
-                return [(one.protocol_type, one.group_state, one.group_type) for one in found]
+                listed = [one for one in response.groups if one.group_id == self.group]
+                return [(one.protocol_type, one.group_state, one.group_type) for one in listed]
             case messages.OffsetCommitResponse() | messages.OffsetDeleteResponse():
                 partitions = (one for topic in response.topics for one in topic.partitions)
                 codes = sorted((one.partition_index, one.error_code) for one in partitions)

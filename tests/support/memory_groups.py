@@ -22,7 +22,8 @@ class Reply:
     """The response to one request: `now`, or later. Every response is encoded and decoded in its version."""
 
     def __init__(self, request: Any, version: int, response: Any) -> None:
-        self._kind, self._version, self._response = type(request).response, version, None
+        self._kind, self._version = type(request).response, version
+        self._response: Any = None
         if isinstance(response, Later):
             response.when_done(self._take)
         else:

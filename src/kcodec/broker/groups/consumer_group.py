@@ -116,8 +116,8 @@ class ConsumerGroup:
     static_members: dict[str, str] = field(default_factory=dict)
     target: dict[str, Target] = field(default_factory=dict)
     patterns: dict[str, frozenset[str]] = field(default_factory=dict)
-    #: When the patterns were last matched, in ms.
-    patterns_resolved_ms: int = -1
+    #: The names of all topics when the patterns were last matched.
+    matched_names: frozenset[str] = frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -252,7 +252,6 @@ class ConsumerGroup:
             self.patterns.pop(pattern, None)
         else:
             self.patterns[pattern] = frozenset(value.topics)
-            self.patterns_resolved_ms = max(self.patterns_resolved_ms, value.timestamp)
 
 
 def stale_epoch_text(epoch: int, known: int) -> str:

@@ -255,7 +255,9 @@ class ConsumerProtocol:
         if updated.pattern != member.pattern:
             records += self._drop_patterns(group, members)
             needs_epoch = needs_epoch or updated.pattern in group.patterns or member.pattern in group.patterns
-            if updated.pattern and updated.pattern not in group.patterns:
+        if any(one.pattern for one in members.values()):
+            names = {topic.name for topic in self._table.host.topics}
+            if updated.pattern not in {"", *group.patterns} or names != group.matched_names:
                 self._table.host.clock.call_soon(lambda: self.resolve_patterns(group.group_id))
         subscribed = frozenset().union(*(group.topics_of(one) for one in members.values()))
         known_hash = metadata_hash(self._partition_counts(subscribed))
@@ -300,7 +302,7 @@ class ConsumerProtocol:
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return
-        names = [topic.name for topic in self._table.host.topics]
+        names = group.matched_names = frozenset(topic.name for topic in self._table.host.topics)
         now_ms = self._table.now_ms()
         records = [
             pattern_record(group_id, pattern, found, 0, now_ms)

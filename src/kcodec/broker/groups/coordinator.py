@@ -109,13 +109,6 @@ class GroupCoordinator:
     def topics_deleted(self, names: list[str]) -> None:
         """Remove the committed offsets of deleted topics."""
         self._offsets.drop_topics(set(names))
-        self.topics_changed()
-
-    def topics_changed(self) -> None:
-        """Match regular expressions again, after topics were created or deleted."""
-        for group_id, group in list(self._table.groups.items()):
-            if isinstance(group, ConsumerGroup) and group.patterns:
-                self._consumer.resolve_patterns(group_id)
 
     def _replay_classic(self, group_id: str, value: CoordinatorValue | None) -> None:
         if isinstance(value, GroupMetadataValue):
