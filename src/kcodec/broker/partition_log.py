@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kcodec._fast import RecordBatch, batches, decode, encode_batch, encode_end_transaction_marker
+from kcodec._fast import RecordBatch, batches, crc32c, decode, encode_batch, encode_end_transaction_marker
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
 from kcodec.broker.producer_state import BatchHeader, CompletedTransaction, ProducerStates
@@ -30,6 +30,9 @@ READ_COMMITTED = 1
 _LOG_NAME = re.compile(r"(\d{20})\.log")
 _SNAPSHOT_NAME = re.compile(r"(\d{20})\.snapshot")
 _CONTROL_KEY_BYTES = 4
+
+# The fields of a batch that `append_records` changes.
+_CRC, _SEQUENCE = slice(17, 21), slice(53, 57)
 
 
 class Appended(NamedTuple):
@@ -213,9 +216,14 @@ class PartitionLog:
                 base_offset=0,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
+                base_sequence=-1 if producer_id < 0 else 0,
                 is_transactional=producer_id >= 0,
             )
         )
+        if producer_id >= 0:
+            # No producer but a coordinator has batches without a sequence, so encode_batch refuses them.
+            buffer[_SEQUENCE] = b"\xff" * 4
+            buffer[_CRC] = crc32c(memoryview(buffer)[_CRC.stop :]).to_bytes(4, "big")
         header = None
         if producer_id >= 0:
             header = _header(batches(buffer)[0], self.log_end_offset, now)

@@ -52,6 +52,12 @@ class BrokerSettings:
     group_initial_rebalance_delay_ms: int = 0  # group.initial.rebalance.delay.ms; Kafka: 3000
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = (1 << 31) - 1
+    group_consumer_max_size: int = (1 << 31) - 1
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_assignment_interval_ms: int = 0  # group.consumer.assignment.interval.ms; Kafka 4.3: 1000
+    offsets_retention_check_interval_ms: int = 600_000
 
     # ------------------------------------------------------------------------------------------------------- limits
     max_request_bytes: int = 100 * MIB  # socket.request.max.bytes
