@@ -50,7 +50,7 @@ def run(options: argparse.Namespace, address: str, ours: str) -> int:
     differences = 0
     begun = time.monotonic()
     for seed in range(options.seed, options.seed + options.sequences):
-        found = compare(seed, left, right, coverage)
+        found = compare(seed, left, right, coverage, transaction_version=options.transaction_version)
         if found is not None:
             differences += 1
             show(found)

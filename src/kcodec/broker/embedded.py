@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,7 +22,7 @@ from kcodec.broker.core import BrokerCore
 from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.server import Server
 from kcodec.broker.settings import BrokerSettings
-from kcodec.broker.topics import Topic
+from kcodec.broker.topics import Partition, Topic
 from kcodec.broker.transactions.state import TransactionMetadata
 from kcodec.broker.wire_log import WireLog, trace_line
 from kcodec.errors import KcodecError
@@ -260,19 +261,40 @@ class Broker:
 
         self._call(change)
 
-    def create_topic(self, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> None:
-        """Create a topic. Raise BrokerError if it exists or a setting is invalid.
+    def create_topic(
+        self, name: str | None = None, partitions: int = 3, *, replication_factor: int | None = None, **configs: Any
+    ) -> str:
+        """Create a topic and return its name. Raise BrokerError if it exists or a setting is invalid.
 
-        name:       Name of the topic.
+        name:       None creates a unique name.
         partitions: Number of its partitions.
-        configs:    Settings by Kafka's names.
+        replication_factor: None or 1: there is one node.
+        configs:    Settings by Kafka's names, with _ for the dots: max_message_bytes=1000.
         """
-        self._call(lambda: self.core.topics.create(name, partitions, configs))
+        if replication_factor not in (None, 1):
+            raise BrokerError(f"replication_factor {replication_factor}: the broker is the only node")
+        written = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        chosen = f"topic-{uuid.uuid4().hex[:12]}" if name is None else name
+        self._call(lambda: self.core.topics.create(chosen, partitions, written))
+        return chosen
+
+    def end_offset(self, topic: str, partition: int = 0) -> int:
+        """Return the end offset of a partition. Raise BrokerError if it does not exist.
+
+        topic: Name of the topic. partition: The partition.
+        """
+        return self._call(lambda: self._partition(topic, partition).log.log_end_offset)
 
     def _topic(self, name: str) -> Topic:
         found = self.core.topics.get(name)
         if found is None:
             raise BrokerError(f"topic {name!r} does not exist")
+        return found
+
+    def _partition(self, topic: str, number: int) -> Partition:
+        found = self._topic(topic).partition(number)
+        if found is None:
+            raise BrokerError(f"topic {topic!r} has no partition {number}")
         return found
 
     def seed(self, topic: str, records: Iterable[Any], *, partition: int = 0, timestamp: int | None = None) -> None:
@@ -287,10 +309,9 @@ class Broker:
         """
 
         def append() -> None:
-            found = self.core.topics.get(topic) or self.core.topics.create(topic, partition + 1)
-            where = found.partition(partition)
-            if where is None:
-                raise BrokerError(f"topic {topic!r} has no partition {partition}")
+            if self.core.topics.get(topic) is None:
+                self.core.topics.create(topic, partition + 1)
+            where = self._partition(topic, partition)
             now = self.core.clock.now_ms() if timestamp is None else timestamp
             for batch in batches(encode(records, timestamp=now)):
                 data = bytearray(batch.data)
@@ -331,10 +352,8 @@ class Broker:
         """
 
         def read() -> list[RecordBatch]:
-            found = self._topic(topic).partition(partition)
-            if found is None:
-                raise BrokerError(f"topic {topic!r} has no partition {partition}")
-            return list(found.log.batches_from(found.log.log_start_offset))
+            log = self._partition(topic, partition).log
+            return list(log.batches_from(log.log_start_offset))
 
         return self._call(read)
 
@@ -362,10 +381,6 @@ class Broker:
         """
 
         def change() -> None:
-            found = self._topic(topic)
-            where = found.partition(partition)
-            if where is None:
-                raise BrokerError(f"topic {topic!r} has no partition {partition}")
-            self.core.topics.change_leader_epoch(found, where)
+            self.core.topics.change_leader_epoch(self._topic(topic), self._partition(topic, partition))
 
         self._call(change)

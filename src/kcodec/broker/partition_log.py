@@ -303,7 +303,7 @@ class PartitionLog:
     def _moved(self) -> None:
         """Compute the last stable offset, and wake those who wait for it or for data."""
         unstable = self.producers.first_unstable_offset()
-        self.last_stable_offset = self.log_end_offset if unstable is None else max(unstable, self.log_start_offset)
+        self.last_stable_offset = self.log_end_offset if unstable is None else unstable
         for watcher in list(self.watchers):
             watcher()
 

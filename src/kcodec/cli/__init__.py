@@ -35,6 +35,7 @@ COMMANDS = {
     "topics": "list, describe, create, delete and configure topics",
     "groups": "show consumer groups: members, offsets, lag, and the transaction that causes the lag",
     "offsets": "show the offsets of topics; reset and delete the committed offsets of groups",
+    "broker": "run a broker for development and tests: a single node, without Java",
 }
 
 

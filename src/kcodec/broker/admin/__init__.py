@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """x"""
+
+
 def admin_apis(core):
     return []
