@@ -47,7 +47,8 @@ class CoreClient:
 
     def __init__(self, directory: Path | None = None, *, start_ms: int = START_MS, **settings: Any) -> None:
         self.clock = Clock(is_manual=True, start_ms=start_ms)
-        self.core = BrokerCore(BrokerSettings(**settings), self.clock, directory)
+        few = {"offsets_topic_partitions": 2, "transaction_topic_partitions": 2}
+        self.core = BrokerCore(BrokerSettings(**{**few, **settings}), self.clock, directory)
         self._connection = ConnectionInfo(1, "/127.0.0.1")
 
     def send(self, request: Request, version: int) -> Pending:

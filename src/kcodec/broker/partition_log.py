@@ -103,6 +103,7 @@ class PartitionLog:
         self.last_stable_offset = 0
         #: (leader epoch, its first offset), ascending.
         self.epochs: list[tuple[int, int]] = []
+        self._are_epochs_kept = True
         #: Called after the end or the last stable offset has moved.
         self.watchers: set[Callable[[], None]] = set()
         if directory is not None:
@@ -130,6 +131,11 @@ class PartitionLog:
         while self.epochs and self.epochs[-1][1] >= self.log_end_offset:
             self.epochs.pop()
         self.epochs.append((epoch, self.log_end_offset))
+        self._are_epochs_kept = False
+
+    def _keep_epochs(self) -> None:
+        """Write leader-epoch-checkpoint, before the first batch of an epoch."""
+        self._are_epochs_kept = True
         if self._directory is not None:
             lines = [f"{epoch} {start}" for epoch, start in self.epochs]
             content = "\n".join(["0", str(len(lines)), *lines]) + "\n"
@@ -265,6 +271,8 @@ class PartitionLog:
 
     def _write(self, buffer: bytearray, last_offset_delta: int, max_timestamp: int) -> int:
         """Write a batch with the next offsets."""
+        if not self._are_epochs_kept:
+            self._keep_epochs()
         base = self.log_end_offset
         set_base_offset(buffer, base)
         set_partition_leader_epoch(buffer, self.leader_epoch)
