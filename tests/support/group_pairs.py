@@ -26,7 +26,18 @@ from kcodec.testing.proxy.frames import read_frame
 RESPONSE_SECONDS = 10.0
 #: Kafka processes a request that waits for other members within this time, before requests on other connections.
 PROCESSING_SECONDS = 0.03
+#: Kafka's timers run a little late: what only reads is repeated for this time.
+SETTLE_SECONDS = 1.0
+READS = (
+    messages.DescribeGroupsRequest,
+    messages.ConsumerGroupDescribeRequest,
+    messages.ListGroupsRequest,
+    messages.OffsetFetchRequest,
+)
+READY_SECONDS = 30.0
+PROBES = 30
 SLOTS = 4
+ABSENT = "walk-absent"
 
 
 class KafkaConnection:
@@ -65,6 +76,20 @@ class KafkaConnection:
         self._socket.close()
 
 
+def wait_for_groups(address: str) -> None:
+    """Wait until Kafka coordinates groups on every partition of ``__consumer_offsets``."""
+    connection = KafkaConnection(address)
+    deadline = time.monotonic() + READY_SECONDS
+    probes = messages.DescribeGroupsRequest(groups=[f"probe-{number}" for number in range(PROBES)])
+    codes: set[int] = {-1}
+    while codes != {ErrorCode.GROUP_ID_NOT_FOUND}:
+        assert time.monotonic() < deadline, f"no coordinator after {READY_SECONDS} s: {codes}"
+        connection.ask(messages.FindCoordinatorRequest(key="probe"), 1)
+        codes = {one.error_code for one in connection.ask(probes, 6).groups}
+        time.sleep(PROCESSING_SECONDS)
+    connection.close()
+
+
 @dataclass
 class Side:
     """What one side has told a member."""
@@ -92,12 +117,18 @@ class Slot:
 
 
 class Walk:
-    """One seeded walk. `differences` has what differed, `counts` the number of (API, error code) pairs."""
+    """One seeded walk on two topics of 3 and 12 partitions.
 
-    def __init__(self, address: str, seed: int, group: str) -> None:
+    differences: what differed; counts: the number of responses by API and error code.
+    """
+
+    def __init__(self, address: str, seed: int, group: str, topics: tuple[str, str]) -> None:
         self.random = random.Random(seed)
         self.group, self.address = group, address
-        self.groups = MemoryGroups(group_min_session_timeout_ms=6_000)
+        self.three, self.twelve = topics
+        self.groups = MemoryGroups()
+        for topic, count in zip(topics, (3, 12), strict=True):
+            self.groups.topics.create(topic, count)
         self.tools = KafkaConnection(address)
         self.slots = [Slot(Side(), Side(), KafkaConnection(address)) for _ in range(SLOTS)]
         self.slots[3].instance = "i"
@@ -105,6 +136,10 @@ class Walk:
         self.trace: list[str] = []
         self.differences: list[str] = []
         self.is_over = False
+
+    def run(self, steps: int) -> None:
+        """Take steps until something differs."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close the connections."""
@@ -268,8 +303,13 @@ class Walk:
         """Ask both sides something that is answered at once."""
         self.trace.append(label)
         slot = Slot(Side(), Side(), self.tools, label=label, version=version)
-        theirs = self.tools.ask(request, version)
-        self.compare(slot, self.groups.ask(request, version), theirs)
+        ours, theirs = self.groups.ask(request, version), self.tools.ask(request, version)
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while isinstance(request, READS) and time.monotonic() < deadline:
+            if self.shown(ours, ours=True) == self.shown(theirs, ours=False):
+                break
+            theirs = self.tools.ask(request, version)
+        self.compare(slot, ours, theirs)
 
     def any_tool(self) -> None:
         """One request of a tool."""
@@ -287,7 +327,11 @@ class Walk:
             self.tool(f"list {request.types_filter}", request, number)
         elif kind == 3:
             partitions = [messages.OffsetDeleteRequestPartition(partition_index=one) for one in (0, 9)]
-            topics = [messages.OffsetDeleteRequestTopic(name=self.random.choice("tuv"), partitions=partitions)]
+            topics = [
+                messages.OffsetDeleteRequestTopic(
+                    name=self.random.choice([self.three, self.twelve, ABSENT]), partitions=partitions
+                )
+            ]
             self.tool("delete offsets", messages.OffsetDeleteRequest(group_id=group, topics=topics), 0)
         elif kind == 4 and self.random.random() < 0.4:
             self.tool("delete group", messages.DeleteGroupsRequest(groups_names=[group]), version(0, 2))
@@ -298,10 +342,10 @@ class Walk:
         """OffsetFetch in any version."""
         version = self.random.randint(1, 9)
         if version < 8:
-            topics = [messages.OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1, 7])]
+            topics = [messages.OffsetFetchRequestTopic(name=self.three, partition_indexes=[0, 1, 7])]
             request = messages.OffsetFetchRequest(group_id=self.group, topics=topics)
         else:
-            found = [messages.OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1, 7])]
+            found = [messages.OffsetFetchRequestTopics(name=self.three, partition_indexes=[0, 1, 7])]
             request = messages.OffsetFetchRequest(
                 groups=[messages.OffsetFetchRequestGroup(group_id=self.group, topics=found)]
             )
@@ -312,7 +356,7 @@ class Walk:
         version = self.random.randint(2, 9)
         change = self.random.choice([0, 0, 0, 1, -1])
         names_member = self.random.random() < 0.8
-        topic = self.random.choice("tttv")
+        topic = self.random.choice([self.three] * 3 + [ABSENT])
         partition = self.random.choice([0, 0, 1, 7])
         offset = self.random.randrange(100)
 
@@ -371,7 +415,7 @@ class ClassicWalk(Walk):
         kind = self.random.choice(["consumer"] * 12 + ["connect", ""])
         timeout = self.random.choice([30_000] * 12 + [100])
         known = self.random.choices(["own", "none", "wrong"], [10, 2, 1])[0]
-        topic = self.random.choice("ttu")
+        topic = self.random.choice([self.three, self.three, self.twelve])
 
         def request(side: Side) -> Any:
             content = b"\0\0" + messages.ConsumerProtocolSubscription(topics=[topic]).encode(0)
@@ -461,8 +505,8 @@ class ClassicWalk(Walk):
 class ConsumerWalk(Walk):
     """Members of the consumer protocol, on a topic of 12 partitions, so that all shares are equal."""
 
-    def __init__(self, address: str, seed: int, group: str) -> None:
-        super().__init__(address, seed, group)
+    def __init__(self, address: str, seed: int, group: str, topics: tuple[str, str]) -> None:
+        super().__init__(address, seed, group, topics)
         #: One for all members: which of two with as many votes is chosen differs.
         self.assignor = self.random.choice(["uniform", "range"])
         for number, slot in enumerate(self.slots):
@@ -488,7 +532,7 @@ class ConsumerWalk(Walk):
         kinds = ["join", "own", "silent", "lost", "leave", "away", "ahead", "behind", "bad"]
         kind = kind or self.random.choices(kinds, [4, 10, 3, 1, 1, 1, 1, 1, 1])[0]
         assignor = self.random.choice([None] * 9 + [self.assignor, self.assignor, "none"])
-        topics = self.random.choice([["u"]] * 5 + [["u", "absent"]])
+        topics = self.random.choice([[self.twelve]] * 5 + [[self.twelve, ABSENT]])
         static = slot.instance if self.random.random() < 0.9 else None
         bad = self.random.choice(["epoch", "member", "timeout", "topics", "partitions"])
 

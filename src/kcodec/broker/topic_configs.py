@@ -9,7 +9,8 @@ from kcodec.protocol.error_codes import ErrorCode
 
 _LONG_MAX = str((1 << 63) - 1)
 
-#: Kafka's defaults. The empty internal.segment.bytes stands for "not set": it is for tests, below segment.bytes' minimum.
+#: Kafka's defaults. The empty internal.segment.bytes stands for "not set": it is for tests, below the minimum of
+#: segment.bytes.
 DEFAULTS = {
     "cleanup.policy": "delete",
     "compression.gzip.level": "-1",
@@ -49,12 +50,17 @@ DEFAULTS = {
 
 #: The least and the greatest value of the settings that are numbers.
 RANGES: dict[str, tuple[int, int]] = {
+    "compression.gzip.level": (-1, 9),
+    "compression.lz4.level": (1, 17),
+    "compression.zstd.level": (-131_072, 22),
     "delete.retention.ms": (0, (1 << 63) - 1),
     "file.delete.delay.ms": (0, (1 << 63) - 1),
     "flush.messages": (1, (1 << 63) - 1),
     "flush.ms": (0, (1 << 63) - 1),
     "index.interval.bytes": (0, (1 << 31) - 1),
     "internal.segment.bytes": (1, (1 << 31) - 1),
+    "local.retention.bytes": (-2, (1 << 63) - 1),
+    "local.retention.ms": (-2, (1 << 63) - 1),
     "max.compaction.lag.ms": (1, (1 << 63) - 1),
     "max.message.bytes": (0, (1 << 31) - 1),
     "message.timestamp.after.max.ms": (0, (1 << 63) - 1),
@@ -74,6 +80,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "compression.type": _COMPRESSIONS,
     "message.timestamp.type": ("CreateTime", "LogAppendTime"),
     "preallocate": ("true", "false"),
+    "remote.log.copy.disable": ("true", "false"),
+    "remote.log.delete.on.disable": ("true", "false"),
+    "remote.storage.enable": ("true", "false"),
     "unclean.leader.election.enable": ("true", "false"),
 }
 
@@ -84,14 +93,26 @@ def check(name: str, value: str) -> None:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
     if name in RANGES:
         least, most = RANGES[name]
-        if not value.lstrip("-").isdecimal() or not least <= int(value) <= most:
+        if not value.strip().removeprefix("-").isdecimal():
+            expected = f"Not a number of type {'LONG' if most >> 31 else 'INT'}"
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {expected}")
+        if not least <= int(value) <= most or (name == "compression.gzip.level" and int(value) == 0):
             expected = f"Value must be between {least} and {most}"
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {expected}")
+    elif name == "min.cleanable.dirty.ratio":
+        try:
+            is_ratio = 0 <= float(value) <= 1
+        except ValueError:
+            is_ratio = False
+        if not is_ratio:
+            expected = "Value must be between 0 and 1"
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {expected}")
     elif name == "cleanup.policy":
         found = [policy.strip() for policy in value.split(",") if policy.strip()]
-        if any(policy not in ("delete", "compact") for policy in found):
+        wrong = next((policy for policy in found if policy not in ("delete", "compact")), None)
+        if wrong is not None:
             expected = "String must be one of: compact, delete"
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {expected}")
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {wrong} for configuration {name}: {expected}")
     elif name in CHOICES and value not in CHOICES[name]:
         expected = f"String must be one of: {', '.join(CHOICES[name])}"
         raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {expected}")

@@ -116,6 +116,11 @@ class Topics:
         self.random = random.Random(f"{settings.seed}/{self._registrations}")  # noqa: S311  not for secrets
         self._register()
 
+    @property
+    def directory(self) -> Path | None:
+        """The directory of the logs; None in memory."""
+        return self._directory
+
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._by_name.values()))
 

@@ -21,6 +21,8 @@ from kcodec.protocol.messages import group_records as records
 from kcodec.protocol.messages.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from kcodec.protocol.schema import CoordinatorKey, CoordinatorValue
 
+#: All operations that a group has, as bits: there is no authorizer.
+GROUP_OPERATIONS = 3400
 _ConsumerKey = records.GroupKey | records.GroupMemberKey | records.ConsumerGroupRegularExpressionKey
 
 
@@ -181,7 +183,10 @@ class GroupCoordinator:
         for group_id in request.groups:
             group = self._table.groups.get(group_id)
             if isinstance(group, ClassicGroup):
-                found.append(group.describe())
+                described = group.describe()
+                if request.include_authorized_operations:
+                    described.authorized_operations = GROUP_OPERATIONS
+                found.append(described)
                 continue
             missing = messages.DescribedGroup(group_id=group_id, group_state=ClassicState.DEAD.value)
             if context.api_version >= 6:
@@ -224,10 +229,13 @@ class GroupCoordinator:
         self, context: RequestContext, request: messages.ConsumerGroupDescribeRequest
     ) -> messages.ConsumerGroupDescribeResponse:
         return messages.ConsumerGroupDescribeResponse(
-            groups=[self._described(group_id) for group_id in request.group_ids]
+            groups=[
+                self._described(group_id, includes_operations=request.include_authorized_operations)
+                for group_id in request.group_ids
+            ]
         )
 
-    def _described(self, group_id: str) -> messages.DescribedConsumerGroup:
+    def _described(self, group_id: str, *, includes_operations: bool) -> messages.DescribedConsumerGroup:
         group = self._table.groups.get(group_id)
         if not group_id or not isinstance(group, ConsumerGroup):
             code = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
@@ -243,6 +251,7 @@ class GroupCoordinator:
             assignment_epoch=group.assignment_epoch,
             assignor_name=max(votes, key=votes.count) if votes else DEFAULT_SERVER_ASSIGNOR,
             members=[self._described_member(group, member) for member in group.members.values()],
+            authorized_operations=GROUP_OPERATIONS if includes_operations else -(1 << 31),
         )
 
     def _described_member(self, group: ConsumerGroup, member: ConsumerMember) -> messages.DescribedConsumerGroupMember:
