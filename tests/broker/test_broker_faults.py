@@ -144,7 +144,10 @@ def test_hostile_frames_end_their_connection_only(kcodec_broker: Broker) -> None
         with socket.create_connection((host, int(port)), 10) as connection:
             connection.sendall(frame)
             assert connection.recv(100) == b""
-    with socket.create_connection((host, int(port)), 10) as idle, socket.create_connection((host, int(port)), 10) as half:
+    with (
+        socket.create_connection((host, int(port)), 10) as idle,
+        socket.create_connection((host, int(port)), 10) as half,
+    ):
         half.sendall(whole[:7])
         with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
             producer.send("t", b"v").result(10)

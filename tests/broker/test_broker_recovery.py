@@ -159,9 +159,7 @@ def test_random_kills_lose_nothing_acknowledged(tmp_path: Path, seed: int) -> No
             written[name] = []
         elif action < 0.7 or not written[name]:
             value = b"%s%d" % (name.encode(), number)
-            code, offset = client.produce(
-                producers[name], sequences[name], transactional_id=name, values=(value,)
-            )
+            code, offset = client.produce(producers[name], sequences[name], transactional_id=name, values=(value,))
             assert code is NONE
             written[name].append((offset, value))
             sequences[name] += 1

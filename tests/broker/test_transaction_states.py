@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from broker_core import NOTHING, CoreClient, Identity
@@ -241,7 +242,7 @@ def test_every_transition_in_the_log_is_a_legal_one(version: int) -> None:
                 value = messages.TransactionLogValue.decode(record.value, min(version, 1), 2)
                 states.append(State(value.transaction_status))
     assert set(states) >= {State.EMPTY, State.ONGOING, State.PREPARE_COMMIT, State.COMPLETE_ABORT}
-    for before, after in zip(states, states[1:], strict=False):
+    for before, after in pairwise(states):
         assert before in PREDECESSORS[after]
 
 

@@ -14,9 +14,10 @@ import sys
 import time
 from collections import Counter
 
+from broker_sequences import Difference, Target, compare
+
 from kcodec.broker import Broker
 from kcodec.testing.kafka import ApacheKafka
-from broker_sequences import Difference, Target, compare
 
 
 def show(difference: Difference) -> None:

@@ -68,7 +68,12 @@ class CoreClient:
             self.ask(messages.FindCoordinatorRequest(key="x", key_type=key_type), 3)
 
     def init(
-        self, transactional_id: str | None, producer: Identity | None = None, *, timeout_ms: int = 60_000, version: int = 5
+        self,
+        transactional_id: str | None,
+        producer: Identity | None = None,
+        *,
+        timeout_ms: int = 60_000,
+        version: int = 5,
     ) -> tuple[ErrorCode, Identity]:
         who = producer or Identity(-1, -1)
         response = self.ask(
@@ -92,9 +97,7 @@ class CoreClient:
             ),
             3,
         )
-        return ErrorCode(
-            response.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
-        )
+        return ErrorCode(response.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
     def produce(
         self,
@@ -172,9 +175,7 @@ class CoreClient:
         request = self.fetch_request(topic=topic)
         found = self.ask(request, 12).responses[0].partitions[0]
         aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions]
-        decoded = kcodec.decode(
-            bytes(found.records), isolation_level="read_committed", aborted_transactions=aborted
-        )
+        decoded = kcodec.decode(bytes(found.records), isolation_level="read_committed", aborted_transactions=aborted)
         return [record.value for record in decoded.records()]
 
     def last_stable_offset(self, topic: str = "t") -> int:

@@ -13,11 +13,11 @@ import time
 from collections import Counter
 from typing import Any, NamedTuple
 
+from raw_broker import RawBroker
+
 import kcodec
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
-
-from raw_broker import RawBroker
 
 PASSING = (14, 15, 16, 19, 51)
 RETRY_SECONDS = 8.0

@@ -61,7 +61,7 @@ class ClusterApis:
         else:
             found = [self._requested(context, request, one) for one in request.topics or ()]
         operations = _NOT_REQUESTED
-        if 8 <= context.api_version <= 10 and request.include_cluster_authorized_operations:  # noqa: PLR2004
+        if 8 <= context.api_version <= 10 and request.include_cluster_authorized_operations:
             operations = CLUSTER_OPERATIONS
         return messages.MetadataResponse(
             brokers=[messages.MetadataResponseBroker(node_id=node, host=host, port=port)],
@@ -104,7 +104,7 @@ class ClusterApis:
     ) -> messages.MetadataResponseTopic:
         node = self._settings.node_id
         operations = _NOT_REQUESTED
-        if context.api_version >= 8 and request.include_topic_authorized_operations:  # noqa: PLR2004
+        if context.api_version >= 8 and request.include_topic_authorized_operations:
             operations = TOPIC_OPERATIONS
         return messages.MetadataResponseTopic(
             name=topic.name,
@@ -156,7 +156,7 @@ class ClusterApis:
     ) -> messages.CreateTopicsResponse:
         """Respond to CreateTopics."""
         names = [topic.name for topic in request.topics]
-        results = []
+        results: list[messages.CreatableTopicResult] = []
         for wanted in request.topics:
             if names.count(wanted.name) > 1:
                 if all(result.name != wanted.name for result in results):
@@ -214,7 +214,7 @@ class ClusterApis:
         self, context: RequestContext, request: messages.DeleteTopicsRequest
     ) -> messages.DeleteTopicsResponse:
         """Respond to DeleteTopics, by name or by id."""
-        by_state = context.api_version >= 6  # noqa: PLR2004
+        by_state = context.api_version >= 6
         wanted: list[tuple[str | None, UUID]] = [(name, NO_ID) for name in request.topic_names]
         if by_state:
             wanted = [(one.name, one.topic_id) for one in request.topics]
@@ -238,9 +238,9 @@ def _not_created(name: str, code: ErrorCode, message: str) -> messages.Creatable
     return messages.CreatableTopicResult(name=name, error_code=code, error_message=message, configs=[])
 
 
-def features_of(settings: BrokerSettings) -> dict[str, Any]:
+def features_of(settings: BrokerSettings, transaction_version: int) -> dict[str, Any]:
     """Return the fields of an ApiVersions response about features."""
-    level = settings.transaction_version
+    level = transaction_version
     supported = [messages.SupportedFeatureKey(name="transaction.version", min_version=0, max_version=2)]
     finalized = []
     if level:

@@ -43,6 +43,13 @@ _HEADER = Struct(">hhih")
 #: Produce is offered from version 0 on, but Kafka 4 refuses those below 3 on use.
 _LEAST_PRODUCE_VERSION = 3
 
+#: What clients need for transaction version 2: APIs and their least versions.
+_NEW_FLOW = {
+    messages.ProduceRequest.api_key: 12,
+    messages.EndTxnRequest.api_key: 5,
+    messages.TxnOffsetCommitRequest.api_key: 5,
+}
+
 #: The reply to a frame: the buffers of the response, None for no response, or CLOSE.
 Reply = Callable[[Any], None]
 
@@ -132,8 +139,10 @@ class BrokerCore:
             messages.ApiVersion(api_key=key, min_version=api.versions[0], max_version=api.versions[1])
             for key, api in sorted(self.apis.items())
         ]
-        has_features = self.apis[API_VERSIONS_KEY].versions[1] >= 3  # noqa: PLR2004
-        return messages.ApiVersionsResponse(api_keys=keys, **(features_of(self.settings) if has_features else {}))
+        level = self.settings.transaction_version
+        if any(key not in self.apis or self.apis[key].versions[1] < least for key, least in _NEW_FLOW.items()):
+            level = min(level, 1)  # an older broker, which does not know transaction version 2
+        return messages.ApiVersionsResponse(api_keys=keys, **features_of(self.settings, level))
 
     # ------------------------------------------------------------------------------------------------------- requests
 
@@ -202,7 +211,7 @@ class BrokerCore:
             result = api.handle(context, request)
         except ApiError as error:
             result = error
-        except Exception:
+        except Exception:  # noqa: BLE001  a defect of the broker: one request fails, the others go on
             _log.exception("%s version %d", type(request).__name__, context.api_version)
             result = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         if isinstance(result, Later):

@@ -114,7 +114,7 @@ class Broker:
         self._host, self._port = host, port
         self._directory = None if data_dir is None else Path(data_dir)
         self._trace = None if trace is None else Path(trace)
-        self._make_clock = lambda: Clock(is_manual=manual_clock, start_ms=start_ms)
+        self._is_manual, self._start_ms = manual_clock, start_ms
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._core: BrokerCore | None = None
@@ -153,10 +153,11 @@ class Broker:
         loop = asyncio.new_event_loop()
         try:
             try:
-                core = BrokerCore(self._settings, self._make_clock(), self._directory)
+                clock = Clock(is_manual=self._is_manual, start_ms=self._start_ms)
+                core = BrokerCore(self._settings, clock, self._directory)
                 server = Server(core)
                 self._port = loop.run_until_complete(server.start(self._host, self._port))
-            except BaseException as error:  # it belongs to the caller of start()
+            except BaseException as error:  # noqa: BLE001  it belongs to the caller of start()
                 started.set_exception(error)
                 return
             self._core, self._server, self._loop = core, server, loop
@@ -211,7 +212,7 @@ class Broker:
         def run() -> None:
             try:
                 result.set_result(function())
-            except BaseException as error:  # it belongs to the caller
+            except BaseException as error:  # noqa: BLE001  it belongs to the caller
                 result.set_exception(error)
 
         loop.call_soon_threadsafe(run)

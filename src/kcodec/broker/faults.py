@@ -102,8 +102,8 @@ class Faults:
         for rule in self._rules:
             if not self._matches(rule, request, client_id):
                 continue
-            if rule._skipped < rule.skip:  # noqa: SLF001  its own class
-                rule._skipped += 1  # noqa: SLF001
+            if rule._skipped < rule.skip:
+                rule._skipped += 1
                 continue
             if rule.count is not None and rule.hits >= rule.count:
                 continue

@@ -66,7 +66,7 @@ class Offsets:
             return response
         log = partition.log
         last = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
-        has_epoch = context.api_version >= 4  # noqa: PLR2004
+        has_epoch = context.api_version >= 4
         if one.timestamp == LATEST:
             response.offset = last
             epoch = partition.leader_epoch

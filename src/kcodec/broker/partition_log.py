@@ -7,7 +7,6 @@ earliest open transaction, or the high watermark.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,7 +144,7 @@ class PartitionLog:
 
     def append_client(
         self,
-        data: bytes | memoryview,
+        data: bytes | bytearray | memoryview,
         *,
         api_version: int,
         has_transactional_id: bool,
@@ -349,7 +348,8 @@ class PartitionLog:
         self.check_offset(offset)
         is_committed = isolation_level == READ_COMMITTED
         end = self.last_stable_offset if is_committed else self.log_end_offset
-        records, aborted = b"", []
+        records = b""
+        aborted: list[tuple[int, int]] = []
         if offset < end:
             records, aborted = self._read(offset, end, max_bytes, min_one_message=min_one_message)
         return FetchedData(
@@ -498,7 +498,8 @@ class PartitionLog:
         """Read the files, rebuild indexes and producer states, and cut what is not whole at the end (LogLoader)."""
         assert self._directory is not None
         self.log_start_offset = log_start_offset
-        bases = sorted(int(match[1]) for name in os.listdir(self._directory) if (match := _LOG_NAME.fullmatch(name)))
+        names = [path.name for path in self._directory.iterdir()]
+        bases = sorted(int(match[1]) for name in names if (match := _LOG_NAME.fullmatch(name)))
         start, from_snapshot = self._load_snapshot(bases)
         for number, base in enumerate(bases):
             segment = Segment(base, self._directory, self._clock.now_ms())
@@ -524,8 +525,8 @@ class PartitionLog:
     def _load_snapshot(self, bases: list[int]) -> tuple[int, bool]:
         """Load the newest readable snapshot that begins a segment. Return its offset, and whether there is one."""
         assert self._directory is not None
-        names = [match for name in os.listdir(self._directory) if (match := _SNAPSHOT_NAME.fullmatch(name))]
-        for offset in sorted((int(match[1]) for match in names), reverse=True):
+        found = [_SNAPSHOT_NAME.fullmatch(path.name) for path in self._directory.iterdir()]
+        for offset in sorted((int(match[1]) for match in found if match is not None), reverse=True):
             path = self._directory / f"{offset:020}.snapshot"
             if offset not in bases:
                 continue

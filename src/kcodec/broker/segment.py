@@ -2,8 +2,8 @@
 """One segment of a log: its batches in memory or in a ``.log`` file, and its indexes in Kafka's files.
 
 With a directory, an append is one write to the file, so that a killed process loses nothing that it acknowledged. The
-positions of all batches are kept in memory in both cases: a read needs no search in the file. The sparse offset index is
-kept as well, as the list of aborted transactions in a Fetch response depends on it (LogSegment.fetchUpperBoundOffset).
+positions of all batches are kept in memory in both cases: a read needs no search in the file. The sparse offset index
+is kept as well: the aborted transactions in a Fetch response depend on it (LogSegment.fetchUpperBoundOffset).
 """
 
 from __future__ import annotations

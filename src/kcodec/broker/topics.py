@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics, their partitions and settings, in the records of ``__cluster_metadata`` as Kafka's controller writes them.
 
-Every change is appended to that log first. Its replay after a restart gives the same topics, settings, leader epochs and
-blocks of producer ids. A restart raises every leader epoch by 2, as on a Kafka cluster of one node: the registration of
+Every change is appended to that log first. Its replay after a restart gives the same topics, settings, leader epochs
+and blocks of producer ids.
+A restart raises every leader epoch by 2, as on a Kafka cluster of one node: the registration of
 the broker takes the leadership away and gives it back.
 """
 
@@ -113,7 +114,7 @@ class Topics:
         self._log = PartitionLog(home, clock, own.log_settings)
         if home is not None:
             self._load()
-        self.random = random.Random(f"{settings.seed}/{self._registrations}")  # noqa: S311  not for secrets
+        self.random = random.Random(f"{settings.seed}/{self._registrations}")
         self._register()
 
     @property

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transaction coordinator (TransactionCoordinator, TransactionStateManager, TransactionMarkerChannelManager).
 
-EndTxn is acknowledged when the decision is in the log. The markers follow `marker_delay_ms` later; until the last one is
-written, every other request for the transactional id gets CONCURRENT_TRANSACTIONS. The state is in memory and in the log
-of ``__transaction_state``, from which `load` brings it back: decided transactions get their markers then.
+EndTxn is acknowledged when the decision is in the log. The markers follow `marker_delay_ms` later; until the last one
+is written, every other request for the transactional id gets CONCURRENT_TRANSACTIONS. The state is in memory and in the
+log of ``__transaction_state``, from which `load` brings it back: decided transactions get their markers then.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from kcodec.broker.api import ApiError
@@ -60,7 +60,7 @@ class TransactionCoordinator:
         clock.call_later(settings.transaction_timeout_scan_ms, self._scan_timeouts)
         clock.call_later(settings.transactional_id_scan_ms, self._scan_expired)
 
-    def __iter__(self) -> Iterable[TransactionMetadata]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[TransactionMetadata]:
         return iter(list(self._states.values()))
 
     def get(self, transactional_id: str) -> TransactionMetadata | None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of one transactional id, and its transitions (TransactionMetadata, TransactionState, KIP-98, KIP-890).
 
-A transition is prepared (`pending` names the state it leads to), written to the log, and completed. Meanwhile every other
-request gets CONCURRENT_TRANSACTIONS. A transaction that is being ended is pending until its markers are written: from
+A transition is prepared (`pending` names the state it leads to), written to the log, and completed. Meanwhile every
+other request gets CONCURRENT_TRANSACTIONS.
+A transaction that is being ended is pending until its markers are written: from
 PREPARE_COMMIT to COMPLETE_COMMIT, or from PREPARE_ABORT to COMPLETE_ABORT.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 from kcodec.protocol import messages
 
@@ -99,7 +101,7 @@ class TransactionMetadata:
         last = self.producer_epoch if keeps_last else NO_EPOCH
         return self._empty(timeout_ms, now, producer_id=producer_id, producer_epoch=0, last_producer_epoch=last)
 
-    def _empty(self, timeout_ms: int, now: int, **changes: int) -> TransactionMetadata:
+    def _empty(self, timeout_ms: int, now: int, **changes: Any) -> TransactionMetadata:
         return replace(
             self,
             state=State.EMPTY,
