@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kcodec.broker.wire_log import WireEntry
 del TYPE_CHECKING
 
-__all__ = ["Broker", "EmbeddedBrokerError", "BrokerSettings", "FaultRule", "WireEntry", "parse_rule"]
+__all__ = ["Broker", "BrokerSettings", "EmbeddedBrokerError", "FaultRule", "WireEntry", "parse_rule"]
 
 _EXPORTS = {
     "Broker": "kcodec.broker.embedded",
