@@ -171,11 +171,12 @@ class ClassicGroup:
         self.previous_state, self.state, self.state_timestamp = self.state, state, now_ms
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether a member of this type and with these assignors can join the present members."""
+        """Return whether a member of this type and with these assignors can join the present members, if any."""
         offered = set(names)
         if self.state is ClassicState.EMPTY:
             return bool(protocol_type) and bool(offered)
-        return self.protocol_type == protocol_type and bool(offered & self.common_protocols())
+        is_common = bool(offered & self.common_protocols() if self.members else offered)
+        return self.protocol_type == protocol_type and is_common
 
     def common_protocols(self) -> set[str]:
         """Return the assignors that all members support."""
