@@ -88,7 +88,7 @@ _GROUP_FIELDS = {
 }
 
 
-class Change(NamedTuple):
+class ConfigChange(NamedTuple):
     """A change of one configuration."""
 
     name: str
@@ -96,12 +96,12 @@ class Change(NamedTuple):
     value: str | None
 
 
-class Resource(NamedTuple):
+class AlteredResource(NamedTuple):
     """The changes of one resource. is_whole: what is not named returns to its default."""
 
     type: int
     name: str
-    changes: Sequence[Change]
+    changes: Sequence[ConfigChange]
     is_whole: bool
 
 
@@ -215,10 +215,10 @@ class ConfigApis:
     def alter(self, context: RequestContext, request: messages.AlterConfigsRequest) -> messages.AlterConfigsResponse:
         """Respond to AlterConfigs: replace all configurations of resources."""
         resources = [
-            Resource(
+            AlteredResource(
                 one.resource_type,
                 one.resource_name,
-                [Change(config.name, SET, config.value) for config in one.configs],
+                [ConfigChange(config.name, SET, config.value) for config in one.configs],
                 is_whole=True,
             )
             for one in request.resources
@@ -230,10 +230,10 @@ class ConfigApis:
     ) -> messages.IncrementalAlterConfigsResponse:
         """Respond to IncrementalAlterConfigs."""
         resources = [
-            Resource(
+            AlteredResource(
                 one.resource_type,
                 one.resource_name,
-                [Change(config.name, config.config_operation, config.value) for config in one.configs],
+                [ConfigChange(config.name, config.config_operation, config.value) for config in one.configs],
                 is_whole=False,
             )
             for one in request.resources
@@ -242,7 +242,7 @@ class ConfigApis:
         return messages.IncrementalAlterConfigsResponse(responses=responses)
 
     def _alter_all(
-        self, resources: Sequence[Resource], *, validate_only: bool
+        self, resources: Sequence[AlteredResource], *, validate_only: bool
     ) -> list[messages.AlterConfigsResourceResponse]:
         keys = [(resource.type, resource.name) for resource in resources]
         responses = []
@@ -259,7 +259,7 @@ class ConfigApis:
             responses.append(response)
         return responses
 
-    def _alter_one(self, resource: Resource, *, validate_only: bool) -> None:
+    def _alter_one(self, resource: AlteredResource, *, validate_only: bool) -> None:
         names = [change.name for change in resource.changes]
         if len(set(names)) < len(names):
             raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -291,7 +291,7 @@ class ConfigApis:
 
 
 def changed_configs(
-    before: Mapping[str, str], changes: Sequence[Change], present: Callable[[str], str]
+    before: Mapping[str, str], changes: Sequence[ConfigChange], present: Callable[[str], str]
 ) -> dict[str, str]:
     """Return the configurations of a topic after changes. present: gives the value that a list is changed from."""
     configs = dict(before)
@@ -319,7 +319,7 @@ def changed_configs(
     return configs
 
 
-def changed_group_configs(before: Mapping[str, str], changes: Sequence[Change]) -> dict[str, str]:
+def changed_group_configs(before: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
     """Return the configurations of a group after changes. Raise ApiError (INVALID_CONFIG, INVALID_REQUEST)."""
     configs = dict(before)
     for name, operation, value in changes:
