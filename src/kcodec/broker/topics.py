@@ -33,6 +33,7 @@ LONGEST_NAME = 249
 MOST_PARTITIONS = 10_000
 PRODUCER_ID_BLOCK = 1000
 TOPIC_RESOURCE = 2
+GROUP_RESOURCE = 32
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _FRAME_VERSION = 1
 
@@ -107,6 +108,8 @@ class Topics:
         self._starts: dict[tuple[str, int], int] = {}
         #: Partitions of topics that were deleted, in the replay of the log: their files may have stayed.
         self._removed: set[tuple[str, int]] = set()
+        #: The configurations of groups, which need not exist.
+        self.group_configs: dict[str, dict[str, str]] = {}
         #: Called with the names of deleted topics.
         self.on_deleted: Callable[[list[str]], None] = lambda names: None
         home = None if directory is None else directory / f"{METADATA_TOPIC}-0"
@@ -213,6 +216,21 @@ class Topics:
         if changed or removed:
             self._write([(record, 0) for record in (*changed, *removed)])
 
+    def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
+        """Replace the configurations of a group."""
+        names = dict.fromkeys((*configs, *self.group_configs.get(group_id, {})))
+        records: list[tuple[MetadataRecord, int]] = [
+            (
+                messages.ConfigRecord(
+                    resource_type=GROUP_RESOURCE, resource_name=group_id, name=name, value=configs.get(name)
+                ),
+                0,
+            )
+            for name in names
+        ]
+        if records:
+            self._write(records)
+
     def change_leader_epoch(self, topic: Topic, partition: Partition) -> None:
         """Elect the leader of a partition again, which raises its leader epoch by 1."""
         record = messages.PartitionChangeRecord(
@@ -295,6 +313,11 @@ class Topics:
                 if record.value is not None:
                     topic.configs[record.name] = record.value
                 topic.forget_settings()
+            case messages.ConfigRecord() if record.resource_type == GROUP_RESOURCE:
+                configs = self.group_configs.setdefault(record.resource_name, {})
+                configs.pop(record.name, None)
+                if record.value is not None:
+                    configs[record.name] = record.value
             case messages.PartitionChangeRecord():
                 self._raise_epoch(self._by_id[record.topic_id].partitions[record.partition_id], 1, begins=is_new)
             case messages.ProducerIdsRecord():

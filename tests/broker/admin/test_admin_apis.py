@@ -148,3 +148,21 @@ def test_every_version_of_administration_is_encoded(host: Host) -> None:
     for api in admin_apis(host):
         for version in range(api.versions[0], api.versions[1] + 1):
             host.ask(api.request(), version)
+
+
+def test_groups_have_configurations(host: Host) -> None:
+    """Kafka's three for consumer groups, with its ranges; the coordinator uses them."""
+
+    def alter(name: str, value: str) -> int:
+        change = messages.IncrementalAlterableConfig(name=name, value=value)
+        resource = messages.IncrementalAlterConfigsResource(resource_type=32, resource_name="g", configs=[change])
+        code: int = host.ask(messages.IncrementalAlterConfigsRequest(resources=[resource])).responses[0].error_code
+        return code
+
+    assert alter("consumer.session.timeout.ms", "999") == ErrorCode.INVALID_CONFIG
+    assert alter("retention.ms", "5") == ErrorCode.INVALID_CONFIG
+    assert alter("consumer.session.timeout.ms", "2000") == ErrorCode.NONE
+    request, version = described(32, "g", None)
+    configs = {one.name: (one.value, one.config_source) for one in host.ask(request, version).results[0].configs}
+    assert configs["consumer.session.timeout.ms"] == ("2000", 8)
+    assert configs["consumer.heartbeat.interval.ms"] == ("5000", 5)

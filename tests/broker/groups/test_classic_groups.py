@@ -188,3 +188,14 @@ def test_an_empty_group_changes_its_type() -> None:
     groups.restart()
     assert groups.state("g") == "Stable"
     assert groups.fetch("g") == (5, ErrorCode.NONE)
+
+
+def test_a_pending_member_joins_after_the_others_have_left() -> None:
+    """Without members every assignor is common."""
+    groups = MemoryGroups()
+    member = groups.stable_group()
+    pending = groups.member_id("g")
+    groups.join("g", member)
+    groups.leave("g", member)
+    assert groups.state("g") == "PreparingRebalance"
+    assert groups.join("g", pending, protocols=("other",)).now.protocol_name == "other"

@@ -206,3 +206,13 @@ def test_uniform_moves_no_more_than_it_must() -> None:
         (numbers,) = after[member_id].values()
         assert numbers < frozenset().union(*before[member_id].values())
         assert len(numbers) == 4
+
+
+def test_a_group_has_its_own_session_timeout() -> None:
+    """The configurations of a group replace those of the broker."""
+    groups = MemoryGroups()
+    own = {"consumer.session.timeout.ms": "2000", "consumer.heartbeat.interval.ms": "500"}
+    groups.topics.set_group_configs("g", own)
+    assert groups.report("g", "a", 0).heartbeat_interval_ms == 500
+    groups.clock.advance(2_001)
+    assert groups.state("g") == "Empty"

@@ -108,6 +108,7 @@ def test_transactional_offsets_are_fenced_by_generation() -> None:
     groups.report("h", "m", 0)
     assert commit("h", "m", 3) == ErrorCode.ILLEGAL_GENERATION
     assert commit("h", "m", 2) == ErrorCode.NONE
+    assert commit("h", "", -1) == ErrorCode.NONE
     assert groups.transactional_commit("g", 5, topic="absent") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
 
-Configurations of topics can be changed. Those of the broker are its settings, which are fixed when it starts, so that
-all are read-only. Codes and messages are those of Kafka's ConfigHelper and ConfigurationControlManager.
+Configurations of topics and groups can be changed. Those of the broker are its settings, which are fixed when it
+starts, so that all are read-only. Codes and messages are those of Kafka's ConfigHelper and ConfigurationControlManager.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from kcodec.broker.topics import Topic, check_name
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 # ConfigSource: where a value comes from.
-DYNAMIC_TOPIC, STATIC_BROKER, DEFAULT = 1, 4, 5
+DYNAMIC_TOPIC, STATIC_BROKER, DEFAULT, DYNAMIC_GROUP = 1, 4, 5, 8
 # ConfigDef.Type, as numbers of the protocol.
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
 
@@ -80,8 +80,15 @@ _BROKER_FIELDS = {
     "transactional.id.expiration.ms": "transactional_id_expiration_ms",
 }
 
+#: Configuration of a group -> field of BrokerSettings with its default, least and greatest value.
+_GROUP_FIELDS = {
+    "consumer.assignment.interval.ms": ("group_consumer_assignment_interval_ms", 0, 15_000),
+    "consumer.heartbeat.interval.ms": ("group_consumer_heartbeat_interval_ms", 100, 15_000),
+    "consumer.session.timeout.ms": ("group_consumer_session_timeout_ms", 1_000, 60_000),
+}
 
-class Change(NamedTuple):
+
+class ConfigChange(NamedTuple):
     """A change of one configuration."""
 
     name: str
@@ -89,12 +96,12 @@ class Change(NamedTuple):
     value: str | None
 
 
-class Resource(NamedTuple):
+class AlteredResource(NamedTuple):
     """The changes of one resource. is_whole: what is not named returns to its default."""
 
     type: int
     name: str
-    changes: Sequence[Change]
+    changes: Sequence[ConfigChange]
     is_whole: bool
 
 
@@ -146,7 +153,24 @@ class ConfigApis:
         if kind == BROKER:
             self._check_broker(name, "Unexpected broker id, expected {} or empty string, but received {}")
             return {key: self._broker_config(key) for key in sorted(_BROKER_FIELDS)} if name else {}
+        if kind == GROUP:
+            if not name:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+            return {key: self._group_config(name, key) for key in _GROUP_FIELDS}
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+
+    def _group_config(self, group_id: str, name: str) -> messages.DescribeConfigsResourceResult:
+        own = self._host.topics.group_configs.get(group_id, {})
+        default = str(getattr(self._host.settings, _GROUP_FIELDS[name][0]))
+        origins = [(name, own[name], DYNAMIC_GROUP)] if name in own else []
+        origins.append((f"group.{name}", default, DEFAULT))
+        return messages.DescribeConfigsResourceResult(
+            name=name,
+            value=origins[0][1],
+            config_source=origins[0][2],
+            synonyms=[messages.DescribeConfigsSynonym(name=a, value=b, source=c) for a, b, c in origins],
+            config_type=INT,
+        )
 
     def _topic_config(self, topic: Topic, name: str) -> messages.DescribeConfigsResourceResult:
         origins = []
@@ -191,10 +215,10 @@ class ConfigApis:
     def alter(self, context: RequestContext, request: messages.AlterConfigsRequest) -> messages.AlterConfigsResponse:
         """Respond to AlterConfigs: replace all configurations of resources."""
         resources = [
-            Resource(
+            AlteredResource(
                 one.resource_type,
                 one.resource_name,
-                [Change(config.name, SET, config.value) for config in one.configs],
+                [ConfigChange(config.name, SET, config.value) for config in one.configs],
                 is_whole=True,
             )
             for one in request.resources
@@ -206,10 +230,10 @@ class ConfigApis:
     ) -> messages.IncrementalAlterConfigsResponse:
         """Respond to IncrementalAlterConfigs."""
         resources = [
-            Resource(
+            AlteredResource(
                 one.resource_type,
                 one.resource_name,
-                [Change(config.name, config.config_operation, config.value) for config in one.configs],
+                [ConfigChange(config.name, config.config_operation, config.value) for config in one.configs],
                 is_whole=False,
             )
             for one in request.resources
@@ -218,7 +242,7 @@ class ConfigApis:
         return messages.IncrementalAlterConfigsResponse(responses=responses)
 
     def _alter_all(
-        self, resources: Sequence[Resource], *, validate_only: bool
+        self, resources: Sequence[AlteredResource], *, validate_only: bool
     ) -> list[messages.AlterConfigsResourceResponse]:
         keys = [(resource.type, resource.name) for resource in resources]
         responses = []
@@ -235,7 +259,7 @@ class ConfigApis:
             responses.append(response)
         return responses
 
-    def _alter_one(self, resource: Resource, *, validate_only: bool) -> None:
+    def _alter_one(self, resource: AlteredResource, *, validate_only: bool) -> None:
         names = [change.name for change in resource.changes]
         if len(set(names)) < len(names):
             raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -247,6 +271,12 @@ class ConfigApis:
             if names:
                 text = f"Cannot update these configs dynamically: [{', '.join(names)}]"
                 raise ApiError(ErrorCode.INVALID_REQUEST, text)
+            return
+        if resource.type == GROUP:
+            before = {} if resource.is_whole else self._host.topics.group_configs.get(resource.name, {})
+            configs = changed_group_configs(before, resource.changes)
+            if not validate_only:
+                self._host.topics.set_group_configs(resource.name, configs)
             return
         if resource.type != TOPIC:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.type}")
@@ -261,7 +291,7 @@ class ConfigApis:
 
 
 def changed_configs(
-    before: Mapping[str, str], changes: Sequence[Change], present: Callable[[str], str]
+    before: Mapping[str, str], changes: Sequence[ConfigChange], present: Callable[[str], str]
 ) -> dict[str, str]:
     """Return the configurations of a topic after changes. present: gives the value that a list is changed from."""
     configs = dict(before)
@@ -286,6 +316,26 @@ def changed_configs(
             configs[name] = ",".join(items)
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown operation {operation} for {name}")
+    return configs
+
+
+def changed_group_configs(before: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
+    """Return the configurations of a group after changes. Raise ApiError (INVALID_CONFIG, INVALID_REQUEST)."""
+    configs = dict(before)
+    for name, operation, value in changes:
+        if name not in _GROUP_FIELDS:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+        if operation == DELETE:
+            configs.pop(name, None)
+            continue
+        if operation != SET:
+            text = f"Can't append to or subtract from key {name} because its type is not LIST."
+            raise ApiError(ErrorCode.INVALID_CONFIG, text)
+        least, most = _GROUP_FIELDS[name][1:]
+        if value is None or not value.isdecimal() or not least <= int(value) <= most:
+            text = f"Invalid value {value} for configuration {name}: Value must be between {least} and {most}"
+            raise ApiError(ErrorCode.INVALID_CONFIG, text)
+        configs[name] = value
     return configs
 
 

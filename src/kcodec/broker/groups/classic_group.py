@@ -38,7 +38,7 @@ class ClassicState(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class ClassicMember:
+class ClassicGroupMember:
     """A member. protocols: the assignors that it supports, in its order, with its subscription for each.
 
     joining, syncing: the requests of the member that wait for their responses. is_new: no join has completed yet.
@@ -107,7 +107,7 @@ class ClassicGroup:
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
-    members: dict[str, ClassicMember] = field(default_factory=dict)
+    members: dict[str, ClassicGroupMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     pending_joins: set[str] = field(default_factory=set)
     pending_syncs: set[str] = field(default_factory=set)
@@ -125,7 +125,7 @@ class ClassicGroup:
         group.state_timestamp = None if value.current_state_timestamp < 0 else value.current_state_timestamp
         for one in value.members:
             rebalance_timeout = one.session_timeout if one.rebalance_timeout < 0 else one.rebalance_timeout
-            member = ClassicMember(
+            member = ClassicGroupMember(
                 one.member_id,
                 one.group_instance_id,
                 one.client_id,
@@ -171,11 +171,12 @@ class ClassicGroup:
         self.previous_state, self.state, self.state_timestamp = self.state, state, now_ms
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether a member of this type and with these assignors can join the present members."""
+        """Return whether a member of this type and with these assignors can join the present members, if any."""
         offered = set(names)
         if self.state is ClassicState.EMPTY:
             return bool(protocol_type) and bool(offered)
-        return self.protocol_type == protocol_type and bool(offered & self.common_protocols())
+        is_common = bool(offered & self.common_protocols() if self.members else offered)
+        return self.protocol_type == protocol_type and is_common
 
     def common_protocols(self) -> set[str]:
         """Return the assignors that all members support."""
@@ -192,7 +193,7 @@ class ClassicGroup:
             votes[choice] = votes.get(choice, 0) + 1
         return min(votes, key=lambda name: (-votes[name], name))
 
-    def add(self, member: ClassicMember) -> None:
+    def add(self, member: ClassicGroupMember) -> None:
         """Add a member. The first one sets the protocol type and is the leader."""
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -213,7 +214,7 @@ class ClassicGroup:
         self.pending_joins.discard(member_id)
         self.pending_syncs.discard(member_id)
 
-    def replace_static(self, old: ClassicMember, new_member_id: str) -> ClassicMember:
+    def replace_static(self, old: ClassicGroupMember, new_member_id: str) -> ClassicGroupMember:
         """Give a static member a new member id; requests of the old one get FENCED_INSTANCE_ID."""
         fenced = int(ErrorCode.FENCED_INSTANCE_ID)
         old.respond_join(JoinGroupResponse(error_code=fenced, member_id=old.member_id))
@@ -263,7 +264,7 @@ class ClassicGroup:
         """Return whether a member subscribes to a topic; True if subscriptions of consumers cannot be read."""
         return self.is_consumer_group if self.subscribed_topics is None else topic in self.subscribed_topics
 
-    def validate_member(self, member_id: str, instance_id: str | None) -> ClassicMember:
+    def validate_member(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
         """Return a member. Raise ApiError (UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID)."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)

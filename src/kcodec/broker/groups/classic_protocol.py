@@ -11,7 +11,7 @@ from __future__ import annotations
 from kcodec.broker.api import ApiError, Later, RequestContext
 from kcodec.broker.groups.classic_group import (
     ClassicGroup,
-    ClassicMember,
+    ClassicGroupMember,
     ClassicState,
     protocols_of,
     rebalance_timeout_of,
@@ -145,7 +145,7 @@ class ClassicProtocol:
             self._take_join(request, member, later)
             self._rebalance_or_complete(group)
 
-    def _take_join(self, request: JoinGroupRequest, member: ClassicMember, later: Later) -> None:
+    def _take_join(self, request: JoinGroupRequest, member: ClassicGroupMember, later: Later) -> None:
         """Keep the join of a member, instead of an earlier one that it gave up."""
         member.joining = None
         member.update(request, later)
@@ -155,7 +155,7 @@ class ClassicProtocol:
     ) -> None:
         if group.state is ClassicState.PREPARING_REBALANCE and group.previous_state is ClassicState.EMPTY:
             group.new_member_added = True
-        member = ClassicMember(
+        member = ClassicGroupMember(
             member_id,
             request.group_instance_id,
             context.client_id or "",
@@ -280,7 +280,7 @@ class ClassicProtocol:
                 self._remove_member(group, group.members[member_id])
             self._prepare_rebalance(group)
 
-    def _remove_member(self, group: ClassicGroup, member: ClassicMember) -> None:
+    def _remove_member(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
         self._table.cancel_timer(("session", group.group_id, member.member_id))
         member.respond_join(JoinGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
         member.respond_sync(SyncGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
@@ -288,7 +288,7 @@ class ClassicProtocol:
 
     # -------------------------------------------------------------------------------------------------------- sessions
 
-    def _restart_session(self, group: ClassicGroup, member: ClassicMember, timeout_ms: int | None = None) -> None:
+    def _restart_session(self, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None) -> None:
         self._table.start_timer(
             ("session", group.group_id, member.member_id),
             member.session_timeout_ms if timeout_ms is None else timeout_ms,
@@ -379,7 +379,7 @@ class ClassicProtocol:
             if had_waited:
                 self._restart_session(group, member)
 
-    def _sync_response(self, group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
+    def _sync_response(self, group: ClassicGroup, member: ClassicGroupMember) -> SyncGroupResponse:
         return SyncGroupResponse(
             protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
         )

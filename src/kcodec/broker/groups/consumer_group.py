@@ -178,7 +178,7 @@ class ConsumerGroup:
     ) -> ConsumerMember | None:
         """Return the member whose partitions must be looked at one by one, as its epoch is old; None: all may be
         committed. Raise ApiError unless the member may commit at all."""
-        if epoch < 0 and not self.members:
+        if epoch < 0 and (not self.members or (is_transactional and not member_id)):
             return None
         member = self.member(member_id)
         if not is_transactional and api_version < 9:

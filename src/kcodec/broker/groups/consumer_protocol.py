@@ -129,7 +129,10 @@ class ConsumerProtocol:
         epoch = self._next_epoch(group, member, updated, members, records)
         target = group.target.get(member.member_id, {})
         target_epoch = group.assignment_epoch
-        is_due = self._table.now_ms() >= group.assigned_ms + self._settings.group_consumer_assignment_interval_ms
+        interval = self._table.group_setting(
+            group.group_id, "consumer.assignment.interval.ms", self._settings.group_consumer_assignment_interval_ms
+        )
+        is_due = self._table.now_ms() >= group.assigned_ms + interval
         if epoch > target_epoch and is_due:
             target_epoch = epoch
             target = self._assign(group, epoch, members, records)[member_id]
@@ -162,7 +165,9 @@ class ConsumerProtocol:
         return ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.epoch,
-            heartbeat_interval_ms=self._settings.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._table.group_setting(
+                request.group_id, "consumer.heartbeat.interval.ms", self._settings.group_consumer_heartbeat_interval_ms
+            ),
             assignment=assignment,
         )
 
@@ -367,7 +372,9 @@ class ConsumerProtocol:
             if isinstance(group, ConsumerGroup) and known is not None and expected_epoch in (None, known.epoch):
                 self._remove(group, known)
 
-        timeout = self._settings.group_consumer_session_timeout_ms
+        timeout = self._table.group_setting(
+            group_id, "consumer.session.timeout.ms", self._settings.group_consumer_session_timeout_ms
+        )
         self._table.start_timer(("session", group_id, member_id), timeout, fence)
         if not has_moved:
             return

@@ -32,6 +32,10 @@ class GroupTable:
         """Return the time."""
         return self.host.clock.now_ms()
 
+    def group_setting(self, group_id: str, name: str, default: int) -> int:
+        """Return a configuration of a group, or the broker's."""
+        return int(self.host.topics.group_configs.get(group_id, {}).get(name, default))
+
     def write(self, group_id: str, records: Sequence[GroupRecord]) -> int:
         """Append records of a group as one batch. The caller keeps the state in memory in step."""
         if not records:
