@@ -42,7 +42,7 @@ class _Connection(asyncio.BufferedProtocol):
         if len(self._server.connections) > self._server.core.settings.max_connections:
             self.close()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
         self._transport = None
         self._frames.clear()
@@ -56,9 +56,9 @@ class _Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> Any:
         return self._reader.get_buffer()
 
-    def buffer_updated(self, count: int) -> None:
+    def buffer_updated(self, nbytes: int) -> None:
         try:
-            frames = self._reader.arrived(count)
+            frames = self._reader.arrived(nbytes)
         except DecodeError as error:
             _log.info("connection %d from %s: %s", self._info.id, self._info.host, error)
             self.close()
