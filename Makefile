@@ -68,6 +68,7 @@ lint: build  ## ruff, cython-lint, generated files, language, and how the source
 	@$(PY) tools/draw_options.py --check
 	@$(PY) tools/draw_stub.py --check
 	@$(PY) tools/draw_errors.py --check
+	@$(PY) tools/migration_table.py --check
 	@$(PY) tools/draw_pictures.py --check
 	@$(PY) tools/structure.py --check
 	@$(PY) tools/check_language.py

@@ -90,20 +90,20 @@ def consume(client: str, data: bytes, keep: Callable[[Any], Any] | None = None) 
 
 
 def build(client: str, shape: str, codec: str) -> list[bytes]:
-    """The batches of a shape by the producer's builder."""
+    """The batches of a shape by the producer's builder, of the class that its module has now."""
     made = []
+    if client == "aiokafka":
+        from aiokafka.record.default_records import DefaultRecordBatchBuilder
+    else:
+        from kafka.record.memory_records import MemoryRecordsBuilder
     for rows in shapes.batches_of_rows(shape):
         if client == "aiokafka":
-            from aiokafka.record.default_records import DefaultRecordBatchBuilder
-
             builder = DefaultRecordBatchBuilder(2, shapes.CODECS[codec], 0, -1, -1, -1, 1 << 30)
             append = builder.append
             for at, (timestamp, key, value, headers) in enumerate(rows):
                 append(at, timestamp, key, value, headers)
             made.append(builder.build())
         else:
-            from kafka.record.memory_records import MemoryRecordsBuilder
-
             records = MemoryRecordsBuilder(2, shapes.CODECS[codec], 1 << 30)
             add = records.append
             for timestamp, key, value, headers in rows:

@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from kcodec.testing.jars import KAFKA_VERSION
 from kcodec.testing.node import JVM_OPTIONS
 
 if TYPE_CHECKING:
@@ -45,6 +46,16 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 # A Spark of the tests ends before the second compiler of its JVM has paid off: without it, and with one thread for the
 # garbage, Spark takes a third less of processor time. The second name is that of the JVM that builds the command.
 os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = " ".join(JVM_OPTIONS)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With another Kafka than the newest, keep the tests that run on the shared broker, or start one."""
+    if config.getoption("--kafka-version") == KAFKA_VERSION:
+        return
+    brokers = {"apache_kafka", "apache_kafka_factory"}
+    kept = [item for item in items if brokers & set(getattr(item, "fixturenames", ()))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
 
 
 @pytest.fixture(scope="session")
@@ -90,9 +101,9 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 # Kafka and the level of transaction.version. Level 1 is spoken to as level 0 is: it is asked in the long form, and
 # where a test names it.
-TRANSACTION_CLUSTERS = [("4.3.1", 2), ("3.9.1", 0)]
+TRANSACTION_CLUSTERS = [(KAFKA_VERSION, 2), ("3.9.1", 0)]
 if os.environ.get("KCODEC_PROFILE", "short") == "long":
-    TRANSACTION_CLUSTERS += [("4.3.1", 0), ("4.3.1", 1)]
+    TRANSACTION_CLUSTERS += [(KAFKA_VERSION, 0), (KAFKA_VERSION, 1), ("4.3.1", 2)]
 
 
 @pytest.fixture(scope="session", params=TRANSACTION_CLUSTERS, ids=lambda kind: f"{kind[0]}-version{kind[1]}")

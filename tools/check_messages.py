@@ -3,11 +3,11 @@
 
 Usage: python tools/check_messages.py [--quiet]
 
-Kafka 4.3.1 decides about all that it has, 3.9.1 about what that dropped; where both have a version, both are asked.
-Compared are the type of the message (request, response, key or value of a record), versions, api keys, flexible
+The newest Kafka decides about all that it has, 3.9.1 about what that dropped; where both have a version, both are
+asked. Compared are the type of the message (request, response, key or value of a record), versions, api keys, flexible
 versions, and of every field: that it is there, order, type, nullability, tag, default, whether it is ignorable, and the
-Python type that the table shows. Records of internal topics are compared with 4.3.1 only: the coordinators of 3.9.1
-numbered their keys otherwise. A difference is one line; exit code 1.
+Python type that the table shows. Records of internal topics are compared with the newest only: the coordinators of
+3.9.1 numbered their keys otherwise. A difference is one line; exit code 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from uuid import UUID
 
 from message_definitions import (
     NEW_JARS,
+    NEW_RELEASE,
     OLD_JARS,
+    OLD_RELEASE,
     Json,
     Present,
     Versions,
@@ -56,6 +58,8 @@ TYPES: dict[type[Message], str] = {
     MetadataRecord: "metadata",
 }
 RECORD_TYPES = {TYPES[CoordinatorKey], TYPES[CoordinatorValue], TYPES[MetadataRecord]}
+# Fields that the older release has by another name: message, its name there -> the name in the newest.
+RENAMED = {("TxnOffsetCommitRequest", "generation_id"): "generation_id_or_member_epoch"}
 # What only concerns the values of a message, and not its bytes: the newer release has the say.
 OF_VALUES = {"default", "ignorable"}
 
@@ -154,7 +158,7 @@ def message_differences(kind: type[Message], new: Json | None, old: Json | None)
     if key != known[0].get("apiKey"):
         yield f"the api key is {key}, Kafka has {known[0].get('apiKey')}"
     newer = paths(new) if new is not None else set()
-    for release, definition in (("4.3.1", new), ("3.9.1", old)):
+    for release, definition in ((NEW_RELEASE, new), (OLD_RELEASE, old)):
         if definition is None:
             continue
         valid, flexible = Versions.of(definition["validVersions"]), Versions.of(definition["flexibleVersions"])
@@ -164,13 +168,20 @@ def message_differences(kind: type[Message], new: Json | None, old: Json | None)
             where = f"version {version} ({release}): "
             if kind.is_flexible(version) != (version in flexible):
                 yield f"{where}flexible is {kind.is_flexible(version)}, Kafka has {version in flexible}"
-            only_wire = newer if release == "3.9.1" else set()
-            found = version_differences(declared(kind, version), present(definition, version), only_wire)
+            only_wire = newer if release == OLD_RELEASE else set()
+            named = renamed(definition["name"], present(definition, version))
+            found = version_differences(declared(kind, version), named, only_wire)
             yield from (where + difference for difference in found)
 
 
+def renamed(message: str, theirs: Iterable[Present]) -> Iterator[Present]:
+    """The fields of a release under the names of the newest."""
+    for field in theirs:
+        yield field._replace(path=RENAMED.get((message, field.path), field.path))
+
+
 def record_differences() -> Iterator[str]:
-    """Definitions of records in 4.3.1 that no class is declared for, and how those differ that another class reads."""
+    """Definitions of records of the newest without a class, and how those differ that another class reads."""
     declared_kinds = {kind.__name__: kind for kind in messages.all_messages()}
     for name, definition in definitions(NEW_JARS).items():
         if definition["type"] not in RECORD_TYPES:
@@ -212,7 +223,7 @@ def main() -> None:
     if not arguments.quiet:
         kinds = messages.all_messages()
         count = sum(kind.versions.last - kind.versions.first + 1 for kind in kinds)
-        print(f"{len(kinds)} messages, {count} versions: as Kafka 4.3.1 and 3.9.1 define them")
+        print(f"{len(kinds)} messages, {count} versions: as Kafka {NEW_RELEASE} and {OLD_RELEASE} define them")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 Usage: python tools/draft_messages.py NAME... [--highest VERSION]    (python tools/draft_messages.py ProduceRequest)
 
-Fields and versions of two releases are put together: what 4.3.1 has comes from 4.3.1, what it dropped from 3.9.1. The
+Fields and versions of two releases are put together: what the newest has comes from it, what it dropped from 3.9.1. The
 draft goes to standard output; `tools/check_messages.py` says whether a table still is what Kafka says.
 """
 

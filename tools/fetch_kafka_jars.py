@@ -8,7 +8,7 @@ pyspark; this says what, and where to.
 Usage: python tools/fetch_kafka_jars.py [LIBS] [--broker] [--ivy-cache FOLDER] [--write-checksums]
 
 LIBS (default .cache/kafka-libs) has the newest Kafka and the compiler. Kafka's command line tools (kafka-dump-log)
-bring half a web server with them, so they have a folder of their own, .cache/kafka-tools; so have the older broker and
+bring half a web server with them, so they have a folder of their own, .cache/kafka-tools; so have the older brokers and
 Spark's own Kafka source, .cache/spark-kafka. --broker fetches no more than a broker of the newest version takes.
 --write-checksums, for a new version, fetches everything into an empty folder and Ivy cache and writes
 src/kcodec/testing/jar_checksums.py: look at what has changed. The Java is found by `find_java`, which tests and
@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 
 from kcodec.testing import jar_checksums, jars
-from kcodec.testing.jars import KAFKA_VERSION, STAMP, Artifacts, broker_artifacts, fetch
+from kcodec.testing.jars import KAFKA_VERSION, STAMP, TESTED_VERSIONS, Artifacts, broker_artifacts, fetch
 from kcodec.testing.java import MissingTool, find_java
 
 __all__ = ["ARTIFACTS", "DEFAULT_LIBS", "DEFAULT_TOOLS", "KAFKA_VERSION", "STAMP", "TOOLS", "MissingTool", "find_java"]
@@ -37,10 +37,14 @@ DEFAULT_CONNECTOR = ROOT / ".cache" / "spark-kafka"
 DEFAULT_IVY_CACHE = ROOT / ".cache" / "ivy"
 
 ECJ_VERSION = "3.40.0"
-OLDER_KAFKA_VERSION = "3.9.1"
+OLDER_VERSIONS = TESTED_VERSIONS[1:]
+#: Of these, the one that has what Kafka 4 removed.
+OLDER_KAFKA_VERSION = OLDER_VERSIONS[-1]
+#: Kafka's command line tools of 4.4.0 are not published; those of 4.3.1 run with the jars of 4.3.1.
+TOOLS_VERSION = "4.3.1"
 # The whole broker (44 MB) and not only its clients: tests that start one need the same jars.
 ARTIFACTS: Artifacts = (*broker_artifacts(), ("org.eclipse.jdt", "ecj", ECJ_VERSION))
-TOOLS: Artifacts = (("org.apache.kafka", "kafka-tools", KAFKA_VERSION),)
+TOOLS: Artifacts = (("org.apache.kafka", "kafka-tools", TOOLS_VERSION),)
 # Spark's own Kafka source, each jar by name: it depends on a token provider of its own version, which is not published.
 CONNECTOR: Artifacts = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
@@ -57,7 +61,7 @@ def is_complete(libs: Path, artifacts: Artifacts = ARTIFACTS) -> bool:
 
 def write_checksums() -> None:
     """Fetch everything again and write down the checksums of the jars."""
-    wanted = (ARTIFACTS, jars.LOGGING, TOOLS, broker_artifacts(OLDER_KAFKA_VERSION), CONNECTOR)
+    wanted = (ARTIFACTS, jars.LOGGING, TOOLS, *map(broker_artifacts, OLDER_VERSIONS), CONNECTOR)
     jar_checksums.ARTIFACTS, jar_checksums.SHA256 = frozenset(), {}  # nothing is compared with the old ones
     found: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -88,14 +92,20 @@ def main() -> None:
     if arguments.write_checksums:
         write_checksums()
         return
-    older = ROOT / ".cache" / f"kafka-libs-{OLDER_KAFKA_VERSION}"
     broker = (
         (arguments.libs.absolute(), ARTIFACTS, f"the jars of Apache Kafka {KAFKA_VERSION}"),
         (ROOT / ".cache" / "slf4j-simple", jars.LOGGING, "what brokers log with"),
     )
     others = (
         (DEFAULT_TOOLS, TOOLS, "its command line tools"),
-        (older, broker_artifacts(OLDER_KAFKA_VERSION), f"the jars of Apache Kafka {OLDER_KAFKA_VERSION}"),
+        *(
+            (
+                ROOT / ".cache" / f"kafka-libs-{version}",
+                broker_artifacts(version),
+                f"the jars of Apache Kafka {version}",
+            )
+            for version in OLDER_VERSIONS
+        ),
         (DEFAULT_CONNECTOR, CONNECTOR, "the jars of Spark's Kafka source"),
     )
     for libs, artifacts, what in broker if arguments.broker else (*broker, *others):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kafka's message definitions, as JSON inside its jars: found, and read version by version.
 
-Two releases are wanted: 4.3.1 for all that it has, and 3.9.1 for versions that 4.0 dropped (KIP-896). A definition says
-of each field from which version to which it is there, may be null, and is tagged; `present` turns that into the fields
-of one version, which is what the drafting tool and the check compare by.
+Two releases are wanted: the newest for all that it has, and 3.9.1 for versions that 4.0 dropped (KIP-896). A definition
+says of each field from which version to which it is there, may be null, and is tagged; `present` turns that into the
+fields of one version, which is what the drafting tool and the check compare by.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kcodec.testing.jars import TESTED_VERSIONS
+
 ROOT = Path(__file__).resolve().parent.parent
-NEW_JARS = (
-    ROOT / ".cache" / "kafka-libs" / "kafka-clients-4.3.1.jar",
-    ROOT / ".cache" / "kafka-libs" / "kafka-group-coordinator-4.3.1.jar",
-    ROOT / ".cache" / "kafka-libs" / "kafka-transaction-coordinator-4.3.1.jar",
-    ROOT / ".cache" / "kafka-libs" / "kafka-share-coordinator-4.3.1.jar",
-    ROOT / ".cache" / "kafka-libs" / "kafka-metadata-4.3.1.jar",
+NEW_RELEASE, OLD_RELEASE = TESTED_VERSIONS[0], TESTED_VERSIONS[-1]
+NEW_JARS = tuple(
+    ROOT / ".cache" / "kafka-libs" / f"kafka-{module}-{NEW_RELEASE}.jar"
+    for module in ("clients", "group-coordinator", "transaction-coordinator", "share-coordinator", "metadata")
 )
-OLD_JARS = (ROOT / ".cache" / "kafka-libs-3.9.1" / "kafka-clients-3.9.1.jar",)
+OLD_JARS = (ROOT / ".cache" / f"kafka-libs-{OLD_RELEASE}" / f"kafka-clients-{OLD_RELEASE}.jar",)
 
 HIGHEST = 32767
 Json = dict[str, Any]
@@ -171,7 +171,7 @@ def python_type(kind: str, is_array: bool, is_nullable: bool) -> str:
 
 
 def stable_versions(new: Json | None, old: Json | None) -> Versions:
-    """All versions that either release has, without one that 4.3.1 calls unstable: it says so at the request only."""
+    """All versions that either release has, without an unstable one of the newest: only the request says that it is."""
     known = [definition for definition in (new, old) if definition is not None]
     ranges = [Versions.of(definition["validVersions"]) for definition in known]
     last = max(versions.last for versions in ranges)

@@ -13,7 +13,20 @@ from collections.abc import (
     Sequence,
 )
 from types import TracebackType
-from typing import Any, ClassVar, Final, Literal, Never, Protocol, Self, SupportsIndex, TypeAlias, final, overload
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    Never,
+    Protocol,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    final,
+    overload,
+)
 
 import numpy
 import pyarrow
@@ -438,6 +451,18 @@ class FetchedRecords:
         Raise RuntimeError while another call decodes.
         """
 
+def deserialize_records(
+    records: list[Record],
+    key_deserializer: Callable[[bytes], Any] | None,
+    value_deserializer: Callable[[bytes], Any] | None,
+    start: int = 0,
+) -> tuple[int, str, Exception] | None:
+    """Convert the keys and values of these records in place, those that are not None. Internal.
+
+    Return None, or the index of the first record that failed, the name of the field and the exception. That record
+    stays as it was.
+    """
+
 @final
 class Delivery:
     """The response to one request for records by an iteration.
@@ -643,6 +668,7 @@ DEFAULT_MAX_BATCH_BYTES: Final[int]
 LARGEST_LIMIT: Final[int]
 
 _Compression: TypeAlias = Compression | Literal["none", "gzip", "snappy", "lz4", "zstd"] | int
+_Named = TypeVar("_Named", bound=tuple[Any, ...])
 _TimestampType: TypeAlias = TimestampType | Literal["CreateTime", "LogAppendTime"]
 _HeadersIn: TypeAlias = Iterable[tuple[str | bytes, Buffer | None]] | Mapping[str, Buffer | None]
 _Row: TypeAlias = Record | Mapping[str, Any] | tuple[Any, ...]
@@ -1555,9 +1581,10 @@ class IoTurn:
         """Whether threads that send step aside."""
     @is_urgent.setter
     def is_urgent(self, value: bool) -> None: ...
-    def wait(self, fd: int, timeout: float | None) -> bool:
-        """On the I/O thread: wait until `fd`, that of a selector, has events. Return False at once if the platform
-        cannot wait for it. timeout: seconds; None: no limit.
+    def wait(self, fd: int, timeout: float | None) -> bool | None:
+        """On the I/O thread: wait until `fd`, that of a selector, has events, to the microsecond. Return False if the
+        time is over without one, and None at once if the platform cannot wait for it. timeout: seconds; None: no
+        limit.
         """
     def __reduce__(self) -> Never: ...
 
@@ -1568,6 +1595,7 @@ class RecordDelivery:
     _index: int
     _timestamp: Any
     def _register(self, callback: Callable[[Any], object]) -> bool: ...
+    def _stored(self, kind: type[_Named]) -> _Named | None: ...
     def __reduce__(self) -> Never: ...
 
 class PartitionSlot:

@@ -37,6 +37,7 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.list cimport PyList_GET_ITEM, PyList_New, PyList_SET_ITEM
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyTypeObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
@@ -94,6 +95,8 @@ include "_fast/compat/steps.pxi"
 include "_fast/codec/cursor.pxi"
 # decode_fetch(), FetchedRecords: one partition of a Fetch answer
 include "_fast/codec/fetched.pxi"
+# deserialize_records(): keys and values as objects of the application
+include "_fast/codec/deserialize.pxi"
 # Delivery, RecordIterator, AsyncRecordIterator: records of a consumer one by one
 include "_fast/codec/delivery.pxi"
 # what kcodec.compat gives to other clients' consumers: records, then batches and sets of them

@@ -5,21 +5,28 @@ A `str` is an iterable of its letters and a TopicPartition one of its fields, so
 is passed in place of a list. Throughout kcodec a single name, number or partition means a list of that one, as in
 `Consumer.subscribe("orders")`, and text in place of numbers or partitions raises TypeError.
 
-Arguments that were renamed are accepted under their former names with a DeprecationWarning.
+Arguments that were renamed are accepted under their former names with a DeprecationWarning. A misspelled name raises a
+TypeError that suggests the right one.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar, cast, overload
 
 from kcodec.offsets import TopicPartition
 
 Item = TypeVar("Item")
 First = TypeVar("First")
 Second = TypeVar("Second")
+Function = TypeVar("Function", bound=Callable[..., Any])
+#: The flag of a code object whose function takes any keyword arguments (inspect.CO_VARKEYWORDS).
+_TAKES_ANY = 0x08
+#: The least similarity of a misspelled name (difflib's ratio): "aplication" and "application" have 0.95.
+_CLOSE = 0.8
 
 
 def names_of(given: Iterable[str], parameter: str) -> list[str]:
@@ -124,3 +131,38 @@ def warn_renamed(old: str, new: str) -> None:
     while str(sys._getframe(level).f_globals.get("__name__")).partition(".")[0] == "kcodec":
         level += 1
     warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=level + 1)
+
+
+def suggesting(function: Function) -> Function:
+    """Decorate a public function: its TypeError for a misspelled keyword argument suggests the right name.
+
+    If the function also takes options, only the required arguments are suggested: without one of them it is never
+    called, so that it cannot check the names of its options.
+    """
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    optional = {*names[code.co_argcount - len(function.__defaults__ or ()) : code.co_argcount]}
+    optional.update(function.__kwdefaults__ or ())
+    possible = [name for name in names if name not in optional] if code.co_flags & _TAKES_ANY else names
+    known = frozenset(names)
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs.keys() - known:
+            free = [other for other in possible if other not in kwargs and other not in names[: len(args)]]
+            refuse_misspelled(name, free, f"{function.__name__}()")
+        return function(*args, **kwargs)
+
+    return cast("Function", checked)
+
+
+def refuse_misspelled(name: str, possible: Collection[str], what: str) -> None:
+    """Raise TypeError for an argument that `what` does not have, if one of the possible names is similar.
+
+    what: the function, as in "open()".
+    """
+    import difflib  # only where a name is wrong
+
+    near = difflib.get_close_matches(name, possible, n=1, cutoff=_CLOSE)
+    if near:
+        raise TypeError(f"{what} has no option {name!r}; did you mean {near[0]!r}?")

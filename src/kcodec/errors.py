@@ -7,7 +7,8 @@ a plain ValueError or TypeError.
     │  ├─ TruncatedError            the bytes of a batch end before its records
     │  ├─ CorruptBatchError         the CRC does not match
     │  ├─ UnsupportedError          a magic or compression id that cannot be read
-    │  └─ LimitExceededError        a limit of DecodeLimits
+    │  ├─ LimitExceededError        a limit of DecodeLimits
+    │  └─ DeserializationError      a deserializer of the application failed for a record
     ├─ EncodeError(ValueError)      the values to write are invalid
     ├─ BufferFullError(BufferError) a producer's buffer stayed full
     ├─ DeliveryErrors(ExceptionGroup)       records of a producer failed, and nothing had retrieved their errors
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from kcodec._fast import DecodedRecords
+    from kcodec._fast import DecodedRecords, Record
     from kcodec.offsets import TopicPartition
 
 
@@ -163,6 +164,23 @@ class LimitExceededError(DecodeError):
         self.limit = limit
         self.value = value
         self.claimed = claimed
+
+
+class DeserializationError(DecodeError):
+    """A function given as `key_deserializer` or `value_deserializer` failed for a record (Java:
+    RecordDeserializationException, KIP-334 and KIP-1036). `__cause__` is the exception of the function.
+
+    topic_partition, offset: where the record is stored.
+    next_offset: the offset after it, at which the consumer continues after a `seek`.
+    field:       "key" or "value".
+    raw_record:  the record with key and value as bytes.
+    """
+
+    def __init__(self, reason: str, *, offset: int, field: str, raw_record: Record, **fields: Any) -> None:
+        super().__init__(reason, **fields)
+        self.offset = offset
+        self.field = field
+        self.raw_record = raw_record
 
 
 class EncodeError(KcodecError, ValueError):

@@ -28,7 +28,11 @@ SHORTENED = {"max_in_flight_requests": "max_in_flight_requests_per_connection"}
 #: Types of options that are functions: key_serializer and value_serializer, on_revoked and others. They are here, so
 #: that `kcodec.client.options` is imported without the producer and the session.
 Serializer = Callable[[Any], "bytes | None"]
+Deserializer = Callable[[bytes], Any]
 Callback = Callable[[frozenset[TopicPartition]], object]
+#: The option `partitioner` as a function: called with the serialized key or None, the numbers of all partitions, and of
+#: those that have a leader.
+PartitionFunction = Callable[["bytes | None", list[int], list[int]], int]
 
 T = TypeVar("T")
 Options = TypeVar("Options", bound="OptionSet")

@@ -8,9 +8,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from cli_runner import rows, run
+from kafka_tools import kafka_tool
 from raw_transactions import RawTransactions
 
 from kcodec import TopicPartition
+from kcodec.cli import ExitStatus
 from kcodec.client import Admin, NewTopic
 from kcodec.errors import BrokerError
 from kcodec.testing.kafka import ApacheKafka
@@ -90,3 +93,53 @@ def test_calls_go_on_while_a_broker_dies(kafka: ApacheKafka) -> None:
             kafka.wait_in_sync(place.topic, place.partition)
         elected = admin.elect_leaders(places)
         assert any(one.was_needed for one in elected.values()) or leaders == {1, 2, 3}
+
+
+def test_partitions_move_as_kafkas_tool_shows_it(kafka: ApacheKafka) -> None:
+    """To a stopped broker a move goes on until it is canceled; then that broker is removed from the cluster."""
+    servers = kafka.bootstrap_servers
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topics([NewTopic("moving", assignments={0: (1,), 1: (2,)})])
+        first, second = TopicPartition("moving", 0), TopicPartition("moving", 1)
+        dry = run("topics", "reassign", "-b", servers, "moving:0", "--to", "2")
+        assert "nothing was changed" in dry.err and dry.status is ExitStatus.OK
+        assert admin.describe_topics("moving")["moving"].partitions[0].replicas == (1,)
+        moved = run("topics", "reassign", "-b", servers, "moving", "--to", "2", "--execute")
+        assert "1 of 1 partition: moves begun" in moved.err
+        deadline = time.monotonic() + 30
+        while [one.replicas for one in admin.describe_topics("moving")["moving"].partitions] != [(2,), (2,)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        kafka.node(3).kill()
+        admin.alter_partition_reassignments({first: [3], second: [2, 3]})
+        listed = admin.list_partition_reassignments()
+        assert (listed[first].adding_replicas, listed[first].removing_replicas) == ((3,), (2,))
+        assert (listed[first].target, listed[second].target) == ((3,), (2, 3))
+        assert set(admin.list_partition_reassignments([second])) == {second}
+        printed = kafka_tool("ReassignPartitionsCommand", "--bootstrap-server", servers, "--list")
+        assert "moving-0: replicas: 3,2. adding: 3. removing: 2." in printed
+        shown = rows(run("topics", "reassignments", "-b", servers, "-J", "moving"))
+        assert [(one["partition"], one["target"], one["adding"]) for one in shown] == [(0, [3], [3]), (1, [2, 3], [3])]
+        canceled = run("topics", "reassign", "-b", servers, "moving:0", "--cancel", "--execute")
+        assert "1 of 1 partition: moves canceled" in canceled.err
+        admin.alter_partition_reassignments({second: None})
+        assert admin.list_partition_reassignments() == {}
+        printed = kafka_tool("ReassignPartitionsCommand", "--bootstrap-server", servers, "--list")
+        assert "No partition reassignments found." in printed
+        with pytest.raises(BrokerError) as caught:
+            admin.alter_partition_reassignments({first: None})
+        assert caught.value.name == "NO_REASSIGNMENT_IN_PROGRESS"
+        deadline = time.monotonic() + 30  # the controller fences it when its session is over
+        while len(admin.describe_cluster().brokers) > 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        removed = run("cluster", "unregister", "-b", servers, "3", "--execute")
+        assert removed.status is ExitStatus.OK and "broker 3: unregistered; " in removed.err, removed.err
+        deadline = time.monotonic() + 20
+        while {one.id for one in admin.describe_cluster(include_fenced_brokers=True).brokers} != {1, 2}:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        listed_by_kafka = kafka_tool(
+            *("ClusterTool", "list-endpoints", "--bootstrap-server", servers, "--include-fenced-brokers")
+        )
+        assert {line.split()[0] for line in listed_by_kafka.splitlines()[1:]} == {"1", "2"}

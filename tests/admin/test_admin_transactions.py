@@ -52,9 +52,9 @@ class Cluster(NamedTuple):
         return run(command, action, "-b", self.kafka.bootstrap_servers, *rest)
 
 
-@pytest.fixture(scope="module", params=["4.3.1", "3.9.1"])
+@pytest.fixture(scope="module", params=[KAFKA_VERSION, "3.9.1"])
 def cluster(request: pytest.FixtureRequest, apache_kafka_factory: KafkaFactory) -> Iterator[Cluster]:
-    options: dict[str, Any] = {"transaction_version": 0} if request.param == "4.3.1" else {}
+    options: dict[str, Any] = {"transaction_version": 0} if request.param == KAFKA_VERSION else {}
     kafka = apache_kafka_factory(request.param, transaction_partition_verification_enable="false", **options)
     servers = kafka.bootstrap_servers
     with RawTransactions(servers) as raw, Admin(bootstrap_servers=servers) as admin:

@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 from admin_script import AdminScript
-from cli_runner import run
+from cli_runner import rows, run
+from kafka_tools import kafka_tool
 
 from kcodec import TopicPartition
 from kcodec.admin import flows
+from kcodec.admin.share_groups import ShareGroupOffset
 from kcodec.cli import ExitStatus
+from kcodec.client import Producer
 from kcodec.client.admin import Admin
 from kcodec.errors import BrokerError, UnsupportedError
 from kcodec.protocol import messages
@@ -181,6 +184,22 @@ def share_group(apache_kafka: ApacheKafka) -> Iterator[tuple[ApacheKafka, str, s
         member.wait()
 
 
+def share_offsets(
+    kafka: ApacheKafka, admin: Admin, topic: str, group: str
+) -> dict[TopicPartition, ShareGroupOffset | None]:
+    """The offsets of the group once it has acknowledged a record of partition 0."""
+    with Producer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        producer.send(topic, b"read", partition=0)
+    deadline = time.monotonic() + 20
+    while True:
+        found = admin.list_share_group_offsets(group)
+        here = found[TopicPartition(topic, 0)]
+        if here is not None and here.lag == 0:
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+
+
 def test_a_live_share_group_is_described(share_group: tuple[ApacheKafka, str, str]) -> None:
     kafka, topic, group = share_group
     wanted = {TopicPartition(topic, 0), TopicPartition(topic, 1)}
@@ -199,9 +218,19 @@ def test_a_live_share_group_is_described(share_group: tuple[ApacheKafka, str, st
         for call in (admin.list_group_offsets, admin.describe_group_lag):
             with pytest.raises(UnsupportedError, match="is a share group"):
                 call(group)
+        ours = share_offsets(kafka, admin, topic, group)
+    printed = kafka_tool(
+        *("ShareGroupCommand", "--bootstrap-server", kafka.bootstrap_servers, "--describe", "--offsets"),
+        *("--group", group),
+    )
+    theirs = [line.split() for line in printed.splitlines() if line.startswith(group) and "-" not in line.split()]
+    assert {TopicPartition(one[1], int(one[2])): (int(one[3]), int(one[4])) for one in theirs} == {
+        partition: (one.start_offset, one.lag) for partition, one in ours.items() if one is not None
+    }
     ran = run("groups", "describe", "-b", kafka.bootstrap_servers, group)
     assert ran.status is ExitStatus.OK, ran.err
     assert f"{group}: Stable, share, simple, 1 member" in ran.err
-    assert "a share group commits no offsets" in ran.err
+    shown = rows(run("groups", "describe", "-b", kafka.bootstrap_servers, group, "-J"))
+    assert {(one["partition"], one["start"], one["lag"]) for one in shown} == {(0, 0, 0), (1, None, None)}
     ran = run("groups", "describe", "-b", kafka.bootstrap_servers, "--members", group)
     assert topic in ran.out

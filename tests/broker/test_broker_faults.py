@@ -9,7 +9,7 @@ import time
 import pytest
 from broker_core import NOTHING, CoreClient
 
-from kcodec.broker import Broker, BrokerError
+from kcodec.broker import Broker, EmbeddedBrokerError
 from kcodec.client import Producer
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
@@ -86,9 +86,9 @@ def test_time_moves_by_hand(kcodec_broker: Broker) -> None:
 
 def test_a_closed_broker_says_so() -> None:
     broker = Broker()
-    with pytest.raises(BrokerError, match="does not run"):
+    with pytest.raises(EmbeddedBrokerError, match="does not run"):
         broker.transactions()
-    with broker, pytest.raises(BrokerError, match="runs already"):
+    with broker, pytest.raises(EmbeddedBrokerError, match="runs already"):
         broker.start()
     broker.close()
     with Broker() as first, pytest.raises(OSError, match="in use"):

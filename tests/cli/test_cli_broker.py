@@ -149,7 +149,7 @@ def test_a_broker_that_is_not_there() -> None:
         ("compression.level", "3", {"compression_level": 3}),
         ("group.instance.id", "1", {"group_instance_id": "1"}),
         ("no.such.option", "1", {"no_such_option": "1"}),
-        ("queue.buffering.max.kbytes", "1", {"queue_buffering_max_kbytes": "1"}),
+        ("queue.buffering.max.kbytes", "2", {"buffer_memory": 2048}),
         (
             "sasl.jaas.config",
             'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="a\\"b";',

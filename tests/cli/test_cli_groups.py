@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_runner import Ran, run
+from cli_runner import Ran, rows, run
 from confluent_kafka import Consumer
 
 from kcodec import TopicPartition
@@ -46,11 +44,6 @@ def admin(apache_kafka: ApacheKafka) -> Iterator[Admin]:
 def call(kafka: ApacheKafka, words: str) -> Ran:
     first, action, *rest = words.split()
     return run(first, action, "-b", kafka.bootstrap_servers, *rest)
-
-
-def rows(ran: Ran) -> list[dict[str, Any]]:
-    assert ran.status is ExitStatus.OK, ran.err
-    return [json.loads(line) for line in ran.out.splitlines()]
 
 
 def test_the_story_of_a_groups_offsets(apache_kafka: ApacheKafka, topic: str, tmp_path: Path) -> None:

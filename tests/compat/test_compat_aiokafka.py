@@ -125,6 +125,31 @@ def test_the_consumer_gives_nothing_after_its_end(client: Client) -> None:
     assert list(part) == [] and part.next_fetch_offset == 3
 
 
+def test_records_with_headers_have_lists_of_their_own(client: Client) -> None:
+    data = build_batch([RecordSpec(headers=((b"h", b"1"),)), RecordSpec(headers=((b"h", b"1"),))])
+    one, two = list(client.read(data).next_batch())
+    assert one.headers == [("h", b"1")] and one.headers is one.headers
+    one.headers.append(("added", b""))
+    assert one.headers == [("h", b"1"), ("added", b"")] and two.headers == [("h", b"1")]
+
+
+#: Names of the headers of consecutive records, which differ in one way from those before.
+HEADER_NAMES: list[list[str]] = [
+    ["ab", "c"], ["a", "bc"], ["abc", ""], ["", "abc"], ["abc"], [], ["abd"], ["abc", "x"], ["abc", "y"], ["abc", "y"],
+    ["traceparent", "source"], ["traceparent", "sourcd"], ["tracepArent", "source"], ["Traceparent", "source"],
+    ["n" * 8], ["m" + "n" * 7], ["n" * 7 + "m"], ["n" * 16], ["n" * 8 + "m" + "n" * 7], ["n" * 17], ["n" * 16 + "m"],
+    *(["n"] * count for count in (7, 8, 9, 8, 7)), ["naïve"], ["naive"], ["naive", "naive"],
+]  # fmt: skip
+
+
+def test_header_names_are_those_of_each_record(client: Client) -> None:
+    """Names are found by one comparison with those of the record before."""
+    rows = [[(name, b"%d" % at) for name in names] for at, names in enumerate(HEADER_NAMES * 2)]
+    data = build_batch([RecordSpec(headers=tuple((name.encode(), value) for name, value in row)) for row in rows])
+    assert [record.headers for record in client.read(data).next_batch()] == rows
+    assert [list(record.headers) for record in client.consume(data, 0, "read_uncommitted", None)[0]] == rows
+
+
 def test_each_record_without_headers_has_a_list_of_its_own(client: Client) -> None:
     one, two = client.read(batch_of(b"one", b"two")).next_batch()
     assert one.headers == two.headers == [] and one.headers is one.headers

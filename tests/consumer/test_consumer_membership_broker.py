@@ -198,6 +198,17 @@ def test_a_pattern_is_matched_by_the_broker(admin: Admin, topic: str, enter: Any
     assert "INVALID_REGULAR_EXPRESSION" in str(wrong.membership.error)
 
 
+def test_a_topic_created_after_the_join_is_picked_up(kafka: ApacheKafka, topic: str, enter: Any) -> None:
+    """The broker matches the pattern, and again after a topic was created; at most every 10 s, so this test waits."""
+    member = enter(topic, pattern=f"{topic}(-more)?")
+    until(lambda: member.owned == partitions(topic), "the topic that matches is read")
+    more, other = f"{topic}-more", f"{topic}-none"
+    kafka.create_topic(more, partitions=2)
+    kafka.create_topic(other, partitions=1)
+    both = partitions(topic) | {TopicPartition(more, number) for number in range(2)}
+    until(lambda: member.owned == both, "the topic that was created later is read, too")
+
+
 def test_a_static_member_that_comes_again_has_what_it_had(topic: str, enter: Any) -> None:
     other = enter(topic, [topic], group_instance_id="other")
     first = enter(topic, [topic], group_instance_id="one")

@@ -316,3 +316,20 @@ def test_seek_to_beginning_without_partitions_raises() -> None:
     with virtual_time() as broker:
         broker.run(program())
     assert called == [frozenset({TopicPartition(TOPIC, 0)})]
+
+
+def test_a_join_that_waits_for_a_dead_member_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A program that was killed and started again waits until the session of its first run expires."""
+    with virtual_time() as broker:
+        broker.slow["JoinGroup"] = 44.0
+        times = watch(broker, 50.0, subscribed=[TOPIC], group_protocol="classic")
+    assert len(times) >= 2 and times[0] < 5.5
+    first = warnings(caplog)[0]
+    assert "has not been a stable member of the group for 4 s; the coordinator waits for another member" in first
+
+
+def test_a_short_program_gets_the_warning_at_its_close(caplog: pytest.LogCaptureFixture) -> None:
+    with virtual_time() as broker:
+        watch(broker, 3.0, subscribed=["nowhere"])
+    (text,) = warnings(caplog)
+    assert "topic 'nowhere' has not existed" in text

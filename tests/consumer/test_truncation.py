@@ -147,6 +147,36 @@ def test_a_late_answer_does_not_undo_a_seek() -> None:
     assert world.at(A) == 25
 
 
+@pytest.mark.parametrize("policy", ["earliest", "none"])
+def test_a_rewind_outlives_a_load_that_was_in_flight(policy: str) -> None:
+    """The leader moves, an OffsetForLeaderEpoch request is under way, and a session rewinds to where its transaction
+    began, of the same epoch. The late response is about the position before: nothing of it may be taken."""
+    world, log = reading(policy, at=20, epochs={3: 15, 4: 40})
+    world.latency = 3.0
+    world.pass_time(4.0)
+    assert epochs_asked(world)
+    world.move(A, 1, 5)
+    world.assignment.seek(A, 10, 3)
+    world.latency = 0.01
+    log.epochs = {3: 15, 5: 40}
+    world.pass_time(20.0)
+    assert world.at(A) == 10 and world.state(A).error is None
+    assert epochs_asked(world)[-1] == (-1, 5, 3), "the new leader has confirmed it"
+
+
+def test_a_rewind_outlives_a_reset_that_was_in_flight() -> None:
+    """The same with ListOffsets, which the former leader answers late."""
+    world, _ = reading("latest", at=20, epochs={3: 25, 4: 40})
+    world.settle()
+    world.latency = 3.0
+    world.out_of_range(A)
+    world.pass_time(1.0)
+    world.move(A, 1, 5)
+    world.assignment.seek(A, 10, 3)
+    world.pass_time(20.0)
+    assert world.at(A) == 10
+
+
 def test_a_position_that_moved_while_the_answer_came_is_asked_about_again() -> None:
     world, _ = reading("earliest", epochs={3: 22})
     world.latency = 3.0

@@ -12,7 +12,8 @@ import org.apache.kafka.common.record.internal.MemoryRecords.RecordFilter.BatchR
 import org.apache.kafka.common.record.internal.MutableRecordBatch;
 import org.apache.kafka.common.record.internal.Record;
 import org.apache.kafka.common.record.internal.RecordBatch;
-import org.apache.kafka.common.utils.BufferSupplier;
+import org.apache.kafka.common.record.internal.Records;
+import org.apache.kafka.common.utils.internals.BufferSupplier;
 
 /** Batches as Kafka changes them; every method writes the field {@code data}, or {@code error} where Kafka refuses. */
 final class BatchRewriter {
@@ -81,7 +82,8 @@ final class BatchRewriter {
         ByteBuffer room = ByteBuffer.allocate(4 * records.sizeInBytes() + (1 << 16));
         MemoryRecords.FilterResult result;
         try {
-            result = records.filterTo(new ToldFilter(now, retention, choices), room, BufferSupplier.NO_CACHING);
+            result = records.filterTo(new ToldFilter(now, retention, choices), room, BufferSupplier.NO_CACHING,
+                    Records.SOFT_MAX_ARRAY_LENGTH);
         } catch (RuntimeException refused) {
             Answers.writeError(out, "error", refused);
             return;

@@ -19,7 +19,7 @@ import org.apache.kafka.common.record.internal.MemoryRecords;
 import org.apache.kafka.common.record.internal.Record;
 import org.apache.kafka.common.record.internal.RecordBatch;
 import org.apache.kafka.common.requests.TransactionResult;
-import org.apache.kafka.common.utils.LogContext;
+import org.apache.kafka.common.utils.internals.LogContext;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorExecutor;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorRecord;
@@ -94,7 +94,7 @@ final class GroupJudge {
         GroupCoordinatorConfig config = GroupCoordinatorConfig.fromProps(Map.of());
         ShareGroupConfig shares = new ShareGroupConfig(new AbstractConfig(AbstractKafkaConfig.CONFIG_DEF, Map.of("process.roles", "broker",
                 "node.id", "1", "controller.listener.names", "C", "controller.quorum.voters", "2@localhost:1")));
-        return new GroupCoordinatorShard.Builder(config, new GroupConfigManager(Map.of(), config, shares))
+        return new GroupCoordinatorShard.Builder(config, new GroupConfigManager(config, shares))
                 .withAuthorizerPlugin(Optional.empty())
                 .withLogContext(new LogContext())
                 .withTime(Time.SYSTEM)

@@ -14,7 +14,7 @@ import java.io.PrintStream;
 import java.nio.ByteBuffer;
 import org.apache.kafka.clients.consumer.internals.ConsumerJudge;
 import org.apache.kafka.clients.producer.internals.BuiltInPartitioner;
-import org.apache.kafka.common.utils.AppInfoParser;
+import org.apache.kafka.common.utils.internals.AppInfoParser;
 
 /**
  * Answers what Kafka's own classes make of bytes, for as long as its standard input stays open.

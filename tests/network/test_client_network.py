@@ -9,6 +9,7 @@ import time
 import pytest
 from client_runners import Make, options
 from scripted_peer import Peer, Request, versions_reply
+from unnarrowed import unnarrowed
 from usual_responses import free_port, init_producer_id, usual
 
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError, UnsupportedError
@@ -17,6 +18,7 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.auth import ApiVersionsRequest, ApiVersionsResponse
 from kcodec.protocol.messages.metadata import MetadataResponse
 from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
 
 API_VERSIONS, METADATA, INIT = 18, 3, 22
 
@@ -52,7 +54,7 @@ def test_an_unsupported_version_without_a_list_means_version_0(make: Make) -> No
 
     with Peer(answer) as peer:
         make(peer.address).run(init_producer_id())
-    assert [request.version for request in peer.requests if request.api_key == API_VERSIONS][:2] == [4, 0]
+    assert [request.version for request in peer.requests if request.api_key == API_VERSIONS][:2] == [5, 0]
 
 
 def test_features_become_known_and_the_highest_epoch_counts(make: Make) -> None:
@@ -275,6 +277,23 @@ def test_rebootstrap(make: Make, how: str) -> None:
             runner.run(runner.client.cluster.refresh(8.0))
         assert sorted(runner.client.cluster.brokers) == [2]
         assert runner.client.cluster.rebootstraps >= 1
+
+
+def test_a_broker_of_another_cluster_is_noticed(make: Make, apache_kafka: ApacheKafka) -> None:
+    """KIP-1242: a broker of Kafka 4.4 refuses a client that expects another cluster, or another node, at its address.
+    The client starts again from its bootstrap servers. Here what the client knows is changed, and not the address.
+    Older brokers do not check."""
+    runner = make(apache_kafka.bootstrap_servers)
+    cluster = runner.client.cluster
+    runner.run(cluster.refresh(5.0))
+    cluster_id, cluster.cluster_id = cluster.cluster_id, "another"
+    if apache_kafka.version == KAFKA_VERSION:
+        with pytest.raises(TransportError, match="is not node 1 of the cluster 'another'"):
+            runner.run(init_producer_id(node=1))
+        assert cluster.rebootstraps == 1
+    runner.run(cluster.refresh(5.0))
+    assert cluster_id is not None and unnarrowed(cluster.cluster_id) == cluster_id
+    assert runner.run(init_producer_id(node=1)).node_id == 1
 
 
 def test_an_idle_connection_is_closed_and_the_next_call_opens_another(make: Make) -> None:

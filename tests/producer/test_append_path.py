@@ -7,6 +7,7 @@ import pickle
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from random import Random
 from typing import Any
 
@@ -16,6 +17,8 @@ from scripted_broker import Rig, ScriptedCluster, started
 from kcodec import batches
 from kcodec._fast import RecordAppender, RecordDelivery, SendLock
 from kcodec.errors import EncodeError, TransportError
+from kcodec.producer.batch import BatchOutcome, ProducerBatch
+from kcodec.producer.delivery import Delivery, RecordMetadata
 
 
 def rig_with(partitions: int, **settings: Any) -> tuple[ScriptedCluster, Rig]:
@@ -219,3 +222,24 @@ def test_a_condition_waits_with_the_lock() -> None:
         freed.notify_all()
     thread.join()
     assert found == [True]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(
+    "outcome",
+    [BatchOutcome(), BatchOutcome(7), BatchOutcome(7, 99), BatchOutcome(-1, 99), BatchOutcome(error=OSError()), None],
+    ids=str,
+)
+def test_the_stored_position_is_that_of_the_outcome(outcome: BatchOutcome | None, moved: bool) -> None:
+    """The short way to the result of a record; None where it has no result."""
+    batch = ProducerBatch("orders", 3, nullcontext())
+    delivery = Delivery(batch, 2, 1234)
+    if moved:
+        batch.move_to(ProducerBatch("orders", 5, nullcontext()), 4)
+    delivery._where()[0].outcome = outcome
+    found = delivery._stored(RecordMetadata)
+    if outcome is None or outcome.error is not None:
+        assert found is None
+    else:
+        assert type(found) is RecordMetadata and found == delivery.outcome()
+        assert found.partition == (5 if moved else 3) and found.topic == "orders"

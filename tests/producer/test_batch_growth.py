@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full batch accepts more records while an earlier one of its partition is in flight."""
+"""A full batch accepts more records until it is sent, and waits for a busy broker."""
 
 from __future__ import annotations
 
@@ -45,14 +45,80 @@ def test_a_batch_grows_behind_one_in_flight() -> None:
     assert rig.core.accumulator.free_memory == rig.settings.buffer_memory
 
 
-def test_a_batch_does_not_grow_with_nothing_in_flight() -> None:
+def test_a_batch_grows_until_the_sender_takes_it() -> None:
+    """Here the sender does not run between two records, as while a thread that sends keeps the interpreter."""
     world = ScriptedCluster()
     world.create_topic("orders")
-    rig = started(world, linger=0.0, batch_size=1000)
+    rig = started(world, linger=10.0, batch_size=1000)
     for value in values(500):
         rig.send("orders", value)
-    rig.flush()
-    assert max(batch.size_in_bytes for batch in sent_batches(world)) <= 1000
+    began = world.now
+    world.run(0.01)
+    assert [batch.records_count for batch in sent_batches(world)] == [1, 500]
+    assert world.requests[-1][0] == began, "a full batch lingered"
+
+
+def busy(requests: int, latency: float = 0.5, **settings: Any) -> tuple[ScriptedCluster, Rig]:
+    """A producer with requests in flight, each of one full batch."""
+    world = ScriptedCluster(latency=latency)
+    world.create_topic("orders")
+    rig = started(world, batch_size=1000, **settings)
+    for _ in range(requests):
+        fill(rig)
+        world.run(0.001)
+    assert len(world.requests) == 1 + requests
+    return world, rig
+
+
+def fill(rig: Rig) -> None:
+    """Send as many records as make a batch full, and one more."""
+    for _ in range(11):
+        rig.send("orders", b"x" * 100)
+
+
+def test_a_full_batch_lingers_at_a_busy_broker() -> None:
+    """It grows meanwhile, and goes when linger_ms has passed since its first record."""
+    world, rig = busy(2, linger=0.2)
+    fill(rig)
+    began = world.now
+    world.run(0.1)
+    assert len(world.requests) == 3
+    fill(rig)
+    world.run(0.2)
+    assert len(world.requests) == 4
+    assert world.requests[-1][0] == pytest.approx(began + 0.2)
+    assert sent_batches(world)[-1].records_count == 22
+
+
+def test_a_full_batch_goes_with_the_next_response() -> None:
+    world, rig = busy(2, linger=30.0)
+    fill(rig)
+    world.run(0.9)
+    assert len(world.requests) == 3
+    world.run(0.2)
+    assert len(world.requests) == 4
+
+
+def test_a_full_batch_that_cannot_grow_goes_to_a_busy_broker() -> None:
+    world, rig = busy(2, linger=30.0, max_request_size=2500)
+    for _ in range(3):
+        fill(rig)
+    world.run(0.001)
+    assert len(world.requests) == 4
+
+
+@pytest.mark.parametrize("reason", ["linger_ms=0", "flush", "blocked caller"])
+def test_a_full_batch_does_not_wait_at_a_busy_broker(reason: str) -> None:
+    world, rig = busy(2, linger=0.0 if reason == "linger_ms=0" else 30.0)
+    fill(rig)
+    began = world.now
+    if reason == "flush":
+        rig.flush()
+    else:
+        rig.core.accumulator.space_waiters += reason == "blocked caller"
+        rig.core.accumulator.wake()
+        world.run(0.001)
+    assert [when for when, *_ in world.requests[3:]] == [began]
 
 
 def test_a_growing_batch_is_sent_as_soon_as_it_can_be() -> None:

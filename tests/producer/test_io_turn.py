@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 
 from kcodec._fast import IoTurn, RecordAppender, RecordDelivery, SendLock
+from kcodec.flow import Flow, sleep
+from kcodec.network.client import Client
+from kcodec.network.options import ClientConfig
+from kcodec.network.thread_loop import ThreadLoop
 
+#: poll accepts no such descriptor (POLLNVAL), as poll of macOS accepts no kqueue.
+NO_DESCRIPTOR = 1_000_000
 NAPS_SECONDS = 25 * 20e-6  # of the longest step aside, at least
 
 
@@ -70,7 +76,7 @@ def test_the_io_thread_does_not_step_aside_for_itself() -> None:
     turn.is_urgent = True
     with selectors.DefaultSelector() as selector:
         for _ in range(5):
-            assert turn.wait(selector.fileno(), 0.0)
+            assert turn.wait(selector.fileno(), 0.0) is False
             if (seconds := min(sending(turn)[:1])) < NAPS_SECONDS:
                 break
     assert seconds < NAPS_SECONDS
@@ -80,8 +86,49 @@ def test_the_io_thread_does_not_step_aside_for_itself() -> None:
 def test_a_wait_ends_at_its_timeout(seconds: float, least: float) -> None:
     with selectors.DefaultSelector() as selector:
         begin = time.monotonic()
-        assert IoTurn().wait(selector.fileno(), seconds)
+        assert IoTurn().wait(selector.fileno(), seconds) is False
         assert least <= time.monotonic() - begin < 5.0
+
+
+def test_a_wait_ends_with_an_event() -> None:
+    left, right = socket.socketpair()
+    with left, right, selectors.DefaultSelector() as selector:
+        selector.register(left, selectors.EVENT_READ)
+        right.send(b"x")
+        assert IoTurn().wait(selector.fileno(), None) is True
+        assert [key.fileobj for key, _ in selector.select(0)] == [left], "the wait took the event"
+
+
+def test_a_wait_that_the_platform_refuses_ends_at_once() -> None:
+    turn = IoTurn()
+    begin = time.monotonic()
+    assert turn.wait(NO_DESCRIPTOR, 20.0) is None
+    assert turn.wait(NO_DESCRIPTOR, None) is None
+    assert time.monotonic() - begin < 10.0
+    turn.is_urgent = True  # no thread steps aside for a turn whose end it would not see
+    assert min(sending(turn)) < NAPS_SECONDS and sending(turn)[0] < 0.1
+
+
+def test_an_io_thread_without_this_wait_uses_its_selector() -> None:
+    """It waits there, and does not take up a core, with urgent work and without."""
+    client = Client(ClientConfig(bootstrap_servers="localhost:1"))
+    loop = ThreadLoop(client)
+    loop._selector_number = NO_DESCRIPTOR
+    loop.io_turn.is_urgent = True
+    try:
+        assert loop.run(_after(0.0005)) == "done"
+        assert vars(loop)["_selector_number"] is None
+        before = time.process_time()
+        assert loop.run(_after(0.5)) == "done"
+        spent = time.process_time() - before
+        assert spent < 0.25, f"{spent:.3f} s of processor time for a wait of 0.5 s"
+    finally:
+        loop.close()
+
+
+def _after(seconds: float) -> Flow[str]:
+    yield from sleep(seconds)
+    return "done"
 
 
 def test_a_turn_is_not_pickled() -> None:

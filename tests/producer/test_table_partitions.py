@@ -7,8 +7,9 @@ import pyarrow
 import pytest
 
 from kcodec import decode, partition_for
+from kcodec.producer.batch import ANY_PARTITION
 from kcodec.producer.options import ProducerSettings
-from kcodec.producer.tables import ANY_PARTITION, _with_empty_nulls, table_batches
+from kcodec.producer.tables import _with_empty_nulls, table_batches
 
 KEYS = [b"%d" % row for row in range(20)]
 

@@ -20,6 +20,7 @@ from admin_script import AdminScript
 
 import kcodec
 from kcodec import KcodecError, TopicPartition, log, text
+from kcodec.admin.delegation_tokens import KafkaPrincipal
 from kcodec.admin.security import (
     AclBinding,
     AclFilter,
@@ -28,7 +29,7 @@ from kcodec.admin.security import (
     ScramCredentialDeletion,
     ScramMechanism,
 )
-from kcodec.admin.values import ConfigResource
+from kcodec.admin.values import ConfigResource, ConfigResourceType
 from kcodec.client import (
     Admin,
     Consumer,
@@ -56,6 +57,8 @@ SAMPLES: dict[str, Any] = {
     "TopicPartition": ORDERS,
     "NewTopic | str": "mm",
     "ConfigResource": ConfigResource.topic("mm"),
+    "ConfigResourceType": ConfigResourceType.TOPIC,
+    "KafkaPrincipal": KafkaPrincipal("mm"),
     "AclBinding": AclBinding(ResourceType.TOPIC, "mm", "User:alice", AclOperation.READ),
     "AclFilter": AclFilter(),
     "ScramCredentialUpsertion | ScramCredentialDeletion": ScramCredentialDeletion("mm", ScramMechanism.SCRAM_SHA_256),
@@ -66,6 +69,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "delete_group_offsets.partitions": {"group_id": "g"},
     "describe_group_lag.partitions": {"group_id": "g"},
     "list_group_offsets.partitions": {"group_id": "g"},
+    "list_share_group_offsets.partitions": {"group_id": "g"},
+    "describe_log_dirs.partitions": {"brokers": 1},
     "find_hanging_transactions.topics": {"max_transaction_timeout_ms": 1},
     "find_hanging_transactions.partitions": {"max_transaction_timeout_ms": 1},
 }
@@ -121,7 +126,7 @@ def requests_of(method: str, given: dict[str, Any], *, is_async: bool) -> list[A
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize(("method", "parameter", "element"), ADMIN_PARAMETERS)
 def test_admin_reads_one_item_as_a_list_of_it(method: str, parameter: str, element: str, is_async: bool) -> None:
-    one = STATES[method] if parameter == "states" else SAMPLES[element]
+    one = STATES[method] if parameter == "states" else 1 if parameter == "brokers" else SAMPLES[element]
     others = OTHERS.get(f"{method}.{parameter}", {})
     requests = requests_of(method, {parameter: one, **others}, is_async=is_async)
     assert requests == requests_of(method, {parameter: [one], **others}, is_async=is_async)
@@ -138,6 +143,8 @@ def _another(one: Any) -> list[Any]:
         int: lambda: one + 1,
         TopicPartition: lambda: TopicPartition("mm", 0),
         ConfigResource: lambda: ConfigResource.topic("nn"),
+        ConfigResourceType: lambda: ConfigResourceType.GROUP,
+        KafkaPrincipal: lambda: KafkaPrincipal("nn"),
         AclBinding: lambda: AclBinding(ResourceType.TOPIC, "nn", "User:alice", AclOperation.READ),
         AclFilter: lambda: AclFilter(resource_name="nn"),
         ScramCredentialDeletion: lambda: ScramCredentialDeletion("nn", ScramMechanism.SCRAM_SHA_256),
@@ -154,14 +161,20 @@ def test_admin_has_many_calls_that_take_lists() -> None:
 # --------------------------------------------------------------------------------------------------- all other calls
 
 
+ASSIGNS = ("assign", "incremental_assign", "incremental_unassign")
+
+
 def consumer_flow(name: str) -> Callable[[Any], Any]:
     """What a call of Consumer makes of its partitions, before it waits for a broker."""
 
     def probe(given: Any) -> Any:
         with Consumer(**NOWHERE, group_id="g", default_api_timeout_ms=1, request_timeout_ms=1) as consumer:
-            if name == "assign":
-                consumer.assign(given)
-                return consumer.assignment()
+            if name in ASSIGNS:
+                getattr(consumer, name.replace("unassign", "assign"))(given)
+                assigned = consumer.assignment()
+                if name == "incremental_unassign":
+                    consumer.incremental_unassign(given)
+                return assigned, consumer.assignment()
             with pytest.raises(KcodecError) as caught:
                 getattr(consumer, name)(given, timeout=0.001)
             return type(caught.value), re.findall(r"orders-\d+", str(caught.value))
@@ -174,9 +187,12 @@ def aio_consumer_flow(name: str) -> Callable[[Any], Any]:
         async def run() -> Any:
             options: dict[str, Any] = {"default_api_timeout_ms": 1, "request_timeout_ms": 1}
             async with aio.Consumer(**NOWHERE, group_id="g", **options) as consumer:
-                if name == "assign":
-                    await consumer.assign(given)
-                    return consumer.assignment()
+                if name in ASSIGNS:
+                    await getattr(consumer, name.replace("unassign", "assign"))(given)
+                    assigned = consumer.assignment()
+                    if name == "incremental_unassign":
+                        await consumer.incremental_unassign(given)
+                    return assigned, consumer.assignment()
                 with pytest.raises(KcodecError) as caught:
                     await getattr(consumer, name)(given, timeout=0.001)
                 return type(caught.value), re.findall(r"orders-\d+", str(caught.value))
@@ -346,6 +362,14 @@ PROBES: dict[tuple[str, str], tuple[Any, Callable[[Any], Any]]] = {
     ("kcodec.client.aio.Consumer.subscribe", "topics"): ("mm", aio_subscribed),
     ("kcodec.client.GroupTransactSession", "topics"): ("mm", session(GroupTransactSession)),
     ("kcodec.client.aio.GroupTransactSession", "topics"): ("mm", session(aio.GroupTransactSession)),
+    ("kcodec.client.GroupTransactSession.from_properties", "topics"): (
+        "mm",
+        session(lambda **options: GroupTransactSession.from_properties({}, **options)),
+    ),
+    ("kcodec.client.aio.GroupTransactSession.from_properties", "topics"): (
+        "mm",
+        session(lambda **options: aio.GroupTransactSession.from_properties({}, **options)),
+    ),
     ("kcodec.client.Producer.transaction", "partitions"): (ORDERS, in_transaction),
     ("kcodec.client.aio.Producer.transaction", "partitions"): (ORDERS, aio_in_transaction),
     ("kcodec.client.TransactionWriter", "partitions"): (ORDERS, writer),
@@ -357,7 +381,10 @@ PROBES: dict[tuple[str, str], tuple[Any, Callable[[Any], Any]]] = {
     ("kcodec.log.LogDirectory.transactions", "states"): ("open", log_directory),
     ("kcodec.log.partition_transactions", "states"): ("open", partition_log),
 }
-for _name in ("assign", "beginning_offsets", "committed", "end_offsets"):
+for _name in (
+    *ASSIGNS,
+    *("beginning_offsets", "committed", "end_offsets"),
+):
     PROBES["kcodec.client.Consumer." + _name, "partitions"] = ORDERS, consumer_flow(_name)
     PROBES["kcodec.client.aio.Consumer." + _name, "partitions"] = ORDERS, aio_consumer_flow(_name)
 #: Lists of other things, where text is refused as its letters are none of them; columns refuse text by themselves.

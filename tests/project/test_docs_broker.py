@@ -130,11 +130,12 @@ def test_transaction_examples_run(
 
 def test_admin_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("admin.md", apache_kafka, topics=())
-    made, refused = (block.replace('"orders"', f'"orders-{uuid.uuid4().hex}"') for block in examples.blocks)
+    made, refused, operated = (block.replace('"orders"', f'"orders-{uuid.uuid4().hex}"') for block in examples.blocks)
     examples.run(made)
     with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
         admin.create_topics([re.findall(r'"(orders-\w+)"', refused)[0]])
         examples.run(refused, admin=admin)
+        examples.run(operated, admin=admin)
 
 
 def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: KafkaFactory) -> None:

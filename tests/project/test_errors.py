@@ -21,6 +21,7 @@ TREE = {
     "CorruptBatchError": (errors.DecodeError,),
     "UnsupportedError": (errors.DecodeError,),
     "LimitExceededError": (errors.DecodeError,),
+    "DeserializationError": (errors.DecodeError,),
     "EncodeError": (errors.KcodecError, ValueError),
     "RecordValidationError": (errors.KcodecError, ValueError),
     "BufferFullError": (errors.KcodecError, BufferError),
@@ -49,6 +50,7 @@ OWN: dict[str, dict[str, Any]] = {
     "CorruptBatchError": {"stored_crc": 1, "computed_crc": 2},
     "UnsupportedError": {},
     "LimitExceededError": {"limit": "max_batch_bytes", "value": 100, "claimed": 1 << 30},
+    "DeserializationError": {"offset": 7, "field": "value", "raw_record": kcodec.Record(7, 0, 0, b"k", b"v")},
 }
 PLACE: dict[str, Any] = {"position": 1841, "base_offset": 512, "record": 7, "path": None, "next_offset": None}
 GOOD = build_batch([RecordSpec(key=b"k", value=b"v")], base_offset=3)

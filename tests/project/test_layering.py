@@ -64,8 +64,11 @@ FACADE = {"client", "reading"}
 PUBLIC = {
     "kcodec",
     "kcodec._lazy",
+    "kcodec.admin.brokers",
+    "kcodec.admin.delegation_tokens",
     "kcodec.admin.groups",
     "kcodec.admin.open_transactions",
+    "kcodec.admin.quotas",
     "kcodec.admin.security",
     "kcodec.admin.transactions",
     "kcodec.admin.values",

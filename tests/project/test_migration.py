@@ -42,7 +42,7 @@ CLIENTS: dict[str, list[type]] = {
 # Parameters, attributes of records and methods of the other kind of client, not methods of the class of the column.
 OTHERS = {
     *("on_assign", "on_revoke", "on_lost", "on_assigned", "on_revoked", "topic", "partition", "next_offset", "remedy"),
-    *("group_metadata", "consumer_group_metadata"),
+    *("group_metadata", "consumer_group_metadata", "on_delivery"),
 }
 
 

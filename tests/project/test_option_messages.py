@@ -8,20 +8,22 @@ import copy
 import importlib
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import pytest
 from admin_script import AdminScript
 
-import kcodec
+import kcodec.log
 from kcodec import OffsetOutOfRangeError, TopicPartition
 from kcodec.admin import flows
 from kcodec.client import Admin, Consumer, GroupTransactSession, Producer, aio
 from kcodec.constants import IsolationLevel
 from kcodec.consumer.options import ConsumerConfig
 from kcodec.errors import BrokerError
-from kcodec.network.option_names import CLOSE, WITHOUT_COUNTERPART
+from kcodec.network.foreign_options import WITHOUT_COUNTERPART
+from kcodec.network.option_names import CLOSE
 from kcodec.network.options import ClientConfig
 from kcodec.options import OptionSet, counterparts, declaration
 from kcodec.producer.options import ProducerConfig
@@ -30,6 +32,7 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.reading.ranges import TopicRange
 from kcodec.security import SECURITY_OPTIONS
 from kcodec.security.option_names import SecurityConfig
+from kcodec.spark import exactly_once
 
 NOWHERE: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1"}
 CLIENTS: list[Callable[..., Any]] = [
@@ -90,8 +93,8 @@ def test_a_dict_of_options_is_explained(client: Callable[..., Any]) -> None:
         ("linger.ms", r"option names have underscores: write linger_ms=\.\.\."),
         ("statistics.interval.ms", ": pass an object as metrics="),
         ("statistics_interval_ms", ": pass an object as metrics="),
-        ("partitioner", ": keys are partitioned as by Java's default"),
-        ("receive_buffer_bytes", "; kcodec has no equivalent"),
+        ("broker.version.fallback", ": versions are negotiated with each broker"),
+        ("receive_buffer_bytes", ": the operating system chooses the sizes of socket buffers"),
         ("compresion_type", "did you mean 'compression_type'"),
         ("bootstrap_server", "did you mean 'bootstrap_servers'"),
     ],
@@ -197,6 +200,34 @@ def test_a_missing_topic_is_not_to_be_retried(call: Any) -> None:
         "ghost",
     )
     assert "yet" not in str(caught.value)
+
+
+def test_a_misspelled_argument_of_a_log_is_named(tmp_path: Path) -> None:
+    """A name that resembles none is Python's own error, as without a suggestion it says all."""
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "orders-0" / "00000000000000000000.log").touch()
+    log = kcodec.open(tmp_path / "orders-0")
+    assert isinstance(log, kcodec.log.Log)
+    read: Any
+    no_split: Any = None  # the names of the options come first
+    for read, what in ((log.to_arrow, r"to_arrow\(\)"), (log.records, r"records\(\)")):
+        with pytest.raises(TypeError, match=f"{what} has no option 'isolation_levl'; did you mean 'isolation_level'"):
+            read(isolation_levl="read_committed")
+        with pytest.raises(TypeError, match="unexpected keyword argument 'quickly'"):
+            read(quickly=True)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'isolation_lev'"):
+            read((), "read_committed", isolation_lev="read_committed")  # which has its value
+    with pytest.raises(TypeError, match=r"read_split\(\) has no option 'colums'; did you mean 'columns'"):
+        kcodec.log.read_split(no_split, log.verdict(), colums=("offset",))
+
+
+def test_a_misspelled_argument_that_is_required_is_named() -> None:
+    """Python would only report the one that is missing, as the function takes options of any name."""
+    write: Any = exactly_once
+    with pytest.raises(TypeError, match=r"exactly_once\(\) has no option 'aplication'; did you mean 'application'"):
+        write(None, topic="out", bootstrap_servers="localhost:1", aplication="copy")
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'application'"):
+        write(None, topic="out", bootstrap_servers="localhost:1", acks="all")
 
 
 @pytest.mark.parametrize("module", ["kcodec.client", "kcodec.client.aio"])

@@ -23,10 +23,10 @@ TABLES = ROOT / "src" / "kcodec" / "protocol" / "messages"
 # What a client, a group member, a tool and a coordinator of kcodec speak, with the highest version of each.
 WANTED = """
     Produce 13  Fetch 18  ListOffsets 11  OffsetForLeaderEpoch 4  Metadata 13  FindCoordinator 6  DescribeCluster 2
-    ApiVersions 4  SaslHandshake 1  SaslAuthenticate 2  OffsetCommit 10  OffsetFetch 10  OffsetDelete 0
-    JoinGroup 9  SyncGroup 5  Heartbeat 4  LeaveGroup 5  DescribeGroups 6  ListGroups 5  DeleteGroups 2
-    ConsumerGroupHeartbeat 1  ConsumerGroupDescribe 1  ShareGroupDescribe 1  StreamsGroupDescribe 0
-    InitProducerId 5  AddPartitionsToTxn 5  AddOffsetsToTxn 4  EndTxn 5  TxnOffsetCommit 5  WriteTxnMarkers 2
+    ApiVersions 5  SaslHandshake 1  SaslAuthenticate 2  OffsetCommit 10  OffsetFetch 10  OffsetDelete 0
+    JoinGroup 9  SyncGroup 5  Heartbeat 4  LeaveGroup 5  DescribeGroups 6  ListGroups 5  DeleteGroups 3
+    ConsumerGroupHeartbeat 1  ConsumerGroupDescribe 1  ShareGroupDescribe 1  StreamsGroupDescribe 1
+    InitProducerId 5  AddPartitionsToTxn 5  AddOffsetsToTxn 4  EndTxn 5  TxnOffsetCommit 6  WriteTxnMarkers 2
     DescribeProducers 0  DescribeTransactions 0  ListTransactions 2
     CreateTopics 7  DeleteTopics 6  CreatePartitions 3  DescribeTopicPartitions 0  DeleteRecords 2
     DescribeConfigs 4  IncrementalAlterConfigs 1  AlterConfigs 2  DescribeAcls 3  CreateAcls 3  DeleteAcls 3
@@ -91,8 +91,8 @@ TOPIC_HEAD = 'class TopicRecord(MetadataRecord, key=2, versions="0", flexible="0
     ("table", "old", "new", "line"),
     [
         # A field: its versions, presence, place, kind, default, null, tag, ignorable, name, Python type.
-        (INIT, PAIR, PAIR.replace("3+", "2+", 1), "version 2 (4.3.1): producer_id is not in Kafka"),
-        (INIT, PAIR, PAIR.replace("3+", "4+", 1), "version 3 (4.3.1): producer_id is missing"),
+        (INIT, PAIR, PAIR.replace("3+", "2+", 1), "version 2 (4.4.0): producer_id is not in Kafka"),
+        (INIT, PAIR, PAIR.replace("3+", "4+", 1), "version 3 (4.4.0): producer_id is missing"),
         (INIT, PAIR, ID, "version 3 (3.9.1): producer_epoch is missing"),
         (INIT, PAIR, TURNED, "producer_epoch stands where Kafka has producer_id"),
         (INIT, PAIR, PAIR.replace("int64", "int32"), "kind is 'int32', Kafka has 'int64'"),
@@ -111,7 +111,7 @@ TOPIC_HEAD = 'class TopicRecord(MetadataRecord, key=2, versions="0", flexible="0
         # The message itself.
         (END, END_HEAD, END_HEAD.replace("0-5", "0-4"), "versions are 0-4, Kafka has 0-5"),
         (END, END_HEAD, END_HEAD.replace("26", "27"), "the api key is 27, Kafka has 26"),
-        (END, END_HEAD, END_HEAD.replace("3+", "2+"), "version 2 (4.3.1): flexible is True, Kafka has False"),
+        (END, END_HEAD, END_HEAD.replace("3+", "2+"), "version 2 (4.4.0): flexible is True, Kafka has False"),
         ("group_records.ConsumerGroupMetadataValue", GROUP_VALUE, GROUP_VALUE.replace("3", "4"), "is 4, Kafka has 3"),
         (
             "group_records.ConsumerGroupMetadataValue",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commits in the background under faults: lost requests and responses, errors of the coordinator, killed brokers.
 
-    python tests/prove/prove_background_commits.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--transactions 150] [--kills 3]
+    python tests/prove/prove_background_commits.py [--clusters 4.4.0/2 4.4.0/0 ...] [--transactions 150] [--kills 3]
         [--seed N] [--results FOLDER]
 
 Each transaction is filled while the one before is committed. A read_committed reader must get every record once, in
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined_commits import aio_pipeline, expected, pipeline
-from transaction_cluster import TransactionCluster
+from transaction_cluster import PROVED_CLUSTERS, TransactionCluster
 from transaction_load import add_results
 
 from kcodec.protocol.error_codes import ErrorCode
@@ -102,7 +102,7 @@ def prove(cluster: TransactionCluster, api: str, transactions: int, kills: int, 
 def main() -> int:
     """0 if all held."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clusters", nargs="+", default=["4.3.1/2", "4.3.1/0", "3.9.1/0"])
+    parser.add_argument("--clusters", nargs="+", default=PROVED_CLUSTERS)
     parser.add_argument("--transactions", type=int, default=150)
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--seed", type=int, default=int(time.time()))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brokers restarted twenty times under load: the producer goes on, nothing is lost, nothing is there twice.
 
-    python tests/prove/prove_broker_restarts.py [--restarts 20] [--versions 4.3.1] [--results FOLDER]
+    python tests/prove/prove_broker_restarts.py [--restarts 20] [--versions 4.4.0] [--results FOLDER]
 
 An idempotent producer sends numbered records to three partitions, and a transactional one transactions, while the three
 nodes of the cluster are taken down one after the other, stopped in an orderly way and killed (SIGKILL) in turn; a proxy
@@ -29,7 +29,7 @@ from kcodec_client import KcodecClient
 from transaction_load import Verdict, Written, add_results, judge, make_records
 
 from kcodec.errors import KcodecError
-from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
 PARTITIONS = 3
@@ -173,7 +173,7 @@ def main() -> int:
     """0 if ours lost nothing, doubled nothing, kept the order and told no error, and the control did double."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--restarts", type=int, default=20)
-    parser.add_argument("--versions", nargs="+", default=["4.3.1"])
+    parser.add_argument("--versions", nargs="+", default=[KAFKA_VERSION])
     parser.add_argument("--results", type=Path, help="folder of broker-restarts-DATE.txt, which is added to")
     arguments = parser.parse_args()
     lines, right = [], True

@@ -68,10 +68,12 @@ MIXED: dict[str, Any] = {"sessions": 2, "java_copiers": 1}
 ASYNCIO: dict[str, Any] = {"flags": ("--asyncio",)}
 BY_HAND: dict[str, Any] = {"flags": ("--by-hand",)}
 ROWS = (
-    Row("4.3.1 version 2, classic", {}, {}),
-    Row("4.3.1 version 2, KIP-848", {}, KIP_848),
-    Row("4.3.1 version 0, classic", OLD_FLOW, {}),
-    Row("4.3.1 version 0, KIP-848", OLD_FLOW, KIP_848),
+    Row("4.4.0 version 2, classic", {}, {}),
+    Row("4.4.0 version 2, KIP-848", {}, KIP_848),
+    Row("4.4.0 version 0, classic", OLD_FLOW, {}),
+    Row("4.4.0 version 0, KIP-848", OLD_FLOW, KIP_848),
+    Row("4.3.1, classic", {"version": "4.3.1"}, {}),
+    Row("4.3.1, KIP-848", {"version": "4.3.1"}, KIP_848),
     Row("3.9.1, classic", {"version": "3.9.1"}, {}),
     Row("with Kafka's copier, version 2", {}, MIXED),
     Row("with Kafka's copier, version 0", OLD_FLOW, MIXED),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups under stress on a real broker: nothing is owned twice, and once all is quiet everything is owned.
 
-    python tests/prove/prove_groups.py [--seconds 60] [--only range] [--version 4.3.1] [--seed 0] [--results FOLDER]
+    python tests/prove/prove_groups.py [--seconds 60] [--only range] [--version 4.4.0] [--seed 0] [--results FOLDER]
 
 A row of KINDS is a kind of group. For so many seconds members come, go in good order, die without a word, stop polling
 past max_poll_interval, change their subscription and ask for rebalances at random, the topic grows, and twice the
@@ -32,7 +32,7 @@ from group_member import GroupMember, Make, make_classic, make_consumer, partiti
 from transaction_load import add_results
 
 from kcodec.offsets import TopicPartition
-from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
 
 MOST_MEMBERS, MOST_PARTITIONS = 6, 16
 SESSION_SECONDS, POLL_SECONDS = 8.0, 4.0
@@ -253,7 +253,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="of stress a row")
     parser.add_argument("--only", nargs="+", default=[""], help="rows whose name has this in it")
-    parser.add_argument("--version", default="4.3.1")
+    parser.add_argument("--version", default=KAFKA_VERSION)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, help="folder of groups-DATE.txt, which is added to")
     arguments = parser.parse_args()

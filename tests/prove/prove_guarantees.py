@@ -2,7 +2,7 @@
 """Three guarantees, one workload, the same kills (examples/exactly_once.py), on every kind of broker: what is lost and
 what comes twice, side by side.
 
-    python tests/prove/prove_guarantees.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--count 10000] [--kills 20]
+    python tests/prove/prove_guarantees.py [--clusters 4.4.0/2 4.4.0/0 ...] [--count 10000] [--kills 20]
 
 A process copies topic to topic in chunks of 100 and is killed at its critical point, so many times: behind its commit
 and before it produces; behind what it produced and before it commits; in its transaction, all of whose records are in
@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
 from exactly_once import CHUNK, Run  # noqa: E402
+from transaction_cluster import PROVED_CLUSTERS  # noqa: E402
 
 from kcodec.testing.kafka import ApacheKafka  # noqa: E402
 
@@ -53,7 +54,7 @@ def fault(work: str, run: Run) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--clusters", nargs="+", default=["4.3.1/2", "4.3.1/0", "3.9.1/0"], metavar="VERSION/LEVEL")
+    parser.add_argument("--clusters", nargs="+", default=PROVED_CLUSTERS, metavar="VERSION/LEVEL")
     parser.add_argument("--count", type=int, default=10_000, help="records (default %(default)s)")
     parser.add_argument("--kills", type=int, default=20, help="of each copy (default %(default)s)")
     parser.add_argument("--results", type=Path, default=ROOT / "tests" / "results")

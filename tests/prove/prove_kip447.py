@@ -2,7 +2,7 @@
 """What becomes of a member that loses its partitions in the middle of a transaction, as KIP-447 has it, and markers
 that are late: tests/support/kip447.py on every kind of broker and in both protocols of groups.
 
-    python tests/prove/prove_kip447.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--only CASE ...] [--results FOLDER]
+    python tests/prove/prove_kip447.py [--clusters 4.4.0/2 4.4.0/0 ...] [--only CASE ...] [--results FOLDER]
 
 a: A's TxnOffsetCommit comes when its partitions are another's: refused. b: A dies between EndTxn and the markers: B is
 answered 88 until they are there, and begins behind. c: A dies before EndTxn: B waits until fencing or time-out aborted
@@ -22,10 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kip447 import CASES, Outcome, Stage
+from transaction_cluster import PROVED_CLUSTERS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Kafka 3.9 has KIP-848 as a preview only.
-PROTOCOLS = {"4.3.1": ("classic", "consumer"), "3.9.1": ("classic",)}
+PROTOCOLS = {"4.4.0": ("classic", "consumer"), "4.3.1": ("classic", "consumer"), "3.9.1": ("classic",)}
 
 
 def run_cluster(cluster: str, names: list[str]) -> list[Outcome]:
@@ -38,7 +39,7 @@ def run_cluster(cluster: str, names: list[str]) -> list[Outcome]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--clusters", nargs="+", default=["4.3.1/2", "4.3.1/0", "3.9.1/0"], metavar="VERSION/LEVEL")
+    parser.add_argument("--clusters", nargs="+", default=PROVED_CLUSTERS, metavar="VERSION/LEVEL")
     parser.add_argument("--only", nargs="+", choices=CASES, metavar="CASE", help=f"of: {', '.join(CASES)}")
     parser.add_argument("--results", type=Path, default=ROOT / "tests" / "results")
     arguments = parser.parse_args()

@@ -2,7 +2,7 @@
 """Requests of transactions that arrive late, after their client had no answer and went on: nothing lost, torn, or read
 though aborted.
 
-    python tests/prove/prove_late_requests.py [--clusters 4.3.1/0 3.9.1/0] [--clients kcodec control confluent]
+    python tests/prove/prove_late_requests.py [--clusters 4.4.0/0 4.3.1/0 3.9.1/0] [--clients kcodec control confluent]
                                         [--transactions 130] [--long] [--results FOLDER]
 
 Four producers write transactions over three partitions through a proxy that holds three of ten requests of one kind
@@ -129,7 +129,9 @@ def run_all(arguments: argparse.Namespace) -> Iterator[Run]:
 def main() -> int:
     """0 if ours lost, tore and showed nothing, and the control did."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clusters", nargs="+", default=["4.3.1/0", "3.9.1/0"], help="version/transaction.version")
+    parser.add_argument(
+        "--clusters", nargs="+", default=["4.4.0/0", "4.3.1/0", "3.9.1/0"], help="version/transaction.version"
+    )
     parser.add_argument("--clients", nargs="+", default=list(CLIENTS), choices=CLIENTS)
     parser.add_argument("--apis", nargs="+", default=APIS, choices=APIS)
     parser.add_argument("--transactions", type=int, default=130, help="of each producer")

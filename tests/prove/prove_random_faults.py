@@ -34,7 +34,7 @@ from kcodec.client import Producer, aio
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
-BROKERS: tuple[tuple[str, int], ...] = (("4.3.1", 2), ("4.3.1", 0), ("3.9.1", 0))
+BROKERS: tuple[tuple[str, int], ...] = (("4.4.0", 2), ("4.4.0", 0), ("4.3.1", 2), ("3.9.1", 0))
 PARTITIONS, LEAST_COMMITTED = 3, 8
 TIMEOUT, BLOCK_SECONDS = 4.0, 16.0
 # PRODUCE_CODES refuse a request that the broker never sees, WRITTEN_CODES stand in for the answer to one that it wrote.

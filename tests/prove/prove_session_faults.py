@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A proxy cuts, delays and swallows every request and answer of a group transact session, at every step, both ways.
 
-    python prove_session_faults.py [--rounds 4.3.1/2/classic ...] [--faces ...] [--only TEXT] [--results FOLDER]
+    python prove_session_faults.py [--rounds 4.4.0/2/classic ...] [--faces ...] [--only TEXT] [--results FOLDER]
 
 What must hold is told in session_fault_cases.py.
 """
@@ -21,7 +21,7 @@ from transaction_load import add_results
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
-ROUNDS = ("4.3.1/2/classic", "4.3.1/2/consumer", "4.3.1/0/classic", "3.9.1/0/classic")
+ROUNDS = ("4.4.0/2/classic", "4.4.0/2/consumer", "4.4.0/0/classic", "4.3.1/2/consumer", "3.9.1/0/classic")
 
 
 def main() -> int:

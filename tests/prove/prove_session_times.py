@@ -4,7 +4,7 @@ in which the coordinator looks for transactions that are over their time, *and* 
 
     python tests/prove/prove_session_times.py [--trials 6] [--results FOLDER]
 
-A 4.3.1 broker that looks every 4 s; sessions that speak as with a broker before 2.5 (OffsetFetch at most 6,
+A 4.4.0 broker that looks every 4 s; sessions that speak as with a broker before 2.5 (OffsetFetch at most 6,
 TxnOffsetCommit at most 2). One session polls and commits; a proxy holds its EndTxn and swallows its heartbeats. When
 the group has given it up, another one takes its partitions over, reads the committed offsets and copies. Then EndTxn is
 let go. With session_timeout_ms above transaction_timeout_ms alone the first one's records come as well: duplicates.
@@ -127,7 +127,7 @@ def main() -> int:
     lines = []
     scan: dict[str, Any] = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": int(SCAN_SECONDS * 1000)}
     found: dict[float, list[tuple[int, int]]] = {}
-    with ApacheKafka("4.3.1", **scan) as kafka, KafkaProxy(kafka.bootstrap_servers) as proxy:
+    with ApacheKafka("4.4.0", **scan) as kafka, KafkaProxy(kafka.bootstrap_servers) as proxy:
         for session, told in ((SHORT, 0.0), (SAFE, SCAN_SECONDS)):
 
             def one(number: int, session: float = session, told: float = told) -> tuple[int, int]:
@@ -138,7 +138,7 @@ def main() -> int:
                 found[session] = list(pool.map(one, range(arguments.trials)))
             lost, twice = (sum(row[at] for row in found[session]) for at in (0, 1))
             lines.append(
-                f"4.3.1 as before 2.5, transaction {TRANSACTION_SECONDS:g} s, scan {SCAN_SECONDS:g} s, request "
+                f"4.4.0 as before 2.5, transaction {TRANSACTION_SECONDS:g} s, scan {SCAN_SECONDS:g} s, request "
                 f"{REQUEST_SECONDS:g} s; session {session:g} s: {arguments.trials} commits held back until another "
                 f"member had taken over: {lost} records lost, {twice} twice"
             )

@@ -21,9 +21,10 @@ from shared_story import WRITERS, SharedStory
 from kcodec.testing.kafka import ApacheKafka
 
 KINDS: dict[str, dict[str, object]] = {
-    "4.3.1 transaction version 2": {},
-    "4.3.1 transaction version 1": {"transaction_version": 1},
-    "4.3.1 transaction version 0": {"transaction_version": 0},
+    "4.4.0 transaction version 2": {},
+    "4.4.0 transaction version 1": {"transaction_version": 1},
+    "4.4.0 transaction version 0": {"transaction_version": 0},
+    "4.3.1": {"version": "4.3.1"},
     "3.9.1": {"version": "3.9.1"},
 }
 

@@ -3,10 +3,10 @@
 
     python tests/prove/prove_spark_sink.py [--batches 60] [--rows 400] [--seed N] [--only PART ...] [--results FOLDER]
 
-4.3.1-tv2, 4.3.1-tv0, 3.9.1: a query of 60 micro-batches to a cluster of three nodes. It is started again until it has
-    ended. Its driver, with the JVM and all workers, is killed -9 between every two steps, and at random times, half of
-    them between begin and EndTxn; Python workers are killed -9; brokers are killed and stopped, one at a time; every
-    few EndTxn requests are carried out without a response, or lost.
+4.4.0-tv2, 4.4.0-tv0, 4.3.1, 3.9.1: a query of 60 micro-batches to a cluster of three nodes. It is started again
+    until it has ended. Its driver, with the JVM and all workers, is killed -9 between every two steps, and at random
+    times, half of them between begin and EndTxn; Python workers are killed -9; brokers are killed and stopped, one at a
+    time; every few EndTxn requests are carried out without a response, or lost.
 executors: the same on local-cluster[2,2,1024], with executors killed -9.
 control:   drivers die behind EndTxn, and the number of the batch is not compared: there must be duplicates, or the
     faults prove nothing.
@@ -48,8 +48,9 @@ from kcodec.testing.proxy import KafkaProxy  # noqa: E402
 PARTITIONS = 4
 STEPS = ("started", "begun", "written", "committed")
 KINDS: dict[str, dict[str, Any]] = {
-    "4.3.1-tv2": {"version": "4.3.1"},
-    "4.3.1-tv0": {"version": "4.3.1", "transaction_version": 0},
+    "4.4.0-tv2": {"version": "4.4.0"},
+    "4.4.0-tv0": {"version": "4.4.0", "transaction_version": 0},
+    "4.3.1": {"version": "4.3.1"},
     "3.9.1": {"version": "3.9.1"},
 }
 PARTS = (*KINDS, "executors", "control", "spark")

@@ -2,7 +2,7 @@
 """A producer that is stopped (SIGSTOP) before each wire step, until its transaction has timed out and another one with
 its transactional id has taken over; then it goes on, and must be told that it is fenced.
 
-    python tests/prove/prove_stopped_producers.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--results FOLDER]
+    python tests/prove/prove_stopped_producers.py [--clusters 4.4.0/2 4.4.0/0 ...] [--results FOLDER]
 
 Before each step means: behind each answer. A proxy holds the answer, the process is stopped, the answer let go; the
 next request is what it sends when it goes on. Both do the same work, as a job that is started again does: take the id
@@ -30,6 +30,7 @@ from typing import Any
 
 from both_faces import FACES, Work
 from confluent_client import commit_offset, committed_offset, read_committed, settle
+from transaction_cluster import PROVED_CLUSTERS
 from transaction_load import COMMITTED, GIVEN_UP, Verdict, Written, add_results, judge, make_records
 
 from kcodec.errors import DeliveryErrors, KcodecError
@@ -237,7 +238,7 @@ def outcome_of(step: Step) -> str:
 def main() -> int:
     """0 if every stopped producer was told the truth and the log holds nothing twice."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clusters", nargs="+", default=["4.3.1/2", "4.3.1/0", "3.9.1/0"])
+    parser.add_argument("--clusters", nargs="+", default=PROVED_CLUSTERS)
     parser.add_argument("--rounds", nargs="+", default=ROUNDS, choices=ROUNDS)
     parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     parser.add_argument("--results", type=Path, help="folder of stopped-producers-DATE.txt, which is added to")

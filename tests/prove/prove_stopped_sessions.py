@@ -2,7 +2,7 @@
 """A session that is stopped (SIGSTOP) at each wire step until its session and its transaction are over and another one
 has done its work; then it goes on, and must neither write twice nor lose its way.
 
-    python tests/prove/prove_stopped_sessions.py [--rounds 4.3.1/2/classic ...] [--results FOLDER]
+    python tests/prove/prove_stopped_sessions.py [--rounds 4.4.0/2/classic ...] [--results FOLDER]
 
 At each step means: a proxy holds the request, so that it comes late, or its answer; the process is stopped, another
 session of the group copies what there is, then what was held is let go and the process goes on. More records come, and
@@ -41,7 +41,7 @@ SESSION_SECONDS = TRANSACTION_SECONDS = 1.5
 # The broker of these tests looks every 0.5 s for transactions that are over their time.
 OVER_SECONDS = 3.0
 STEP_SECONDS = 60.0
-ROUNDS = ("4.3.1/2/classic", "4.3.1/2/consumer", "4.3.1/0/classic", "3.9.1/0/classic")
+ROUNDS = ("4.4.0/2/classic", "4.4.0/2/consumer", "4.4.0/0/classic", "4.3.1/2/consumer", "3.9.1/0/classic")
 BROKER: dict[str, dict[str, Any]] = {
     "classic": {},
     "consumer": {

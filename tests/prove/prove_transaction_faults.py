@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every fault at every wire step of a transaction, in both flows, blocking and asyncio.
 
-    python tests/prove/prove_transaction_faults.py [--clusters 4.3.1/2 4.3.1/0 3.9.1/0] [--only TEXT] [--results FOLDER]
+    python tests/prove/prove_transaction_faults.py [--clusters 4.4.0/2 4.4.0/0 ...] [--only TEXT] [--results FOLDER]
 
 What must hold is told in transaction_fault_cases.py.
 """
@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from both_faces import FACES
+from transaction_cluster import PROVED_CLUSTERS
 from transaction_fault_cases import cases, run_cases
 from transaction_load import add_results
 
@@ -24,7 +25,7 @@ from kcodec.testing.proxy import KafkaProxy
 def main() -> int:
     """0 if all held in every case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clusters", nargs="+", default=["4.3.1/2", "4.3.1/0", "3.9.1/0"])
+    parser.add_argument("--clusters", nargs="+", default=PROVED_CLUSTERS)
     parser.add_argument("--faces", nargs="+", default=list(FACES), choices=FACES)
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--at-once", type=int, default=12, help="cases beside each other")

@@ -54,12 +54,14 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("4.3.1 transaction version 2", {}, ONE_NODE),
-    Row("4.3.1 transaction version 0", {"transaction_version": 0}, ONE_NODE),
+    Row("4.4.0 transaction version 2", {}, ONE_NODE),
+    Row("4.4.0 transaction version 0", {"transaction_version": 0}, ONE_NODE),
+    Row("4.3.1", {"version": "4.3.1"}, ONE_NODE),
     Row("3.9.1", {"version": "3.9.1"}, ONE_NODE),
     Row("control: no transactional id", {}, ONE_NODE, is_control=True),
-    Row("three nodes, 4.3.1", {"nodes": 3}, THREE_NODES),
-    Row("three nodes, 4.3.1 at 0", {"nodes": 3, "transaction_version": 0}, THREE_NODES),
+    Row("three nodes, 4.4.0", {"nodes": 3}, THREE_NODES),
+    Row("three nodes, 4.4.0 at 0", {"nodes": 3, "transaction_version": 0}, THREE_NODES),
+    Row("three nodes, 4.3.1", {"nodes": 3, "version": "4.3.1"}, THREE_NODES),
     Row("three nodes, 3.9.1", {"nodes": 3, "version": "3.9.1"}, THREE_NODES),
 )
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records that were read are cut from the log by an unclean election: who reads on, and what is missed (KIP-320).
 
-    python tests/prove/prove_truncation.py [--versions 4.3.1 3.9.1] [--results FOLDER]
+    python tests/prove/prove_truncation.py [--versions 4.4.0 4.3.1 3.9.1] [--results FOLDER]
 
 Three nodes, a topic with two replicas. Ten records are on both; the follower is killed, ten more are written and read;
 the leader is killed, the follower comes back and leads without those ten (unclean.leader.election.enable), and 25
@@ -26,6 +26,7 @@ from transaction_load import add_results
 
 from kcodec import LogTruncationError, TopicPartition
 from kcodec.client import Admin, Consumer, NewTopic, Producer
+from kcodec.testing.jars import TESTED_VERSIONS
 from kcodec.testing.kafka import ApacheKafka
 
 BOTH, LOST, NEW = 10, 10, 25
@@ -152,7 +153,7 @@ class Story:
 def main() -> int:
     """0 if all readers missed nothing, or said so, and the control did miss records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--versions", nargs="+", default=["4.3.1", "3.9.1"])
+    parser.add_argument("--versions", nargs="+", default=list(TESTED_VERSIONS))
     parser.add_argument("--results", type=Path, help="folder of truncation-DATE.txt, which is added to")
     arguments = parser.parse_args()
     is_right = True

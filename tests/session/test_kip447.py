@@ -12,6 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from kip447 import CASES, Outcome, Stage
 
+from kcodec.testing.kafka import KAFKA_VERSION
+
 # Those that wait for markers come last: markers that are held back hold all others back, too.
 WANTED = ("d", "a", "a by hand", "a control", "c fenced", "b")
 
@@ -19,7 +21,7 @@ WANTED = ("d", "a", "a by hand", "a control", "c fenced", "b")
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[dict[str, Future[Outcome]]]:
     """All cases, beside each other: they wait for time-outs most of the time."""
-    with Stage("4.3.1", 2) as stage, ThreadPoolExecutor(5) as pool:
+    with Stage(KAFKA_VERSION, 2) as stage, ThreadPoolExecutor(5) as pool:
         yield {name: pool.submit(CASES[name], stage, "classic") for name in WANTED}
 
 

@@ -112,7 +112,7 @@ def test_c03_the_coordinator_is_told_generation_member_instance_and_leader_epoch
     script = Script()
     script.end(script.worked())
     (asked,) = [one.request for one in script.world.asked if one.api == "TxnOffsetCommit"]
-    assert (asked.group_id, asked.generation_id, asked.member_id) == (GROUP, 5, "member-1")
+    assert (asked.group_id, asked.generation_id_or_member_epoch, asked.member_id) == (GROUP, 5, "member-1")
     assert asked.group_instance_id == "instance-1"
     ((topic),) = asked.topics
     ((partition),) = topic.partitions

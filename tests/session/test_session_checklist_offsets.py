@@ -37,7 +37,7 @@ def test_c09_before_kip447_only_a_rebalance_waits_after_a_commit() -> None:
     assert committed - begin < 0.02, "the caller is not delayed"
     asked = [one for one in script.world.asked if one.api == "TxnOffsetCommit"]
     assert asked[-1].version <= 2
-    assert (asked[-1].request.generation_id, asked[-1].request.member_id) == (-1, "")
+    assert (asked[-1].request.generation_id_or_member_epoch, asked[-1].request.member_id) == (-1, "")
     revoked = script.revoke(IN[1])
     following = script.begin()
     assert script.world.now - committed < 0.01, "begin does not wait"

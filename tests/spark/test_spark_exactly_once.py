@@ -31,6 +31,7 @@ from kcodec.errors import ProducerFencedError
 from kcodec.spark import SinkResult, exactly_once
 from kcodec.spark.sink_protocol import SinkProgress
 from kcodec.spark.sink_tasks import TaskWriter
+from kcodec.testing.kafka import KAFKA_VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ def _functions_by_value() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[TransactionCluster]:
-    with TransactionCluster("4.3.1", 2) as one:
+    with TransactionCluster(KAFKA_VERSION, 2) as one:
         yield one
 
 

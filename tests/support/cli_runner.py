@@ -2,6 +2,7 @@
 """Runs ``kcodec`` for tests: in this process, or as a program of its own where signals and pipes matter.
 
 run(*arguments) -> Ran(status, out, err)       out: str, as bytes in .data
+rows(ran) -> list of dicts                     what it wrote with -J; it must have succeeded
 program(*arguments, **options) -> Popen        python -m kcodec, stdout and stderr piped
 orders(folder) -> Path                         a partition directory orders-0, copied from the golden archive
 long_partition(folder, batches, count=1000, size=100) -> Path
@@ -11,6 +12,7 @@ same_as_golden(text, name)                     compares with tests/golden_cli/NA
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import struct
@@ -47,6 +49,11 @@ def run(*arguments: str | Path) -> Ran:
     stdout, stderr = io.BytesIO(), io.StringIO()
     status = main([str(argument) for argument in arguments], Output(stdout, stderr))
     return Ran(status, stdout.getvalue(), stderr.getvalue())
+
+
+def rows(ran: Ran) -> list[dict[str, Any]]:
+    assert ran.status is ExitStatus.OK, ran.err
+    return [json.loads(line) for line in ran.out.splitlines()]
 
 
 def program(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:

@@ -13,6 +13,9 @@ from golden_data import CLUSTERS, root
 from kcodec.protocol import messages
 from kcodec.protocol.schema import Message
 
+# Fields that Kafka 4.3.1 printed under another name: request -> its name there, and that of Kafka 4.4.
+RENAMED = {"TxnOffsetCommitRequest": ("generationId", "generationIdOrMemberEpoch")}
+
 
 class Frame(NamedTuple):
     """A request or a response without its header; told: how Kafka printed it."""
@@ -49,6 +52,9 @@ def frames() -> list[Frame]:
             if exchange is None:
                 continue
             request = requests[entry["apiKey"]]
+            former, name = RENAMED.get(request.__name__, ("", ""))
+            if former in exchange["request"]:
+                exchange["request"][name] = exchange["request"].pop(former)
             frame = (folder / entry["request"]).read_bytes()
             name = f"{cluster}/{entry['request']}"
             found.append(

@@ -75,7 +75,7 @@ class StoredOffsets:
     world: IterationWorld
 
     def __init__(self, cluster: Any, group_id: str, settings: Any) -> None:
-        pass
+        self.unstable: set[TopicPartition] = set()
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], member: Any, timeout: float) -> Flow[None]:
         yield from ()

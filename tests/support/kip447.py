@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consumers that lose their partitions in the middle of a transaction (KIP-447), on a real broker.
 
-    with Stage("4.3.1", 2) as stage:
+    with Stage(KAFKA_VERSION, 2) as stage:
         outcome = CASES["a"](stage, "classic")
         assert outcome.faults() == []
 

@@ -14,6 +14,8 @@ from kcodec.client import Producer, aio
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
+#: Kafka and the level of transaction.version, as VERSION/LEVEL: what the long proofs run unless told otherwise.
+PROVED_CLUSTERS = ("4.4.0/2", "4.4.0/0", "4.3.1/2", "3.9.1/0")
 SECONDS = 20.0
 TRANSACTION_APIS = frozenset(
     {"InitProducerId", "AddPartitionsToTxn", "Produce", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"}

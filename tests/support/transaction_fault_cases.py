@@ -47,7 +47,7 @@ PASSING = {
     "AddPartitionsToTxn": (3, 14, 15, 16, 51),
     "AddOffsetsToTxn": (14, 15, 16, 51),
     "Produce": (3, 5, 6, 7, 13, 19, 56),
-    "TxnOffsetCommit": (3, 14, 15, 16),
+    "TxnOffsetCommit": (3, 14, 15, 16, 100),
     "EndTxn": (14, 15, 16, 51),
     "Metadata": (3, 5),
     "ApiVersions": (35,),
@@ -59,7 +59,7 @@ ENDING = {
     "AddPartitionsToTxn": (29, 47, 48, 49, 53, 55, 90, 120, -1),
     "AddOffsetsToTxn": (30, 47, 48, 49, 53, 90, 120, -1),
     "Produce": (10, 29, 45, 47, 48, 49, 53, 59, 87, 90, 120, -1),
-    "TxnOffsetCommit": (12, 22, 25, 30, 47, 48, 49, 53, 82, 90, 120, -1),
+    "TxnOffsetCommit": (12, 22, 25, 30, 47, 48, 49, 53, 69, 82, 90, 113, 120, -1),
     "EndTxn": (47, 48, 49, 53, 59, 90, 120, -1),
     "Metadata": (29,),
 }

@@ -10,6 +10,7 @@ from raw_broker import RawBroker
 from transaction_cluster import TransactionCluster
 
 from kcodec.protocol import messages
+from kcodec.testing.kafka import KAFKA_VERSION
 
 
 def offset_of(cluster: TransactionCluster, group: str, topic: str) -> int:
@@ -27,7 +28,7 @@ def offset_of(cluster: TransactionCluster, group: str, topic: str) -> int:
 
 ALL_KINDS = pytest.mark.parametrize(
     "transaction_cluster",
-    [("4.3.1", 2), ("4.3.1", 1), ("4.3.1", 0), ("3.9.1", 0)],
+    [(KAFKA_VERSION, 2), (KAFKA_VERSION, 1), (KAFKA_VERSION, 0), ("3.9.1", 0)],
     indirect=True,
     ids=lambda kind: f"{kind[0]}-version{kind[1]}",
 )

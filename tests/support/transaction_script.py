@@ -27,7 +27,7 @@ from kcodec.transactions.manager import TransactionManager
 
 CUT, LOST, REFUSED, HANG = "cut", "lost", "refused", "hang"
 Action = int | str | BaseException | Callable[[Any], Any]
-HIGHEST = {"EndTxn": 5, "TxnOffsetCommit": 5, "InitProducerId": 5, "AddPartitionsToTxn": 5, "AddOffsetsToTxn": 4}
+HIGHEST = {"EndTxn": 5, "TxnOffsetCommit": 6, "InitProducerId": 5, "AddPartitionsToTxn": 5, "AddOffsetsToTxn": 4}
 HIGHEST |= {"OffsetFetch": 9}
 LATENCY = 0.002
 ORDERS = TopicPartition("orders", 0)
@@ -193,7 +193,8 @@ class World:
         return transactions.TxnOffsetCommitResponse(
             topics=[
                 transactions.TxnOffsetCommitResponseTopic(
-                    name=topic.name,
+                    name=topic.name if version < 6 else "",
+                    topic_id=topic.topic_id,
                     partitions=[
                         transactions.TxnOffsetCommitResponsePartition(
                             partition_index=partition.partition_index, error_code=code

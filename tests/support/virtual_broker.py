@@ -65,7 +65,8 @@ class VirtualBroker:
     """See the module. faults(api) -> code: called for each request; "Fetch" and "OffsetFetch" mean an error of each
     partition, "Fetch:top" and "OffsetFetch:top" one of the whole response.
 
-    is_down: requests fail as they do without a broker. requests: (time, api), as they came.
+    slow: API -> seconds that its response takes. is_down: requests fail as they do without a broker.
+    requests: (time, api), as they came.
     """
 
     def __init__(self, transaction_version: int = 2) -> None:
@@ -74,6 +75,7 @@ class VirtualBroker:
         self.faults: Callable[[str], int] = lambda api: 0
         self.requests: list[tuple[float, str]] = []
         self.topics = {TOPIC: 1, OUT: 1}
+        self.slow: dict[str, float] = {}
         self.is_down = False
         self.records = build_batch([RecordSpec(value=b"%d" % number) for number in range(RECORDS)])
         self.committed: int = -1
@@ -108,7 +110,7 @@ class VirtualBroker:
         network.directory.note_versions(1, self._versions())
         version = min(call.highest, HIGHEST.get(api, call.kind.versions[1]), call.kind.versions[1])
         request = call.request.build(version) if isinstance(call.request, ByVersion) else call.request
-        delay = LATENCY
+        delay = LATENCY + self.slow.get(api, 0.0)
         top, code = self.faults(f"{api}:top"), self.faults(api)
         response = getattr(self, f"_{api}")(request, version)
         if code or top:
@@ -252,6 +254,7 @@ class VirtualBroker:
         found = [
             transactions.TxnOffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     transactions.TxnOffsetCommitResponsePartition(partition_index=part.partition_index)
                     for part in topic.partitions

@@ -16,7 +16,7 @@ import pytest
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing import bare_admin, command_line
 from kcodec.testing.java import MissingTool, cache_directory, find_java
-from kcodec.testing.kafka import ApacheKafka, Listener
+from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka, Listener
 from kcodec.testing.processes import Process, command_line_of
 from kcodec.testing.pytest_plugin import KafkaFactory
 
@@ -168,7 +168,7 @@ def test_the_command_line_starts_lists_and_stops(cache: Path, capsys: pytest.Cap
         assert "stop --name one" in done.stderr and "security_protocol" not in done.stderr
         assert f"log directory: {cache / 'clusters' / 'one' / 'node-1' / 'data'}\n" in done.stderr
         assert command_line.main(["status"]) == 0
-        assert capsys.readouterr().out == f"one\t4.3.1\ttransaction version 2\t1 of 1 nodes run\t{servers}\n"
+        assert capsys.readouterr().out == f"one\t{KAFKA_VERSION}\ttransaction version 2\t1 of 1 nodes run\t{servers}\n"
         assert command_line.main(["start", "--name", "one"]) == 0
         assert capsys.readouterr() == (f"{servers}\n", "the cluster one is already running\n")
         assert command_line.main(["start", "--name", "one", "--nodes", "3", "--tls"]) == 1
@@ -269,7 +269,7 @@ def test_a_cluster_that_moves_to_another_port_says_so() -> None:
 
 def test_the_state_of_a_cluster_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that fails leaves the previous state, and no file."""
-    state = command_line.RunningCluster("one", "4.3.1", 2, "127.0.0.1:1", "127.0.0.1:2", [(1, "path")])
+    state = command_line.RunningCluster("one", KAFKA_VERSION, 2, "127.0.0.1:1", "127.0.0.1:2", [(1, "path")])
     state.write(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(json, "dumps", lambda _: "x" * 10 + "\ud800")

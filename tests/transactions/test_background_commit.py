@@ -95,6 +95,25 @@ def test_an_unknown_outcome_fails_what_was_buffered(transaction_cluster: Transac
     assert cluster.committed(topic) == [[b"first", b"third"]]
 
 
+def test_the_end_of_a_block_raises_an_unknown_outcome(transaction_cluster: TransactionCluster) -> None:
+    """It does not repeat EndTxn. The next commit_transaction does."""
+    cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=1)
+    rule = cluster.quiet_proxy().on_response("EndTxn", count=None).drop()
+    with cluster.producer(request_timeout_ms=300) as producer:
+        with pytest.raises(UnknownOutcomeError), producer.transaction() as txn:
+            txn.send(topic, b"first")
+            commit = producer.commit_transaction_async(timeout=0.5)
+            while not commit.done():
+                time.sleep(0.01)
+            count = cluster.count("EndTxn")
+        assert cluster.count("EndTxn") == count and txn.committed is None
+        rule.remove()
+        producer.commit_transaction()
+        with producer.transaction() as txn:
+            txn.send(topic, b"second")
+    assert cluster.committed(topic) == [[b"first", b"second"]]
+
+
 def test_a_fenced_commit_fails_what_was_buffered(transaction_cluster: TransactionCluster) -> None:
     cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=1)
     name, held = cluster.new_id(), cluster.quiet_proxy().on_request("EndTxn").hold()

@@ -184,6 +184,24 @@ def test_an_outcome_that_is_known_can_still_be_repeated() -> None:
     assert first.committed is True
 
 
+def test_a_commit_reports_an_unknown_outcome_first() -> None:
+    """As at the end of a block: a repetition that succeeds would leave an error for the next begin to raise."""
+    world = World(2, request_timeout=1.0)
+    manager = begun(world)
+    world.plan("EndTxn", *[HANG] * 3)
+    first = manager.now_open
+    committing(world, manager, 2.0)
+    buffer_of(manager).end()
+    world.pass_time(5.0)
+    count = world.apis().count("EndTxn")
+    world.plans["EndTxn"].clear()
+    with pytest.raises(UnknownOutcomeError):
+        world.run(manager.commit())
+    assert world.apis().count("EndTxn") == count and unnarrowed(manager).state is State.UNKNOWN_OUTCOME
+    world.run(manager.commit())
+    assert first.committed is True and manager.begin_at_once() is not None
+
+
 def test_a_failed_commit_fails_the_next_transaction() -> None:
     world = World(2)
     manager = begun(world)
@@ -231,7 +249,7 @@ def test_the_next_begin_raises_the_error_of_a_commit() -> None:
     failing(world, manager)
     call = world.spawn(manager.begin())
     go_on(world, manager)
-    assert isinstance(call.error, AbortableTransactionError)
+    assert isinstance(call.error, AbortableTransactionError) and call.error.remedy == "abort"
     with pytest.raises(TransactionStateError, match="abort the transaction first"):
         world.run(manager.begin())
 
@@ -243,9 +261,21 @@ def test_an_abort_does_not_hide_the_error_of_a_commit() -> None:
     go_on(world, manager)
     world.run(manager.abort())
     assert manager.begin_at_once() is None
-    with pytest.raises(AbortableTransactionError):
+    with pytest.raises(AbortableTransactionError) as raised:
         world.run(manager.begin())
+    assert raised.value.remedy == "retry" and "remedy: retry" in str(raised.value)  # nothing is open to abort
     assert manager.begin_at_once() is not None
+
+
+def test_a_close_does_not_advise_an_abort() -> None:
+    """The close has aborted the transaction whose commit failed, and the producer cannot be used any more."""
+    world = World(2)
+    manager = begun(world)
+    failing(world, manager)
+    go_on(world, manager)
+    world.run(manager.close_flow(5.0))
+    error = manager.background.take_unretrieved()
+    assert isinstance(error, AbortableTransactionError) and error.remedy == "recreate"
 
 
 @pytest.mark.parametrize("is_send", [True, False])
@@ -347,8 +377,9 @@ def test_without_a_new_epoch_only_the_next_transaction_fails() -> None:
     buffer_of(manager).end()
     world.pass_time(10.0)
     assert result.retrieved() is None and unnarrowed(manager).state is State.ABORTABLE_ERROR
-    with pytest.raises(DeliveryTimeoutError):
+    with pytest.raises(DeliveryTimeoutError) as raised:
         world.run(manager.commit())
+    assert raised.value.remedy == "abort"
     world.plans["InitProducerId"].clear()
     world.run(manager.abort())
     assert following.committed is False and unnarrowed(manager).state is State.UNINITIALIZED

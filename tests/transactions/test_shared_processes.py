@@ -11,9 +11,13 @@ import pytest
 from shared_story import WRITERS, SharedStory
 from transaction_cluster import TransactionCluster
 
+from kcodec.testing.kafka import KAFKA_VERSION
+
 
 # The other kinds are in the long form: each process costs a second.
-@pytest.mark.parametrize("transaction_cluster", [("4.3.1", 2), ("3.9.1", 0)], indirect=True, ids=["version2", "3.9.1"])
+@pytest.mark.parametrize(
+    "transaction_cluster", [(KAFKA_VERSION, 2), ("3.9.1", 0)], indirect=True, ids=["version2", "3.9.1"]
+)
 def test_four_killed_writers_of_a_handle_and_the_end_from_a_fifth(
     transaction_cluster: TransactionCluster,
 ) -> None:

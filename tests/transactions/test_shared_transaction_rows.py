@@ -23,6 +23,7 @@ from kcodec.errors import (
 )
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.testing.kafka import KAFKA_VERSION
 from kcodec.transactions.errors import TransactionDisposition, disposition_of, failure
 
 
@@ -248,7 +249,7 @@ def test_a_fenced_epoch_is_refused_where_it_had_added_nothing(raw: RawTransactio
 @pytest.fixture(scope="module")
 def unverified() -> Iterator[TransactionCluster]:
     """As all brokers before 3.6: a leader does not ask the coordinator whether a transaction is open."""
-    with TransactionCluster("4.3.1", 0, transaction_partition_verification_enable="false") as cluster:
+    with TransactionCluster(KAFKA_VERSION, 0, transaction_partition_verification_enable="false") as cluster:
         yield cluster
 
 
@@ -404,7 +405,7 @@ def test_offsets_that_are_refused(raw: RawTransaction, topic: str) -> None:
     refused = {
         "long text": raw.offsets_code(raw.producer, group, topic, metadata="x" * 4097),
         "no topic": raw.offsets_code(raw.producer, group, "there-is-no-such-topic"),
-        "generation without member": raw.offsets_code(raw.producer, group, topic, generation_id=5),
+        "generation without member": raw.offsets_code(raw.producer, group, topic, generation_id_or_member_epoch=5),
     }
     assert refused == {"long text": 12, "no topic": 3, "generation without member": 25}
     assert raw.offsets_code(raw.producer, group, topic, metadata="x" * 4096) == ErrorCode.NONE

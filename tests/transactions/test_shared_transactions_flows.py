@@ -137,7 +137,7 @@ def test_a_step_reads_and_writes_the_progress(version: int) -> None:
     offsets = ["AddOffsetsToTxn", "TxnOffsetCommit"] if version < 2 else ["TxnOffsetCommit"]
     assert world.apis() == ["DescribeTransactions", *offsets, "EndTxn"]
     (committed,) = requests(world, "TxnOffsetCommit")
-    assert (committed.group_id, committed.generation_id, committed.member_id) == ("progress", -1, "")
+    assert (committed.group_id, committed.generation_id_or_member_epoch, committed.member_id) == ("progress", -1, "")
     (topic,) = committed.topics
     assert [(topic.name, one.partition_index, one.committed_offset) for one in topic.partitions] == [("orders", 0, 1)]
     handle, progress = world.run(shared.begin([FIRST, SECOND], SECONDS))

@@ -7,11 +7,11 @@ import pytest
 from chaos import Report, Story, kill_broker, kill_producer
 from java_clients import ConsumedRecord
 
-from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 
 
-@pytest.mark.parametrize(("version", "transaction_version"), [("4.3.1", 2), ("3.9.1", 0)])
+@pytest.mark.parametrize(("version", "transaction_version"), [(KAFKA_VERSION, 2), ("3.9.1", 0)])
 def test_killed_producers_and_brokers_lose_and_repeat_nothing(
     apache_kafka_factory: KafkaFactory, version: str, transaction_version: int
 ) -> None:

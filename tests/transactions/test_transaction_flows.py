@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from transaction_script import (
@@ -26,7 +28,7 @@ from transaction_script import (
 )
 from unnarrowed import unnarrowed
 
-from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.cluster.values import NO_UUID, ProducerIdAndEpoch, Topic
 from kcodec.errors import (
     AbortableTransactionError,
     AuthorizationError,
@@ -35,9 +37,10 @@ from kcodec.errors import (
     TransactionStateError,
 )
 from kcodec.flow import Flow
-from kcodec.offsets import TopicPartition
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
-from kcodec.transactions.manager import TransactionManager
+from kcodec.transactions.manager import LARGE_BATCHES, TransactionManager
+from kcodec.transactions.markers import HOLD_DECAY, MOST_HELD, SKIPPED_PROBES, MarkerProbe
 from kcodec.transactions.state import State
 
 # --------------------------------------------------------------------------------------------------- the plain course
@@ -151,7 +154,7 @@ def test_after_a_large_transaction_markers_are_probed_at_once() -> None:
     assert manager.may_send(ORDERS)
 
 
-def transact(world: World, manager: TransactionManager, seconds: float = 0.0) -> int:
+def transact(world: World, manager: TransactionManager, seconds: float = 0.0, batches: int = 1) -> int:
     """A transaction that follows at once, its first batch taking so long: how often markers were asked about."""
     before = world.apis().count("DescribeTransactions")
     world.run(manager.begin())
@@ -159,7 +162,8 @@ def transact(world: World, manager: TransactionManager, seconds: float = 0.0) ->
         world.pass_time(0.01)
         assert manager.may_send(ORDERS)
     world.pass_time(seconds)
-    manager.on_success(ORDERS, 1, 0)
+    for number in range(batches):
+        manager.on_success(ORDERS, 1, number)
     world.run(manager.commit())
     return world.apis().count("DescribeTransactions") - before
 
@@ -170,7 +174,16 @@ def test_markers_that_are_always_written_are_probed_rarely() -> None:
     world.run(manager.commit())
     asked = [transact(world, manager) for _ in range(80)]
     assert asked[:4] == [1, 1, 1, 1]
-    assert sum(asked) < 16
+    assert sum(asked) == 5
+    assert sum(transact(world, manager) for _ in range(600)) <= 4  # each time, twice as many are skipped
+
+
+def test_markers_of_large_transactions_are_probed_more_often() -> None:
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    asked = [transact(world, manager, batches=LARGE_BATCHES) for _ in range(4 * (SKIPPED_PROBES + 4))]
+    assert 12 <= sum(asked) <= 16
 
 
 def test_a_leader_that_waits_for_markers_ends_skipped_probes() -> None:
@@ -179,7 +192,51 @@ def test_a_leader_that_waits_for_markers_ends_skipped_probes() -> None:
     world.run(manager.commit())
     assert sum(transact(world, manager) for _ in range(10)) == 4
     transact(world, manager, 0.025)
-    assert [transact(world, manager) for _ in range(2)][-1] == 1
+    assert [transact(world, manager) for _ in range(6)] == [1, 1, 1, 1, 0, 0]
+    assert sum(transact(world, manager) for _ in range(SKIPPED_PROBES)) == 1
+    transact(world, manager, 0.025)  # after a long time without
+    assert [transact(world, manager) for _ in range(3)] == [1, 0, 0]
+
+
+def test_after_a_leader_waited_first_batches_are_held_back() -> None:
+    """Half a millisecond at most, without a request, and no longer than batches wait for markers at a leader."""
+    world = World(2)
+    manager = begun(world)
+    world.run(manager.commit())
+    assert sum(transact(world, manager) for _ in range(10)) == 4
+    for _ in range(12):  # four probes follow each of them
+        transact(world, manager, 0.025)
+        assert sum(transact(world, manager) for _ in range(4)) == 4
+    count = world.apis().count("DescribeTransactions")
+    world.run(manager.begin())
+    assert not manager.may_send(ORDERS)
+    world.pass_time(MOST_HELD)
+    assert manager.may_send(ORDERS) and world.apis().count("DescribeTransactions") == count
+    manager.on_success(ORDERS, 1, 0)
+    world.run(manager.commit())
+    for _ in range(420):  # of which three are probed
+        transact(world, manager)
+    world.run(manager.begin())
+    assert not manager.may_send(ORDERS)
+    world.pass_time(MOST_HELD - 400 * HOLD_DECAY)
+    assert manager.may_send(ORDERS)
+
+
+def test_nothing_is_held_back_by_imprecise_timers() -> None:
+    """In asyncio, and where the system has no better ones, a timer may be a millisecond late."""
+    now = [1.0]
+    cluster = SimpleNamespace(clock=lambda: now[0], times=SimpleNamespace(request=30.0))
+    probe: Any = MarkerProbe(cluster, "orders")  # type: ignore[arg-type]
+    probe._hold = MOST_HELD
+    held = 0
+    for _ in range(40):
+        probe._skipped = 1
+        probe.expect(False)
+        if probe.holds_back():
+            held += 1
+            for effect in probe.run():
+                now[0] += effect.seconds + 0.001
+    assert 4 < held < 16
 
 
 @pytest.mark.parametrize("action", [HANG, 53, CUT])
@@ -208,8 +265,82 @@ def test_offsets_go_with_group_metadata(version: int) -> None:
     assert world.apis() == ["InitProducerId", *old, "TxnOffsetCommit", "TxnOffsetCommit", "EndTxn"]
     sent = next(one for one in world.asked if one.api == "TxnOffsetCommit")
     assert sent.version == (5 if version == 2 else 4)
-    assert (sent.request.generation_id, sent.request.member_id) == (3, "member-1")
+    assert (sent.request.generation_id_or_member_epoch, sent.request.member_id) == (3, "member-1")
     assert sent.request.topics[0].partitions[0].committed_offset == 5
+
+
+ORDERS_ID, OTHER_ID = UUID(int=1), UUID(int=2)
+
+
+def test_offsets_of_topics_with_known_ids_name_them_by_id() -> None:
+    """From version 6 on (KIP-1319); if the metadata lacks the id of one topic, all are named, up to version 5."""
+    world = World(2)
+    world.cluster.topics["orders"] = Topic("orders", ORDERS_ID)
+    manager = make_manager(world)
+    world.run(manager.begin())
+    world.run(manager.send_offsets(OFFSETS, GROUP))
+    world.run(manager.send_offsets({**OFFSETS, TopicPartition("unknown", 0): OffsetAndMetadata(1)}, GROUP))
+    sent = [one for one in world.asked if one.api == "TxnOffsetCommit"]
+    assert [one.version for one in sent] == [6, 5]
+    assert [topic.topic_id for topic in sent[0].request.topics] == [ORDERS_ID]
+    assert {topic.topic_id for topic in sent[1].request.topics} == {NO_UUID}
+
+
+def test_below_version_2_offsets_name_their_topics() -> None:
+    world = World(1)
+    world.cluster.topics["orders"] = Topic("orders", ORDERS_ID)
+    manager = make_manager(world)
+    world.run(manager.begin())
+    world.run(manager.send_offsets(OFFSETS, GROUP))
+    (sent,) = [one for one in world.asked if one.api == "TxnOffsetCommit"]
+    assert (sent.version, sent.request.topics[0].topic_id) == (4, NO_UUID)
+
+
+def test_an_unknown_topic_id_is_requested_again() -> None:
+    """The coordinator learns of a new topic later than this client."""
+    world = World(2)
+    world.cluster.topics["orders"] = Topic("orders", ORDERS_ID)
+    manager = make_manager(world)
+    world.run(manager.begin())
+    world.plan("TxnOffsetCommit", ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID)
+    world.run(manager.send_offsets(OFFSETS, GROUP))
+    assert world.apis().count("TxnOffsetCommit") == 3
+    assert unnarrowed(world.cluster._is_update_requested) is True
+    world.run(manager.commit())
+
+
+def test_offsets_of_a_topic_that_was_created_again_are_refused() -> None:
+    """They are positions in the former topic: committed for the new one, they would skip its records."""
+    world = World(2)
+    world.cluster.topics["orders"] = Topic("orders", ORDERS_ID)
+    manager = make_manager(world)
+    world.run(manager.begin())
+
+    def replaced(answer: Any) -> Any:
+        world.cluster.topics["orders"] = Topic("orders", OTHER_ID)
+        answer.topics[0].partitions[0].error_code = ErrorCode.UNKNOWN_TOPIC_ID
+        return answer
+
+    world.plan("TxnOffsetCommit", replaced)
+    with pytest.raises(AbortableTransactionError, match="topic 'orders' was deleted and created again") as raised:
+        world.run(manager.send_offsets(OFFSETS, GROUP))
+    assert (raised.value.code, raised.value.resource) == (ErrorCode.UNKNOWN_TOPIC_ID, "orders")
+    world.run(manager.abort())
+    world.run(manager.begin())
+    world.run(manager.send_offsets(OFFSETS, GROUP))
+    assert world.asked[-1].request.topics[0].topic_id == OTHER_ID
+
+
+@pytest.mark.parametrize("code", [ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH])
+def test_what_version_6_says_of_the_group_is_abortable(code: ErrorCode) -> None:
+    """Up to version 5 both are ILLEGAL_GENERATION."""
+    world = World(2)
+    manager = begun(world)
+    world.plan("TxnOffsetCommit", code)
+    with pytest.raises(AbortableTransactionError, match=code.name) as raised:
+        world.run(manager.send_offsets(OFFSETS, GROUP))
+    assert (raised.value.remedy, raised.value.resource) == ("abort", GROUP.group_id)
+    world.run(manager.abort())
 
 
 def test_no_offsets_are_no_request() -> None:

@@ -240,8 +240,9 @@ def test_end_txn_waits_for_records_until_its_deadline() -> None:
 
 
 @pytest.mark.parametrize("is_sent", [False, True])
-def test_a_commit_that_is_given_up_tells_the_truth(is_sent: bool) -> None:
-    """Cancelled before EndTxn was sent it is not committed; after that nobody knows."""
+def test_a_commit_that_is_given_up_tells_the_truth(is_sent: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Cancelled before EndTxn was sent it is not committed. After that the outcome is unknown, and a warning says so,
+    as Ctrl-C does not show that it came during a commit."""
     world = World()
     manager = begun(world)
     world.plan("EndTxn", HANG)
@@ -249,3 +250,5 @@ def test_a_commit_that_is_given_up_tells_the_truth(is_sent: bool) -> None:
     task = world.spawn(manager.commit())
     task.cancel()
     assert manager.state is (State.UNKNOWN_OUTCOME if is_sent else State.ABORTABLE_ERROR)
+    logged = [one.getMessage() for one in caplog.records if "outcome is unknown" in one.getMessage()]
+    assert len(logged) == int(is_sent)

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions on real brokers: 4.3.1 at transaction version 0, 1 and 2, and 3.9.1. What was spoken is read off the
-wire, what became visible off the broker's disk and by Kafka's own consumer.
+"""Transactions on real brokers: the newest Kafka at transaction version 0, 1 and 2, and 3.9.1. What was spoken is
+read off the wire, what became visible off the broker's disk and by Kafka's own consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 import pytest
 from java_clients import consume
-from transaction_cluster import TransactionCluster
+from transaction_cluster import SECONDS, TransactionCluster
 from transaction_kinds import ALL_KINDS, offset_of
 
 from kcodec import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.client import Producer
 from kcodec.errors import (
     AbortableTransactionError,
+    BrokerError,
     FatalTransactionError,
     ProducerFencedError,
     TransactionStateError,
@@ -24,6 +26,7 @@ from kcodec.errors import (
     TransportError,
     UnknownOutcomeError,
 )
+from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
 
 # ----------------------------------------------------------------------------------------------------------- the wire
 
@@ -43,7 +46,9 @@ def test_the_finalized_feature_decides_the_flow_not_versions(
     assert all(exchange.version <= 3 for exchange in proxy.exchanges("AddPartitionsToTxn"))
     if cluster.is_new_flow:
         assert proxy.versions("EndTxn") == {5}
-        assert proxy.versions("TxnOffsetCommit") == {5}
+        # By id from Kafka 4.4 on (KIP-1319), once the metadata has the topic.
+        assert max(proxy.versions("TxnOffsetCommit")) == (6 if cluster.kafka.version == KAFKA_VERSION else 5)
+        assert min(proxy.versions("TxnOffsetCommit")) >= 5
         assert min(proxy.versions("Produce")) >= 12
         assert cluster.count("AddPartitionsToTxn") == cluster.count("AddOffsetsToTxn") == 0
     else:
@@ -236,6 +241,36 @@ def test_a_failed_record_blocks_the_commit_and_names_its_partition(transaction_c
     assert cluster.committed(topic) == [[], [b"next"]]
 
 
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_transaction_whose_every_produce_failed_is_aborted(
+    transaction_cluster: TransactionCluster, is_written: bool
+) -> None:
+    """The leader refuses all of it, or never gets it, so that the coordinator may not know of a transaction. Commit and
+    abort end at once, and the next transaction commits."""
+    cluster = transaction_cluster
+    topic = cluster.kafka.create_topic(partitions=3, max_message_bytes=1000)
+    proxy = cluster.quiet_proxy()
+    value = bytes(range(256)) * (20 if is_written else 1)
+    with cluster.producer() as producer:
+        for is_commit in (True, False):
+            rule = None if is_written else proxy.on_request("Produce", count=None).answer(error=10)
+            producer.begin_transaction(SECONDS)
+            sent = [producer.send(topic, value, partition=partition) for partition in range(3)]
+            began = time.monotonic()
+            assert all(isinstance(one.exception(SECONDS), BrokerError) for one in sent)
+            if is_commit:
+                with pytest.raises(AbortableTransactionError, match="MESSAGE_TOO_LARGE"):
+                    producer.commit_transaction(SECONDS)
+            producer.abort_transaction(SECONDS)
+            assert time.monotonic() - began < SECONDS / 2
+            if rule is not None:
+                rule.remove()
+        with producer.transaction(timeout=SECONDS) as txn:
+            txn.send(topic, b"next", partition=0)
+        assert txn.committed is True
+    assert cluster.committed(topic) == [[b"next"], [], []]
+
+
 def test_a_second_instance_fences_the_first(
     transaction_cluster: TransactionCluster,
 ) -> None:
@@ -372,3 +407,19 @@ def test_a_late_end_txn_does_not_end_the_next_transaction(transaction_cluster: T
         producer.send(topic, b"second, too").result(20)
         producer.abort_transaction()
     assert cluster.committed(topic) == [[b"first"]]
+
+
+def test_a_forgotten_commit_is_a_warning(apache_kafka: ApacheKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing else says so: the record was acknowledged, and the producer closes without an exception."""
+    topic = apache_kafka.create_topic()
+    options = {"bootstrap_servers": apache_kafka.bootstrap_servers, "transactional_id": f"forgotten-{topic}"}
+    with Producer(**options) as producer:  # type: ignore[arg-type]
+        producer.begin_transaction()
+        producer.commit_transaction()
+        producer.begin_transaction()
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]  # an empty transaction loses nothing
+    with Producer(**options) as producer:  # type: ignore[arg-type]
+        producer.begin_transaction()
+        producer.send(topic, b"forgotten").result(30)
+    (record,) = (one for one in caplog.records if one.levelno >= logging.WARNING)
+    assert "Call commit_transaction before the close" in record.getMessage()

@@ -14,9 +14,9 @@ from kcodec.admin.values import (
     ConfigResourceType,
 )
 from kcodec.arguments import items_of, names_of
-from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, request_items
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, request_items, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller, Route
-from kcodec.flow import Flow
+from kcodec.flow import ByVersion, Flow
 from kcodec.protocol import messages
 
 #: name -> a value to set, None to go back to the default, or an (AlterOperation, value) pair.
@@ -140,3 +140,47 @@ def _altered(resource: ConfigResource, changes: Alterations) -> Any:
     return messages.IncrementalAlterConfigsResource(
         resource_type=int(resource.type), resource_name=resource.name, configs=configs
     )
+
+
+def list_config_resources(
+    context: CallContext,
+    types: Iterable[ConfigResourceType] | None = None,
+    *,
+    timeout: float | None = None,
+) -> Flow[list[ConfigResource]]:
+    """Return the resources that have, or may have, a configuration: topics, brokers, groups, client metrics.
+
+    types: return only resources of these types; None for all types.
+
+    Raises AuthorizationError (DESCRIBE_CONFIGS on the cluster), UnsupportedError before Kafka 4.1, which can list only
+    CLIENT_METRICS (from Kafka 3.7 on). (KIP-1142)
+    """
+    chosen = [] if types is None else items_of(types, ConfigResourceType, "types")
+    only_metrics = chosen == [ConfigResourceType.CLIENT_METRICS]
+    handler: ApiHandler[str, list[ConfigResource]] = ApiHandler(
+        "list config resources of",
+        AnyBroker(),
+        # Version 0 lists client metrics, and has no types.
+        lambda items, until: ByVersion(
+            messages.ListConfigResourcesRequest,
+            lambda version: messages.ListConfigResourcesRequest(
+                resource_types=[int(one) for one in chosen] if version else []
+            ),
+        ),
+        lambda response, items: whole(response, items, _resources),
+        named=str,
+        lowest=0 if only_metrics else 1,
+    )
+    if types is not None and not chosen:
+        return []
+    return (yield from results(context, ["the cluster"], handler, timeout))["the cluster"]
+
+
+def _resources(response: Any) -> list[ConfigResource]:
+    """Read the resources, without types that this version of kcodec does not know."""
+    known = [
+        ConfigResource(ConfigResourceType(one.resource_type), one.resource_name)
+        for one in response.config_resources
+        if one.resource_type in list(ConfigResourceType)
+    ]
+    return sorted(known, key=lambda one: (one.type, one.name))

@@ -8,8 +8,15 @@ from kcodec._lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kcodec.admin.brokers import alter_replica_log_dirs, describe_log_dirs, describe_quorum, unregister_broker
     from kcodec.admin.cluster import describe_cluster, describe_features, update_features
-    from kcodec.admin.configs import alter_configs, describe_configs
+    from kcodec.admin.configs import alter_configs, describe_configs, list_config_resources
+    from kcodec.admin.delegation_tokens import (
+        create_delegation_token,
+        describe_delegation_tokens,
+        expire_delegation_token,
+        renew_delegation_token,
+    )
     from kcodec.admin.groups import (
         alter_group_offsets,
         delete_group_offsets,
@@ -24,6 +31,8 @@ if TYPE_CHECKING:
         find_hanging_transactions,
         find_stray_transactions,
     )
+    from kcodec.admin.quotas import alter_client_quotas, describe_client_quotas
+    from kcodec.admin.reassignments import alter_partition_reassignments, list_partition_reassignments
     from kcodec.admin.records import delete_records, elect_leaders, list_offsets
     from kcodec.admin.security import (
         alter_user_scram_credentials,
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
         describe_acls,
         describe_user_scram_credentials,
     )
+    from kcodec.admin.share_groups import list_share_group_offsets
     from kcodec.admin.topics import create_partitions, create_topics, delete_topics, describe_topics, list_topics
     from kcodec.admin.transactions import (
         abort_transaction,
@@ -44,10 +54,14 @@ if TYPE_CHECKING:
 # Each module is imported with the first use of one of its flows.
 _EXPORTS = {
     "abort_transaction": "kcodec.admin.transactions",
+    "alter_client_quotas": "kcodec.admin.quotas",
     "alter_configs": "kcodec.admin.configs",
     "alter_group_offsets": "kcodec.admin.groups",
+    "alter_partition_reassignments": "kcodec.admin.reassignments",
+    "alter_replica_log_dirs": "kcodec.admin.brokers",
     "alter_user_scram_credentials": "kcodec.admin.security",
     "create_acls": "kcodec.admin.security",
+    "create_delegation_token": "kcodec.admin.delegation_tokens",
     "create_partitions": "kcodec.admin.topics",
     "create_topics": "kcodec.admin.topics",
     "delete_acls": "kcodec.admin.security",
@@ -56,34 +70,48 @@ _EXPORTS = {
     "delete_records": "kcodec.admin.records",
     "delete_topics": "kcodec.admin.topics",
     "describe_acls": "kcodec.admin.security",
+    "describe_client_quotas": "kcodec.admin.quotas",
     "describe_cluster": "kcodec.admin.cluster",
     "describe_configs": "kcodec.admin.configs",
+    "describe_delegation_tokens": "kcodec.admin.delegation_tokens",
     "describe_features": "kcodec.admin.cluster",
     "describe_group_lag": "kcodec.admin.groups",
     "describe_groups": "kcodec.admin.groups",
+    "describe_log_dirs": "kcodec.admin.brokers",
     "describe_producers": "kcodec.admin.transactions",
+    "describe_quorum": "kcodec.admin.brokers",
     "describe_topics": "kcodec.admin.topics",
     "describe_transactions": "kcodec.admin.transactions",
     "describe_user_scram_credentials": "kcodec.admin.security",
     "elect_leaders": "kcodec.admin.records",
+    "expire_delegation_token": "kcodec.admin.delegation_tokens",
     "fence_producers": "kcodec.admin.transactions",
     "find_abandoned_transactions": "kcodec.admin.open_transactions",
     "find_hanging_transactions": "kcodec.admin.open_transactions",
     "find_stray_transactions": "kcodec.admin.open_transactions",
+    "list_config_resources": "kcodec.admin.configs",
     "list_group_offsets": "kcodec.admin.groups",
     "list_groups": "kcodec.admin.groups",
     "list_offsets": "kcodec.admin.records",
+    "list_partition_reassignments": "kcodec.admin.reassignments",
+    "list_share_group_offsets": "kcodec.admin.share_groups",
     "list_topics": "kcodec.admin.topics",
     "list_transactions": "kcodec.admin.transactions",
+    "renew_delegation_token": "kcodec.admin.delegation_tokens",
+    "unregister_broker": "kcodec.admin.brokers",
     "update_features": "kcodec.admin.cluster",
 }
 
 __all__ = [
     "abort_transaction",
+    "alter_client_quotas",
     "alter_configs",
     "alter_group_offsets",
+    "alter_partition_reassignments",
+    "alter_replica_log_dirs",
     "alter_user_scram_credentials",
     "create_acls",
+    "create_delegation_token",
     "create_partitions",
     "create_topics",
     "delete_acls",
@@ -92,25 +120,35 @@ __all__ = [
     "delete_records",
     "delete_topics",
     "describe_acls",
+    "describe_client_quotas",
     "describe_cluster",
     "describe_configs",
+    "describe_delegation_tokens",
     "describe_features",
     "describe_group_lag",
     "describe_groups",
+    "describe_log_dirs",
     "describe_producers",
+    "describe_quorum",
     "describe_topics",
     "describe_transactions",
     "describe_user_scram_credentials",
     "elect_leaders",
+    "expire_delegation_token",
     "fence_producers",
     "find_abandoned_transactions",
     "find_hanging_transactions",
     "find_stray_transactions",
+    "list_config_resources",
     "list_group_offsets",
     "list_groups",
     "list_offsets",
+    "list_partition_reassignments",
+    "list_share_group_offsets",
     "list_topics",
     "list_transactions",
+    "renew_delegation_token",
+    "unregister_broker",
     "update_features",
 ]
 

@@ -278,7 +278,7 @@ def _refuse_share_group(context: CallContext, group_id: str, deadline: Deadline)
     if outcome.results:
         raise UnsupportedError(
             f"group {group_id!r} is a share group, which does not commit offsets: brokers keep the state of each "
-            "record for it; kafka-share-groups.sh --describe shows its start offsets"
+            "record for it; call list_share_group_offsets for its start offsets"
         )
 
 

@@ -14,17 +14,17 @@ from kcodec._lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kcodec.broker.embedded import Broker, BrokerError
+    from kcodec.broker.embedded import Broker, EmbeddedBrokerError
     from kcodec.broker.faults import FaultRule, parse_rule
     from kcodec.broker.settings import BrokerSettings
     from kcodec.broker.wire_log import WireEntry
 del TYPE_CHECKING
 
-__all__ = ["Broker", "BrokerError", "BrokerSettings", "FaultRule", "WireEntry", "parse_rule"]
+__all__ = ["Broker", "BrokerSettings", "EmbeddedBrokerError", "FaultRule", "WireEntry", "parse_rule"]
 
 _EXPORTS = {
     "Broker": "kcodec.broker.embedded",
-    "BrokerError": "kcodec.broker.embedded",
+    "EmbeddedBrokerError": "kcodec.broker.embedded",
     "BrokerSettings": "kcodec.broker.settings",
     "FaultRule": "kcodec.broker.faults",
     "WireEntry": "kcodec.broker.wire_log",

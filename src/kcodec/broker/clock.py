@@ -37,7 +37,7 @@ class Clock:
     """Milliseconds since 1970, and timers.
 
     is_manual: time passes only by `advance`. start_ms: the first time of a manual clock; by default the machine's.
-    on_timer:  called after a timer was added, so that whoever waits for the next one looks again.
+    on_timer:  called after a timer was added, so that the event loop plans its next wake-up again.
     """
 
     def __init__(self, *, is_manual: bool = False, start_ms: int | None = None) -> None:
@@ -78,7 +78,7 @@ class Clock:
             callback()
 
     def next_delay_ms(self) -> float | None:
-        """Return the time until the next timer, 0 if it is due, None if there is none or time stands still."""
+        """Return the time until the next timer, 0 if it is due, None without a timer or if time stands still."""
         while self._timers and not self._timers[0][2].is_pending:
             heappop(self._timers)
         if not self._timers:

@@ -22,7 +22,7 @@ from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.fetch import Fetch
 from kcodec.broker.groups import GroupCoordinator
 from kcodec.broker.internal_topics import GroupHost, replayed
-from kcodec.broker.offsets import Offsets
+from kcodec.broker.offsets import OffsetApis
 from kcodec.broker.produce import Produce
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Topics
@@ -117,7 +117,7 @@ class BrokerCore:
             *ClusterApis(self.topics, self.settings, lambda: (self.host, self.port)).apis(),
             *Produce(self.topics, self.transactions, self.clock, self.settings).apis(),
             *Fetch(self.topics, self.clock, self.settings).apis(),
-            *Offsets(self.topics).apis(),
+            *OffsetApis(self.topics).apis(),
             *handlers.apis(),
             *commits.apis(),
             *self.groups.apis(),

@@ -32,7 +32,7 @@ T = TypeVar("T")
 START_SECONDS = 10.0
 
 
-class BrokerError(KcodecError):
+class EmbeddedBrokerError(KcodecError):
     """The broker cannot do what it was asked for: a topic does not exist, or the broker does not run."""
 
 
@@ -138,7 +138,7 @@ class Broker:
     def start(self) -> None:
         """Start the broker. Raise OSError if the port is in use or the directory cannot be used."""
         if self._thread is not None:
-            raise BrokerError("the broker runs already")
+            raise EmbeddedBrokerError("the broker runs already")
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="kcodec-broker", daemon=True)
         self._thread.start()
@@ -178,7 +178,7 @@ class Broker:
         self._stop(is_clean=True)
 
     def crash(self) -> None:
-        """Stop as a killed process does: no producer snapshots, no goodbye. `start` recovers from the files."""
+        """Stop as a killed process does, without producer snapshots. `start` recovers from the files."""
         self._stop(is_clean=False)
 
     def restart(self) -> None:
@@ -206,7 +206,7 @@ class Broker:
         """Run a function on the broker's thread and return its result."""
         loop = self._loop
         if loop is None:
-            raise BrokerError("the broker does not run: use it in a with statement, or call start()")
+            raise EmbeddedBrokerError("the broker does not run: use it in a with statement, or call start()")
         result: Future[T] = Future()
 
         def run() -> None:
@@ -219,13 +219,13 @@ class Broker:
         try:
             return result.result()
         except ApiError as error:
-            raise BrokerError(f"{error.code.name}: {error.message or error.code.name}") from error
+            raise EmbeddedBrokerError(f"{error.code.name}: {error.message or error.code.name}") from error
 
     @property
     def core(self) -> BrokerCore:
-        """The state of the broker, which belongs to its thread. Raise BrokerError if it does not run."""
+        """The state of the broker, which belongs to its thread. Raise EmbeddedBrokerError if it does not run."""
         if self._core is None:
-            raise BrokerError("the broker does not run: use it in a with statement, or call start()")
+            raise EmbeddedBrokerError("the broker does not run: use it in a with statement, or call start()")
         return self._core
 
     # ------------------------------------------------------------------------------------------------------ what it has
@@ -234,6 +234,10 @@ class Broker:
     def bootstrap_servers(self) -> str:
         """The address for clients, host:port."""
         return f"{self._host}:{self._port}"
+
+    def client_options(self) -> dict[str, Any]:
+        """Return the options with which a client of kcodec connects."""
+        return {"bootstrap_servers": self.bootstrap_servers}
 
     @property
     def clock(self) -> BrokerClock:
@@ -265,7 +269,7 @@ class Broker:
     def create_topic(
         self, name: str | None = None, partitions: int = 3, *, replication_factor: int | None = None, **configs: Any
     ) -> str:
-        """Create a topic and return its name. Raise BrokerError if it exists or a setting is invalid.
+        """Create a topic and return its name. Raise EmbeddedBrokerError if it exists or a setting is invalid.
 
         name:       None creates a unique name.
         partitions: Number of its partitions.
@@ -273,14 +277,14 @@ class Broker:
         configs:    Settings by Kafka's names, with _ for the dots: max_message_bytes=1000.
         """
         if replication_factor not in (None, 1):
-            raise BrokerError(f"replication_factor {replication_factor}: the broker is the only node")
+            raise EmbeddedBrokerError(f"replication_factor {replication_factor}: the broker is the only node")
         written = {key.replace("_", "."): str(value) for key, value in configs.items()}
         chosen = f"topic-{uuid.uuid4().hex[:12]}" if name is None else name
         self._call(lambda: self.core.topics.create(chosen, partitions, written))
         return chosen
 
     def end_offset(self, topic: str, partition: int = 0) -> int:
-        """Return the end offset of a partition. Raise BrokerError if it does not exist.
+        """Return the end offset of a partition. Raise EmbeddedBrokerError if it does not exist.
 
         topic: Name of the topic. partition: The partition.
         """
@@ -289,13 +293,13 @@ class Broker:
     def _topic(self, name: str) -> Topic:
         found = self.core.topics.get(name)
         if found is None:
-            raise BrokerError(f"topic {name!r} does not exist")
+            raise EmbeddedBrokerError(f"topic {name!r} does not exist")
         return found
 
     def _partition(self, topic: str, number: int) -> Partition:
         found = self._topic(topic).partition(number)
         if found is None:
-            raise BrokerError(f"topic {topic!r} has no partition {number}")
+            raise EmbeddedBrokerError(f"topic {topic!r} has no partition {number}")
         return found
 
     def seed(self, topic: str, records: Iterable[Any], *, partition: int = 0, timestamp: int | None = None) -> None:
@@ -306,7 +310,7 @@ class Broker:
         partition: The partition.
         timestamp: Timestamp in ms of records without one; by default the broker's time.
 
-        Raise BrokerError for a partition that does not exist, EncodeError for a record that cannot be.
+        Raise EmbeddedBrokerError for a partition that does not exist, EncodeError for a record that cannot be.
         """
 
         def append() -> None:
@@ -327,7 +331,7 @@ class Broker:
         topic:     Name of the topic.
         partition: Only this partition.
 
-        Raise BrokerError if the topic does not exist.
+        Raise EmbeddedBrokerError if the topic does not exist.
         """
 
         def read() -> list[Any]:
@@ -349,7 +353,7 @@ class Broker:
 
         topic: Name of the topic. partition: The partition.
 
-        Raise BrokerError if the topic or the partition does not exist.
+        Raise EmbeddedBrokerError if the topic or the partition does not exist.
         """
 
         def read() -> list[RecordBatch]:

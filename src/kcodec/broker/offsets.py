@@ -16,7 +16,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4,
 _VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 
-class Offsets:
+class OffsetApis:
     """The handlers of these APIs."""
 
     def __init__(self, topics: Topics) -> None:

@@ -310,9 +310,17 @@ class PartitionLog:
     def _moved(self) -> None:
         """Compute the last stable offset, and wake those who wait for it or for data."""
         unstable = self.producers.first_unstable_offset()
-        self.last_stable_offset = self.log_end_offset if unstable is None else unstable
+        self.last_stable_offset = self.log_end_offset if unstable is None else self._unstable_batch(unstable)
         for watcher in list(self.watchers):
             watcher()
+
+    def _unstable_batch(self, first_offset: int) -> int:
+        """Return the first unstable offset; if the log begins after it, the batch that the log begins with."""
+        if first_offset >= self.log_start_offset:
+            return first_offset
+        segment = self._segments[self._number_of(self.log_start_offset)]
+        number = segment.batch_at_or_after(self.log_start_offset)
+        return self.log_start_offset if number is None else segment.batch(number).base_offset
 
     # ------------------------------------------------------------------------------------------------------- reading
 
@@ -457,10 +465,9 @@ class PartitionLog:
         return self.log_start_offset
 
     def _start_at(self, offset: int) -> None:
-        """Move the start. The last stable offset follows with the next append, the segments go with the retention."""
+        """Move the start. The segments before it go with the retention."""
         self.log_start_offset = offset
-        for watcher in list(self.watchers):
-            watcher()
+        self._moved()
 
     def _delete_segments(self) -> None:
         """Remove the segments before the start of the log."""

@@ -18,6 +18,8 @@ from kcodec.log import TransactionIndexEntry
 from kcodec.log.indexes import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
 
 INDEX_INTERVAL_BYTES = 4096  # index.interval.bytes
+#: Entries at the end of an index that Kafka searches first.
+WARM_ENTRIES = 8192 // OFFSET_ENTRY.size
 
 
 class BatchPosition(NamedTuple):
@@ -161,7 +163,7 @@ class Segment:
         return None
 
     def position_of(self, offset: int) -> int:
-        """Return the position of the first batch that does not end before `offset`; the size if there is none."""
+        """Return the position of the first batch that does not end before `offset`; the size without one."""
         number = self.batch_at_or_after(offset)
         return self.size if number is None else self._positions[number]
 
@@ -176,6 +178,27 @@ class Segment:
         return b"".join(self._chunks[number:end])[:size]
 
     def upper_bound_offset(self, position: int) -> int | None:
-        """Return the offset of the first index entry at `position` or later (OffsetIndex.fetchUpperBoundOffset)."""
-        number = bisect_left(self._index_positions, position)
-        return self._index_offsets[number] if number < len(self._index_positions) else None
+        """Return the offset of an index entry from `position` on, as Kafka finds it (OffsetIndex, AbstractIndex).
+
+        Its binary search does not look whether the entry that is left at the end is the wanted one. An entry exactly at
+        `position` is therefore missed at times, and more aborted transactions are listed than necessary.
+        """
+        entries, count = self._index_positions, len(self._index_positions)
+        if not count:
+            return None
+        hot = max(0, count - 1 - WARM_ENTRIES)
+        if entries[hot] < position:
+            low, high = hot, count - 1
+        elif entries[0] > position:
+            return self._index_offsets[0]
+        else:
+            low, high = 0, hot
+        while low < high:
+            middle = (low + high + 1) // 2
+            if entries[middle] == position:
+                return self._index_offsets[middle]
+            if entries[middle] > position:
+                high = middle - 1
+            else:
+                low = middle
+        return None if low == count - 1 else self._index_offsets[low + 1]

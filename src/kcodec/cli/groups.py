@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     _DescribedLag = tuple[str, TopicPartition, PartitionLag, GroupMember | None]
 
 DESCRIPTION = (
-    "Shows and deletes consumer groups of a cluster. list: prints all groups. describe: prints the committed offset "
-    "and the lag of each partition, the member that reads it, and the transaction that blocks the last stable offset; "
-    "with --members, prints the members instead. delete: deletes groups that have no members, and their offsets. To "
-    "set offsets, use kcodec offsets."
+    "Shows and deletes groups of a cluster. list: prints all groups. describe: prints the committed offset and the lag "
+    "of each partition, the member that reads it, and the transaction that blocks the last stable offset; of a share "
+    "group, the start offset and the lag; with --members, prints the members instead. delete: deletes groups that have "
+    "no members, and their offsets; with --dry-run, only prints which. To set offsets, use kcodec offsets."
 )
 EXAMPLES = (
     Example("the lag of a group, and its members", "kcodec groups describe -b localhost:9092 billing"),
@@ -33,8 +33,8 @@ EXAMPLES = (
     Example("delete a group and its offsets", "kcodec groups delete -b localhost:9092 billing"),
 )
 LAG_COLUMNS = ("group", "topic", "partition", "committed", "end", "lag", "stable_lag", "client", "note")
-# Groups of consumers; share and streams groups have no such offsets.
-CONSUMER_TYPES = {None, "classic", "consumer"}
+# If no group is named, all groups of these types are described, and the others if they are groups of consumers.
+OTHER_TYPES = {"share", "streams"}
 
 
 def parser() -> Parser:
@@ -48,8 +48,11 @@ def parser() -> Parser:
         "--state", metavar="STATE", help="list: only groups in this state, such as Stable or Empty (Kafka 2.6)"
     )
     found.add_repeatable(
-        "--type", metavar="TYPE", help="list: only groups of this type, classic or consumer (Kafka 3.8)"
+        "--type",
+        metavar="TYPE",
+        help="list: only groups of this type: classic, consumer, share or streams (Kafka 3.8)",
     )
+    found.add_argument("--dry-run", action="store_true", help="delete: only print what would be deleted")
     return found
 
 
@@ -70,14 +73,21 @@ def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> Exit
     names = options.groups or [
         one.group_id
         for one in admin.list_groups().values()
-        if (one.type or "classic").lower() in CONSUMER_TYPES and one.protocol_type in ("consumer", "")
+        if (one.type or "classic").lower() in OTHER_TYPES or one.protocol_type in ("consumer", "")
     ]
     groups, status = partial_results(lambda: admin.describe_groups(names), output)
     if options.members:
         _write_members(groups, options, output)
         return status
+    shared = [group for group in groups.values() if group.type == "share"]
+    for group in shared:
+        if not options.json:
+            output.say(_summary(group))
+    if shared:
+        _write_share_offsets(admin, shared, options, output)
     rows: list[_DescribedLag] = []
-    for group in groups.values():
+    others = [group for group in groups.values() if group.type != "share"]
+    for group in others:
         lags, worse = _lags(admin, group, output)
         status = max(status, worse)
         readers = {partition: member for member in group.members for partition in member.partitions}
@@ -89,13 +99,23 @@ def _describe(admin: Admin, options: argparse.Namespace, output: Output) -> Exit
     return status
 
 
+def _write_share_offsets(
+    admin: Admin, groups: list[GroupDescription], options: argparse.Namespace, output: Output
+) -> None:
+    """Share groups commit no offsets: brokers keep the state of each record from a start offset on."""
+    rows = [
+        [group.group_id, *partition, None if one is None else one.start_offset, None if one is None else one.lag]
+        for group in groups
+        for partition, one in sorted(admin.list_share_group_offsets(group.group_id).items())
+    ]
+    if options.json or rows:
+        write_rows(output, ("group", "topic", "partition", "start", "lag"), rows, as_json=options.json)
+
+
 def _lags(
     admin: Admin, group: GroupDescription, output: Output
 ) -> tuple[dict[TopicPartition, PartitionLag], ExitStatus]:
-    """Of all partitions that it has an offset in, or reads. A share group has no offsets, and so no lag."""
-    if group.type == "share":
-        output.say(f"{group.group_id}: a share group commits no offsets; --members shows its members")
-        return {}, ExitStatus.OK
+    """Of all partitions that it has an offset in, or reads."""
     read = {partition for member in group.members for partition in member.partitions}
     places = sorted(read | set(admin.list_group_offsets(group.group_id)))
     return (
@@ -172,6 +192,12 @@ def _member_fields(described: tuple[str, GroupMember]) -> dict[str, Any]:
 
 def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     needs_names(options.groups, "a GROUP", "delete", options.bootstrap_server)
+    if options.dry_run:
+        found, status = partial_results(lambda: admin.describe_groups(options.groups), output)
+        for group in found.values():
+            blocked = f" cannot be deleted, as it has {counted(len(group.members), 'member')}"
+            output.say(f"{group.group_id}:{blocked if group.members else ' would be deleted'}")
+        return ExitStatus.ERROR if any(group.members for group in found.values()) else status
     gone, status = partial_results(lambda: admin.delete_groups(options.groups), output)
     for name in gone:
         output.say(f"{name}: deleted")

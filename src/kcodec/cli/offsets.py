@@ -66,7 +66,7 @@ def parser() -> Parser:
     )
     found.add_argument("--shift", type=int, metavar="N", help="reset: by N offsets, backward if negative")
     found.add_argument(
-        "--ago", type=_duration, metavar="TIME", help="reset: to the first record of the last 90s, 15m, 2h or 7d"
+        "--ago", type=duration, metavar="TIME", help="reset: to the first record of the last 90s, 15m, 2h or 7d"
     )
     found.add_argument(
         "--from-file", metavar="FILE", help="reset: from a file of lines topic,partition,offset, as written by --csv"
@@ -91,7 +91,8 @@ def _time(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _duration(text: str) -> int:
+def duration(text: str) -> int:
+    """Return the milliseconds of 90s, 15m, 2h or 7d."""
     found = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 2h or 7d")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kcodec.cli.brokers import add_broker_options, make_admin, name_and_value, needs_names, partial_results
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import Example, Parser
+from kcodec.cli.reassignments import brokers, list_moves, reassign
 from kcodec.cli.render import Cell, attributes, counted, json_line, write_items, write_rows, write_table
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 DESCRIPTION = (
     "Shows and changes topics of a cluster. list: prints all topics. describe: prints partitions, leaders and "
     "replicas. config: prints the settings of a topic, with --all also those at their default; --set and --unset "
-    "change settings. create: creates topics, and waits until they can be written to. delete: deletes topics."
+    "change settings. create: creates topics, and waits until they can be written to. delete: deletes topics; with "
+    "--dry-run, only prints how much they hold. reassign TOPIC[:PARTITION,...] --to BROKER,...: moves partitions to "
+    "other brokers, and --cancel cancels moves; without --execute, only prints the changes. reassignments: prints the "
+    "partitions that are moving."
 )
 EXAMPLES = (
     Example("a topic of six partitions", "kcodec topics create -b localhost:9092 orders --partitions 6"),
@@ -52,6 +56,10 @@ def parser() -> Parser:
     found.add_repeatable("--set", type=name_and_value, metavar="NAME=VALUE", help="config: set a setting")
     found.add_repeatable("--unset", metavar="NAME", help="config: reset a setting to its default")
     found.add_argument("--all", action="store_true", help="config: include settings at their default")
+    found.add_argument("--to", type=brokers, metavar="BROKER,...", help="reassign: brokers, the preferred leader first")
+    found.add_argument("--cancel", action="store_true", help="reassign: cancel moves")
+    found.add_argument("--execute", action="store_true", help="reassign: make the changes")
+    found.add_argument("--dry-run", action="store_true", help="delete: only print what would be deleted")
     return found
 
 
@@ -111,9 +119,24 @@ def _create(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
 
 def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     needs_names(options.topics, "a TOPIC", "delete", options.bootstrap_server)
+    if options.dry_run:
+        return _would_delete(admin, options, output)
     gone, status = partial_results(lambda: admin.delete_topics(options.topics), output)
     for name in gone:
         output.say(f"{name}: deleted")
+    return status
+
+
+def _would_delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    from kcodec import TopicPartition
+
+    found, status = partial_results(lambda: admin.describe_topics(options.topics), output)
+    places = [TopicPartition(topic.name, one.partition) for topic in found.values() for one in topic.partitions]
+    starts, ends = (admin.list_offsets(dict.fromkeys(places, end)) for end in ("earliest", "latest"))
+    for topic in found.values():
+        held = sum(ends[place].offset - starts[place].offset for place in places if place.topic == topic.name)
+        sizes = f"{counted(len(topic.partitions), 'partition')}, {counted(held, 'offset')}"
+        output.say(f"{topic.name}: would be deleted: {sizes}")
     return status
 
 
@@ -147,4 +170,6 @@ ACTIONS: dict[str, Callable[[Admin, argparse.Namespace, Output], ExitStatus]] = 
     "create": _create,
     "delete": _delete,
     "config": _config,
+    "reassign": reassign,
+    "reassignments": list_moves,
 }

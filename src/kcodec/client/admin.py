@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
@@ -75,6 +76,23 @@ class Admin(ClientBase):
         cluster.allow_auto_topic_creation = False
         self._context = CallContext(cluster, taken.default_api_timeout_ms / 1000, lambda: time.time_ns() // 1_000_000)
 
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, Any] | str | PathLike[str], **options: Unpack[ClientOptions]
+    ) -> Self:
+        """Create a client from properties with the names of Java\'s clients or of librdkafka: a mapping, or the path
+        of a file in the format of java.util.Properties. Values of text are converted.
+
+        options: those of kcodec; they override the properties.
+
+        Raise TypeError for names that the client does not have, all of them together, with the name that is meant
+        or what to use instead; ValueError for an invalid value. Errors never show the values of secrets.
+        """
+        from kcodec.client.properties import options_from_properties
+
+        taken: Any = {**options_from_properties(properties, "Admin"), **options}
+        return cls(**taken)
+
     def close(self, timeout: float = 5.0) -> None:
         """Close the connections. Calls that other threads or tasks are making then fail.
 
@@ -94,10 +112,14 @@ class Admin(ClientBase):
         return f"<Admin {', '.join(map(str, self._client.options.addresses))}>"
 
     abort_transaction = _method(flows.abort_transaction)
+    alter_client_quotas = _method(flows.alter_client_quotas)
     alter_configs = _method(flows.alter_configs)
     alter_group_offsets = _method(flows.alter_group_offsets)
+    alter_partition_reassignments = _method(flows.alter_partition_reassignments)
+    alter_replica_log_dirs = _method(flows.alter_replica_log_dirs)
     alter_user_scram_credentials = _method(flows.alter_user_scram_credentials)
     create_acls = _method(flows.create_acls)
+    create_delegation_token = _method(flows.create_delegation_token)
     create_partitions = _method(flows.create_partitions)
     create_topics = _method(flows.create_topics)
     delete_acls = _method(flows.delete_acls)
@@ -106,23 +128,33 @@ class Admin(ClientBase):
     delete_records = _method(flows.delete_records)
     delete_topics = _method(flows.delete_topics)
     describe_acls = _method(flows.describe_acls)
+    describe_client_quotas = _method(flows.describe_client_quotas)
     describe_cluster = _method(flows.describe_cluster)
     describe_configs = _method(flows.describe_configs)
+    describe_delegation_tokens = _method(flows.describe_delegation_tokens)
     describe_features = _method(flows.describe_features)
     describe_group_lag = _method(flows.describe_group_lag)
     describe_groups = _method(flows.describe_groups)
+    describe_log_dirs = _method(flows.describe_log_dirs)
     describe_producers = _method(flows.describe_producers)
+    describe_quorum = _method(flows.describe_quorum)
     describe_topics = _method(flows.describe_topics)
     describe_transactions = _method(flows.describe_transactions)
     describe_user_scram_credentials = _method(flows.describe_user_scram_credentials)
     elect_leaders = _method(flows.elect_leaders)
+    expire_delegation_token = _method(flows.expire_delegation_token)
     fence_producers = _method(flows.fence_producers)
     find_abandoned_transactions = _method(flows.find_abandoned_transactions)
     find_hanging_transactions = _method(flows.find_hanging_transactions)
     find_stray_transactions = _method(flows.find_stray_transactions)
+    list_config_resources = _method(flows.list_config_resources)
     list_group_offsets = _method(flows.list_group_offsets)
     list_groups = _method(flows.list_groups)
     list_offsets = _method(flows.list_offsets)
+    list_partition_reassignments = _method(flows.list_partition_reassignments)
+    list_share_group_offsets = _method(flows.list_share_group_offsets)
     list_topics = _method(flows.list_topics)
     list_transactions = _method(flows.list_transactions)
+    renew_delegation_token = _method(flows.renew_delegation_token)
+    unregister_broker = _method(flows.unregister_broker)
     update_features = _method(flows.update_features)

@@ -19,7 +19,7 @@ from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignors import Assignor
 from kcodec.limits import DecodeLimits
 from kcodec.network.metrics import Metrics
-from kcodec.options import Callback, Serializer
+from kcodec.options import Callback, Deserializer, PartitionFunction, Serializer
 from kcodec.security import Security
 from kcodec.security.option_names import TokenProvider
 from kcodec.security.secret import Secret
@@ -149,12 +149,12 @@ class WriterOptions(ClientOptions, total=False):
     """Compression level of the codec, in the ranges of Kafka (KIP-390). None: the default level of the codec. (default:
     None)"""
     linger_ms: float
-    """Time that the producer waits for more records before it sends a batch that is not full. (default: 5; range: ≥ 0
-    ms)"""
+    """Time that the producer waits for more records before it sends a batch that is not full. Also the maximum time
+    that a full batch waits while two requests to its broker have no response yet. (default: 5; range: ≥ 0 ms)"""
     batch_size: int
-    """Size before compression at which a batch is full, and is sent at once. While an earlier batch of the partition is
-    in flight, a full batch accepts more records, up to max_request_size. A larger record gets a batch that contains
-    only this record. (default: 16384; range: ≥ 0 bytes)"""
+    """Size before compression at which a batch is full, and is sent. Until it is sent, a full batch accepts more
+    records, up to max_request_size. A larger record gets a batch that contains only this record. (default: 16384;
+    range: ≥ 0 bytes)"""
     buffer_memory: int
     """Maximum total size of the batches that brokers have not acknowledged yet. If the buffer is full, `send` waits.
     (default: 33554432; range: ≥ 1 bytes)"""
@@ -198,6 +198,12 @@ class ProducerOptions(WriterOptions, total=False):
     after a restart. (default: None)"""
     transaction_timeout_ms: float
     """Time after which the coordinator aborts an open transaction. (default: 60000; range: ≥ 1 ms)"""
+    partitioner: str | PartitionFunction
+    """How the partition of a record is chosen if you pass no `partition`. "murmur2_random": by the hash of Java's
+    producer; "consistent_random": by CRC-32, the default of librdkafka; "fnv1a_random": by FNV-1a; "random": without
+    the key. These choose changing partitions for records without a key. "murmur2", "consistent" and "fnv1a" send
+    records without a key to one partition. A function is called with the serialized key or None, the list of all
+    partitions, and the list of those that have a leader; it returns the number of one. (default: 'murmur2_random')"""
 
 
 class ConsumerOptions(ClientOptions, total=False):
@@ -231,6 +237,10 @@ class ConsumerOptions(ClientOptions, total=False):
     commit includes a record only after the program has requested the next records. (default: True)"""
     auto_commit_interval_ms: float
     """Interval of the automatic commits. (default: 5000; range: ≥ 0 ms)"""
+    enable_auto_offset_store: bool
+    """Whether the offsets to commit follow from the records that the program has requested. False: automatic commits,
+    and `commit` without offsets, only include the offsets that the program has passed to `store_offsets`, as in
+    librdkafka. (default: True)"""
     fetch_min_bytes: int
     """Minimum size of a fetch response. The broker waits until it has this number of bytes, but not longer than
     fetch_max_wait_ms. (default: 1; range: ≥ 0 bytes)"""
@@ -258,6 +268,13 @@ class ConsumerOptions(ClientOptions, total=False):
     heartbeat_interval_ms: float
     """Interval of heartbeats. For the classic protocol only; in the consumer protocol, the broker sets this interval.
     (default: 3000; range: ≥ 1 ms)"""
+    key_deserializer: Deserializer | None
+    """Function that converts the key of a record from bytes. Keys of None are not passed to it. If it fails, `poll`
+    raises a DeserializationError, or skips the record with on_error="skip". `poll_arrow` returns the bytes. (default:
+    None)"""
+    value_deserializer: Deserializer | None
+    """Function that converts the value of a record from bytes, as key_deserializer does for the key. Values of None
+    (tombstones) are not passed to it. (default: None)"""
     client_rack: str
     """Rack in which the consumer runs. If the brokers allow it, the consumer reads from a replica in this rack
     (KIP-392). (default: '')"""
@@ -265,8 +282,9 @@ class ConsumerOptions(ClientOptions, total=False):
     """Whether the consumer checks the CRC of each batch. (default: True)"""
     on_error: Literal["raise", "skip"]
     """What `poll` does with a batch that it cannot read. "raise": raise an error whose `next_offset` is the offset
-    after the batch. "skip": skip the batch and count it. If the broker rejects an offset with CORRUPT_MESSAGE, the
-    consumer first requests this offset again. `next_offset` is None for such an error. (default: 'raise')"""
+    after the batch. "skip": skip the batch and count it. The same applies to a record whose deserializer fails. If the
+    broker rejects an offset with CORRUPT_MESSAGE, the consumer first requests this offset again. `next_offset` is None
+    for such an error. (default: 'raise')"""
     columns: Iterable[str]
     """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`. (default: ('topic', 'partition', 'offset',
     'timestamp', 'key', 'value', 'headers'))"""
@@ -322,6 +340,10 @@ class SessionOptions(ProducerOptions, total=False):
     commit includes a record only after the program has requested the next records. (default: True)"""
     auto_commit_interval_ms: float
     """Interval of the automatic commits. (default: 5000; range: ≥ 0 ms)"""
+    enable_auto_offset_store: bool
+    """Whether the offsets to commit follow from the records that the program has requested. False: automatic commits,
+    and `commit` without offsets, only include the offsets that the program has passed to `store_offsets`, as in
+    librdkafka. (default: True)"""
     fetch_min_bytes: int
     """Minimum size of a fetch response. The broker waits until it has this number of bytes, but not longer than
     fetch_max_wait_ms. (default: 1; range: ≥ 0 bytes)"""
@@ -349,6 +371,13 @@ class SessionOptions(ProducerOptions, total=False):
     heartbeat_interval_ms: float
     """Interval of heartbeats. For the classic protocol only; in the consumer protocol, the broker sets this interval.
     (default: 3000; range: ≥ 1 ms)"""
+    key_deserializer: Deserializer | None
+    """Function that converts the key of a record from bytes. Keys of None are not passed to it. If it fails, `poll`
+    raises a DeserializationError, or skips the record with on_error="skip". `poll_arrow` returns the bytes. (default:
+    None)"""
+    value_deserializer: Deserializer | None
+    """Function that converts the value of a record from bytes, as key_deserializer does for the key. Values of None
+    (tombstones) are not passed to it. (default: None)"""
     client_rack: str
     """Rack in which the consumer runs. If the brokers allow it, the consumer reads from a replica in this rack
     (KIP-392). (default: '')"""
@@ -356,8 +385,9 @@ class SessionOptions(ProducerOptions, total=False):
     """Whether the consumer checks the CRC of each batch. (default: True)"""
     on_error: Literal["raise", "skip"]
     """What `poll` does with a batch that it cannot read. "raise": raise an error whose `next_offset` is the offset
-    after the batch. "skip": skip the batch and count it. If the broker rejects an offset with CORRUPT_MESSAGE, the
-    consumer first requests this offset again. `next_offset` is None for such an error. (default: 'raise')"""
+    after the batch. "skip": skip the batch and count it. The same applies to a record whose deserializer fails. If the
+    broker rejects an offset with CORRUPT_MESSAGE, the consumer first requests this offset again. `next_offset` is None
+    for such an error. (default: 'raise')"""
     columns: Iterable[str]
     """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`. (default: ('topic', 'partition', 'offset',
     'timestamp', 'key', 'value', 'headers'))"""
@@ -425,5 +455,11 @@ class ReadTopicOptions(ClientOptions, total=False):
     range: ≥ 1 bytes)"""
     fetch_max_wait_ms: float
     """Maximum time that a broker waits for records before it responds. (default: 500; range: ≥ 0 ms)"""
+    key_deserializer: Deserializer | None
+    """Function that converts the key of a record from bytes, for `rows()`. Keys of None are not passed to it. If it
+    fails, `rows()` raises a DeserializationError, or skips the record with on_error="skip". (default: None)"""
+    value_deserializer: Deserializer | None
+    """Function that converts the value of a record from bytes, for `rows()`, as key_deserializer does for the key.
+    (default: None)"""
     client_rack: str
     """Rack in which the program runs. kcodec sends it to the brokers (KIP-392). (default: '')"""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from kcodec.arguments import partitions_of
 from kcodec.client.flows import Client, run_in_background
@@ -38,10 +39,12 @@ from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.accumulator import NO_HEADERS, header_pairs
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
+from kcodec.producer.on_delivery import call_on_delivery, check_on_delivery
 from kcodec.transactions.state import TO_ABORT, Event, State
 
 if TYPE_CHECKING:
     from kcodec.client.options import ProducerOptions
+    from kcodec.producer.delivery import OnDelivery
     from kcodec.producer.identity import ProducerIdManager
     from kcodec.producer.options import ProducerConfig
     from kcodec.producer.tables import TableBatch
@@ -95,12 +98,30 @@ class Producer(ProducerBase):
         self._build(own, client, IoLoop(client))
         self._start()
 
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, Any] | str | PathLike[str], **options: Unpack[ProducerOptions]
+    ) -> Self:
+        """Create a producer from properties with the names of Java\'s clients or of librdkafka: a mapping, or the path
+        of a file in the format of java.util.Properties. Values of text are converted.
+
+        options: those of kcodec; they override the properties.
+
+        Raise TypeError for names that a producer does not have, all of them together, with the name that is meant
+        or what to use instead; ValueError for an invalid value. Errors never show the values of secrets.
+        """
+        from kcodec.client.properties import options_from_properties
+
+        taken: Any = {**options_from_properties(properties, "producer"), **options}
+        return cls(**taken)
+
     def _build(self, own: ProducerConfig, client: Client, io_loop: IoLoop) -> None:
         """Build it from checked options. A group transact session shares its client and io_loop with its producer."""
         from kcodec.producer.core import ProducerCore
 
         self._options: ProducerConfig = own
-        self._serializes = own.key_serializer is not None or own.value_serializer is not None
+        self._partitioner = own.partitioner if callable(own.partitioner) else None
+        self._prepares = not (own.key_serializer is None is own.value_serializer and self._partitioner is None)
         self._client = client
         self._io_loop = io_loop
         on_space = self._make_lock()
@@ -148,7 +169,8 @@ class Producer(ProducerBase):
         """Return the batches of a table; the producer of a TransactionWriter chooses their partitions."""
         from kcodec.producer.tables import table_batches
 
-        return table_batches(table, count, self._core.settings, time.time_ns() // 1_000_000, framing)
+        choose = self._core.partitions_of_keys(topic, count)
+        return table_batches(table, count, self._core.settings, time.time_ns() // 1_000_000, framing, choose=choose)
 
     def _begin(self) -> None:
         run_in_background(self._client, self._core, {"producer": self._core.run()})
@@ -163,12 +185,17 @@ class Producer(ProducerBase):
         headers: Any = NO_HEADERS,
         partition: int | None = None,
         timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> Delivery:
         """Append a record to the buffer; it is sent in the background.
 
         value, key: bytes-like or None, or what the serializers accept. headers: pairs of name and value, or a mapping.
-        partition: None selects one by the key (murmur2, as in Java), or without a key the one that is being filled.
+        partition: None: the option `partitioner` selects one; by default by the key (murmur2, as in Java), or without a
+            key the one that is being filled.
         timestamp: ms since 1970; None: now.
+        on_delivery: called once, on the producer's I/O thread, when the record has ended: with its RecordMetadata
+            and None, or with None and its error, which then counts as retrieved. It must not block. Its exceptions are
+            logged. It is not called if `send` raises an error.
 
         Waits up to `max_block_ms` if `buffer_memory` is full; then it raises BufferFullError, and a RuntimeError
         at once on the I/O thread (in a callback). Raises EncodeError for invalid values, a record above
@@ -176,8 +203,15 @@ class Producer(ProducerBase):
         Later errors are in the Delivery. In a transaction, a record for which EncodeError or BufferFullError was raised
         blocks the commit, as any record does that was not written.
         """
-        if self._serializes:
+        if on_delivery is not None:
+            check_on_delivery(on_delivery)
+            sent = self.send(topic, value, key, headers, partition, timestamp)
+            call_on_delivery(sent, on_delivery, self._io_loop.post)
+            return sent
+        if self._prepares:
             key, value = self._options.serialize(key, value)
+            if partition is None and self._partitioner is not None:
+                partition = self._called_partition(topic, key)
         if headers is not NO_HEADERS and type(headers) is not tuple:
             headers = header_pairs(headers)
         try:
@@ -188,6 +222,36 @@ class Producer(ProducerBase):
             self._rejected(topic, partition, error)
             raise
         return delivery
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = NO_HEADERS,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record as `send` does, wait until it is acknowledged, and return where it is stored.
+
+        Raise the error of the record if it failed; it ends within `delivery_timeout_ms`. One record at a time is slow:
+        each call waits for `linger_ms` and a request. After Ctrl-C the call stops waiting, and the record may
+        still be written. Raise also what `send` raises.
+        """
+        delivery = self.send(topic, value, key, headers, partition, timestamp)
+        return delivery.result()
+
+    def _called_partition(self, topic: str, key: Any) -> int:
+        """Return the partition that the function `partitioner` chooses."""
+        from kcodec.producer.partitioning import called_partition
+
+        assert self._partitioner is not None
+        try:
+            count = self._core.known_partitions(topic) or self.partitions_for(topic)
+            return called_partition(self._partitioner, topic, key, count, self._core.available_partitions(topic))
+        except KcodecError as error:
+            self._rejected(topic, None, error)
+            raise
 
     def _send_when_space(
         self, topic: str, key: Any, value: Any, headers: Any, partition: int | None, timestamp: int | None
@@ -454,6 +518,8 @@ class Producer(ProducerBase):
             if self._is_started:
                 core = self._core
                 if self._aborts_at_close():
+                    if error is None:
+                        self._manager().warn_of_uncommitted(has_buffered=core.has_unfinished)
                     seconds = self._manager().max_block if timeout is None else timeout
                     what = abort_of(self._manager().transactional_id)
                     flow = announced(core.close(timeout), error, seconds, what, "kcodec.producer")
@@ -558,10 +624,11 @@ class Transaction:
         headers: Any = (),
         partition: int | None = None,
         timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> Delivery:
         """As `Producer.send`, in this transaction. The commit waits for the record, and fails if it fails."""
         self._check_open(Event.SEND)
-        return self._producer.send(topic, value, key, headers, partition, timestamp)
+        return self._producer.send(topic, value, key, headers, partition, timestamp, on_delivery)
 
     def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
         """As `Producer.send_arrow`, in this transaction."""

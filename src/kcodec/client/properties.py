@@ -8,19 +8,35 @@ declared.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import Field
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
+from kcodec.client.java_classes import CLASSES, of_classes
+from kcodec.network.option_names import meant_by
 from kcodec.network.options import ClientConfig
 from kcodec.options import counterparts
 from kcodec.security.option_names import SecurityConfig
 
-# Names of options that take other units, or files in place of words.
-OTHER_VALUES = {"enable_ssl_certificate_verification", "queue_buffering_max_kbytes", "queued_max_messages_kbytes"}
+# Names of options that take other values than those of kcodec.
+OTHER_VALUES = {"enable_ssl_certificate_verification"}
+# Names of options in units of 1024 bytes.
+IN_KILOBYTES = {"queue_buffering_max_kbytes", "queued_max_messages_kbytes"}
+# Options whose words librdkafka, or Java, also accepts in the other case.
+UPPER = {"security_protocol", "sasl_mechanism"}
+LOWER = {"compression_type", "group_protocol", "isolation_level", "metadata_recovery_strategy", "client_dns_lookup"}
+# What librdkafka calls the values of auto_offset_reset.
+RESETS = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
 # Java's names for the formats of stores: kcodec reads PEM files only.
 PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
 JAAS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 WORDS = {"true": True, "false": False}
+# The syntax of java.util.Properties: what ends a name, escapes, and the letters of some of them.
+SEPARATOR = re.compile(r"((?:[^\\\s=:]|\\.)+)(?:\s*[=:]\s*|\s+)")
+ESCAPE = re.compile(r"\\(u([0-9a-fA-F]{4})|.)")
+ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def options_of_property(name: str, value: str) -> dict[str, Any]:
@@ -37,8 +53,22 @@ def options_of_property(name: str, value: str) -> dict[str, Any]:
         if value.upper() != "PEM":
             raise ValueError(f"{name} must be PEM, as kcodec reads only PEM files; convert the store to PEM")
         return {}
-    ours, declared = _declaration(ours)
-    return {ours: value if declared is None else _converted(name, value, str(declared.type))}
+    if ours == "enable_ssl_certificate_verification":
+        if value.lower() != "true":
+            raise ValueError(f"{name} cannot be {value.lower()}: pass an ssl_context= that verifies less")
+        return {}
+    given, (ours, declared) = ours, _declaration(ours)
+    if declared is None:
+        return {ours: value}
+    if ours in CLASSES:
+        return {ours: of_classes(name, ours, value)}
+    if given in IN_KILOBYTES:
+        return {ours: int(_number(name, value) * 1024)}
+    if ours in UPPER or ours in LOWER:
+        value = value.upper() if ours in UPPER else value.lower()
+    if ours == "auto_offset_reset":
+        value = RESETS.get(value, value)
+    return {ours: _converted(name, value, str(declared.type))}
 
 
 def _declaration(name: str) -> tuple[str, Field[Any] | None]:
@@ -60,12 +90,19 @@ def _converted(name: str, value: str, kind: str) -> object:
         return WORDS[value.lower()]
     if kind.startswith(("int", "float")):
         try:
-            return int(value) if value.lstrip("-").isdecimal() else float(value)
+            return _number(name, value)
         except ValueError:
             if "Literal" in kind:
                 return value
-            raise ValueError(f"{name} must be a number (the value is not shown, as it may be a secret)") from None
+            raise
     return value
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return int(value) if value.lstrip("-").isdecimal() else float(value)
+    except ValueError:
+        raise ValueError(f"{name} must be a number (the value is not shown, as it may be a secret)") from None
 
 
 def _options_of_jaas(value: str) -> dict[str, str]:
@@ -74,3 +111,101 @@ def _options_of_jaas(value: str) -> dict[str, str]:
     if set(found) != {"username", "password"}:
         raise ValueError('sasl.jaas.config: expected ... required username="..." password="...";')
     return {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
+
+
+# from_properties
+
+
+def options_from_properties(properties: Mapping[str, Any] | str | PathLike[str], client: str) -> dict[str, Any]:
+    """Return the options of a client from properties, or from a file of them.
+
+    client: "producer", "consumer", "session" or "Admin". Values are text, as in files, or those of kcodec's options.
+
+    Raise TypeError for the names that the client does not have, all of them together, with the name that is meant or
+    what to use instead; ValueError for an invalid value; OSError for a file that cannot be read.
+    """
+    given = properties if isinstance(properties, Mapping) else properties_of_file(properties)
+    known = _known(client)
+    found: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    wrong = []
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a property must be a str, not {type(name).__name__}")
+        for ours, converted in _options_of(name, value).items():
+            if ours not in known:
+                wrong.append(f"{name!r}{meant_by(name, sorted(known)) or _of_another(ours)}")
+            elif ours in found and found[ours] != converted:
+                raise ValueError(f"{names[ours]} and {name} both set {ours}, to different values; remove one of them")
+            else:
+                found[ours], names[ours] = converted, name
+    if wrong:
+        what = client if client == "Admin" else f"a {client}"
+        raise TypeError(f"{what} has no option {'; and no option '.join(wrong)}")
+    return found
+
+
+def _options_of(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return options_of_property(name, value)
+    ours = name.replace(".", "_").replace("-", "_")
+    if ours == "enable_ssl_certificate_verification":
+        return options_of_property(name, str(value))
+    if ours in IN_KILOBYTES:
+        value = value * 1024
+    return {_declaration(ours)[0]: value}
+
+
+def _known(client: str) -> set[str]:
+    """Return the names of a client's options."""
+    from kcodec.consumer.options import ConsumerConfig
+    from kcodec.producer.options import ProducerConfig
+
+    known = ClientConfig.names() | SecurityConfig.names()
+    if client in ("producer", "session"):
+        known |= ProducerConfig.names()
+    if client in ("consumer", "session"):
+        known |= ConsumerConfig.names()
+    if client == "session":
+        from kcodec.session.options import SessionOwnConfig
+
+        known |= SessionOwnConfig.names()
+    return known
+
+
+def _of_another(ours: str) -> str:
+    """Return the note for an option that only another client has."""
+    for client in ("consumer", "producer"):
+        if ours in _known(client):
+            return f": it is an option of a {client}; remove it, or pass the other properties alone"
+    return ""
+
+
+def properties_of_file(path: str | PathLike[str]) -> dict[str, str]:
+    """Return the properties of a file in the format of java.util.Properties: `name=value`, `name: value` or
+    `name value` on each line, comments after # or !, and lines that a backslash continues. Raise OSError."""
+    found = {}
+    lines = iter(Path(path).read_text(encoding="utf-8").splitlines())
+    for first in lines:
+        line = first.lstrip()
+        if not line or line[0] in "#!":
+            continue
+        while _is_continued(line):
+            line = line[:-1] + next(lines, "").lstrip()
+        name, value = _split(line)
+        found[_plain(name)] = _plain(value)
+    return found
+
+
+def _is_continued(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _split(line: str) -> tuple[str, str]:
+    match = SEPARATOR.match(line)
+    return (line, "") if match is None else (match[1], line[match.end() :])
+
+
+def _plain(text: str) -> str:
+    """Return a text without its escapes."""
+    return ESCAPE.sub(lambda found: chr(int(found[2], 16)) if found[2] else ESCAPED.get(found[1], found[1]), text)

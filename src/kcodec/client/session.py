@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from kcodec._fast import decode_fetch
 from kcodec.client.flows import run_in_background
@@ -35,6 +36,7 @@ from kcodec.network.option_names import refuse_positional
 from kcodec.offsets import TopicPartition, check_offsets
 from kcodec.producer.batch import BatchOutcome, ProducerBatch
 from kcodec.producer.identity import ProducerIdManager
+from kcodec.producer.on_delivery import call_on_delivery
 from kcodec.producer.options import ProducerConfig
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
@@ -46,6 +48,7 @@ from kcodec.transactions.state import State
 if TYPE_CHECKING:
     from kcodec._fast import DecodedRecords, Record
     from kcodec.client.options import SessionOptions
+    from kcodec.producer.delivery import OnDelivery
 
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords")
 CLOSE_SECONDS = 30.0
@@ -148,6 +151,7 @@ class SessionTransaction:
         headers: Any = (),
         partition: int | None = None,
         timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> Delivery:
         """As `Producer.send`, in this transaction; the commit waits for the record, and fails if it fails.
 
@@ -155,9 +159,12 @@ class SessionTransaction:
         """
         block = self._sending()
         try:
-            return self._session._producer.send(topic, value, key, headers, partition, timestamp)
+            return self._session._producer.send(topic, value, key, headers, partition, timestamp, on_delivery)
         except KcodecError as error:
-            return Delivery(self._discarded_batch(block, topic, error), 0, -1)
+            delivery = Delivery(self._discarded_batch(block, topic, error), 0, -1)
+            if on_delivery is not None:
+                call_on_delivery(delivery, on_delivery, self._session._io_loop.post)
+            return delivery
 
     def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
         """As `Producer.send_arrow`, in this transaction; otherwise as `send`."""
@@ -294,6 +301,28 @@ class GroupTransactSession(ClientBase):
         self._flows.attach(self._core, RebalanceListener(**taken.callbacks))
         client.on_crash.append(self._core.crash)
         self._start()
+
+    @classmethod
+    def from_properties(
+        cls,
+        properties: Mapping[str, Any] | str | PathLike[str],
+        *,
+        topics: str | Iterable[str] | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        **options: Unpack[SessionOptions],
+    ) -> Self:
+        """Create a session from properties with the names of Java\'s clients or of librdkafka: a mapping, or the path
+        of a file in the format of java.util.Properties. Values of text are converted.
+
+        options: those of kcodec; they override the properties.
+
+        Raise TypeError for names that a session does not have, all of them together, with the name that is meant
+        or what to use instead; ValueError for an invalid value. Errors never show the values of secrets.
+        """
+        from kcodec.client.properties import options_from_properties
+
+        taken: Any = {**options_from_properties(properties, "session"), **options}
+        return cls(topics=topics, pattern=pattern, **taken)
 
     def _start(self) -> None:
         self._producer._start()

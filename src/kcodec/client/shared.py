@@ -31,10 +31,11 @@ from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.options import ClientConfig, refuse_unknown
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
+from kcodec.producer.batch import ANY_PARTITION
 from kcodec.producer.encoded import encoded_batch
 from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import ProducerConfig
-from kcodec.producer.tables import ANY_PARTITION, TableBatch, table_batches
+from kcodec.producer.tables import TableBatch, table_batches
 from kcodec.security import SECURITY_OPTIONS
 from kcodec.session.shared_transactions import SharedTransactionFlows
 from kcodec.transactions.handle import TransactionHandle, WriterReceipt
@@ -43,6 +44,7 @@ from kcodec.transactions.shared import HandleProducerId, abort_shared, begin_sha
 
 if TYPE_CHECKING:
     from kcodec.client.options import ClientOptions, WriterOptions
+    from kcodec.producer.delivery import OnDelivery
 
 T = TypeVar("T")
 __all__ = [
@@ -55,7 +57,7 @@ __all__ = [
     "commit_transaction",
 ]
 #: What the handle decides, and not a writer.
-NOT_FOR_WRITERS = frozenset({"transactional_id", "transaction_timeout_ms", "acks", "enable_idempotence"})
+NOT_FOR_WRITERS = frozenset({"transactional_id", "transaction_timeout_ms", "acks", "enable_idempotence", "partitioner"})
 
 
 class _HandleProducer(Producer):
@@ -166,10 +168,11 @@ class TransactionWriter:
         headers: Any = (),
         partition: int | None = None,
         timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> Delivery:
         """As `Producer.send`. partition may be omitted if the writer has one partition of the topic."""
         chosen = self._producer.choose(topic, partition)
-        return self._producer.send(topic, value, key, headers, chosen, timestamp)
+        return self._producer.send(topic, value, key, headers, chosen, timestamp, on_delivery)
 
     def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
         """As `Producer.send_arrow`. A writer with one partition of the topic sends rows without a partition there,

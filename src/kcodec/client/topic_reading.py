@@ -12,6 +12,7 @@ from kcodec import _fast
 from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
 from kcodec.cluster.broker_report import reported
 from kcodec.cluster.retry_driver import CallContext
+from kcodec.consumer.deserializing import RecordDeserializer
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Flow
@@ -30,6 +31,9 @@ class BoundedReading:
         self.settings = settings
         self.decoder = decoder
         self.spark_layout = spark_layout
+        self.deserializer = RecordDeserializer(
+            settings.key_deserializer, settings.value_deserializer, settings.on_error == "skip"
+        )
         #: What ended the reading, if it was an error.
         self.failure: BaseException | None = None
         self.is_finished = False

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
 from kcodec import _fast
-from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
+from kcodec._fast import ColumnsSchema, Counts, DecodedRecords, Record
 from kcodec.client.topic_reading import BoundedReading, TopicReading
 from kcodec.client.waiting import ClientBase, IoLoop
 from kcodec.errors import DecodeError
@@ -53,7 +53,8 @@ def read_topic(
     max_rows:   Maximum number of records in total.
     options:    The options of a client (bootstrap_servers ...) and of a read: isolation_level ("read_committed" by
                 default), columns, binary_type, framing, on_error ("raise", "skip"), check_crcs, limits,
-                max_partition_fetch_bytes (1 MiB), fetch_ahead_max_bytes (32 MiB), fetch_max_bytes, fetch_max_wait_ms
+                key_deserializer and value_deserializer (for `rows`), max_partition_fetch_bytes (1 MiB),
+                fetch_ahead_max_bytes (32 MiB), fetch_max_bytes, fetch_max_wait_ms
                 and client_rack. `kcodec.client.ReadTopicOptions` describes them.
 
     The client fetches all partitions at the same time. A batch contains the rows of one response for one partition.
@@ -117,6 +118,27 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
             self.close()
             raise StopIteration
         return self._ready.popleft()
+
+    def rows(self) -> Iterator[Record]:
+        """Iterate over the records instead of the batches, with keys and values as the deserializers return them.
+
+        Raise what iteration raises, and DeserializationError for a record whose deserializer fails, after all records
+        before it; with on_error="skip" the record is logged and left out. An error ends the read.
+        """
+        deserializer = self._reading.deserializer
+        for batch in self:
+            records = list(batch.records())
+            error = deserializer.apply(records, TopicPartition(batch.topic or "", batch.partition or 0))
+            for record in records:  # noqa: RUF100, UP028  in async, too
+                yield record
+            if error is not None:
+                self._fail(error)
+                raise error
+
+    @property
+    def skipped_records(self) -> int:
+        """The number of records whose deserializer failed and that `rows` left out."""
+        return self._reading.deserializer.skipped
 
     def _read_more(self) -> None:
         reading = self._reading

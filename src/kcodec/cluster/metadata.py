@@ -363,6 +363,11 @@ class Cluster:
             )
         self.topics[found.name] = topic
 
+    def rebootstrap(self, reason: str) -> None:
+        """Start again from the bootstrap servers, unless `metadata_recovery_strategy` is "none"; request metadata."""
+        self._rebootstrap(reason)
+        self._update_requested.set()
+
     def _rebootstrap(self, reason: str) -> None:
         if self.brokers and self.times.rebootstrap_trigger is not None:
             log.warning("starting again from bootstrap_servers: %s", reason)

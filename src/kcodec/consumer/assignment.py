@@ -52,6 +52,7 @@ class PartitionState:
     preferred_replica: the broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
     error:          what poll raises, until a seek.
     is_error_passing: poll raises `error` once, and then the position is requested again.
+    stored:         what the application has stored to be committed (`store_offsets`); None: nothing.
     high_watermark, last_stable_offset, log_start_offset: as in the last response; -1: unknown.
     """
 
@@ -67,6 +68,7 @@ class PartitionState:
     preferred_replica_until: float = 0.0
     error: BaseException | None = None
     is_error_passing: bool = False
+    stored: OffsetAndMetadata | None = None
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
@@ -272,6 +274,25 @@ class Assignment:
         """Any thread: as `consumed`, without the records that the application is still processing, for automatic
         commits."""
         return self._offsets(lambda state: state.completed_position, partitions, is_kept)
+
+    def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Any thread: keep these offsets to be committed. Raise ValueError for a partition that is not assigned; then
+        none of them is stored."""
+        with self.lock:
+            for state, stored in [(self.state(partition), stored) for partition, stored in offsets.items()]:
+                state.stored = stored
+
+    def stored(
+        self, partitions: Iterable[TopicPartition] | None = None, *, is_kept: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Any thread: as `consumed`, the offsets that the application has stored."""
+        with self.lock:
+            chosen = self.partitions if partitions is None else frozenset(partitions)
+            return {
+                name: state.stored
+                for name, state in self.partitions.items()
+                if name in chosen and state.stored is not None and not (is_kept and state.is_revoking)
+            }
 
     def _offsets(
         self,

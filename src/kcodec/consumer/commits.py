@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commits of a consumer: requested commits use the positions, automatic commits the completed positions. See
-`kcodec.consumer.assignment` for the difference."""
+`kcodec.consumer.assignment` for the difference. Without enable_auto_offset_store, both use what the application has
+stored."""
 
 from __future__ import annotations
 
@@ -69,6 +70,8 @@ class Commits:
         self._clock = clock
         self._member = member
         self.queue: deque[_CommitRequest] = deque()
+        #: The offsets of automatic commits: those of completed records, or those that the application has stored.
+        self._automatic = assignment.completed if settings.enable_auto_offset_store else assignment.stored
         self._commit_lock = FlowLock(clock)
         self._requested = Signal()
         self._idle = Signal()
@@ -80,6 +83,11 @@ class Commits:
     def is_automatic(self) -> bool:
         """Whether positions are committed automatically."""
         return self._settings.enable_auto_commit and self._committed is not None
+
+    def requested(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Any thread: return the offsets of a commit without offsets: the positions, or what is stored."""
+        assignment = self._assignment
+        return assignment.consumed() if self._settings.enable_auto_offset_store else assignment.stored()
 
     def forget(self) -> None:
         """Forget the last commit, as other members may have committed since."""
@@ -93,7 +101,7 @@ class Commits:
             self._due = now + self._settings.auto_commit_interval
         elif now >= self._due:
             self._due = now + self._settings.auto_commit_interval
-            self.put(self._assignment.completed(is_kept=True), None)
+            self.put(self._automatic(is_kept=True), None)
 
     def is_due(self, now: float) -> bool:
         """Return whether the next request for records commits."""
@@ -159,14 +167,14 @@ class Commits:
     def commit_before_revocation(
         self, partitions: Iterable[TopicPartition], deadline: float | None = None
     ) -> Flow[None]:
-        """Commit the completed positions of these partitions, if commits are automatic. A failure is logged: the next
-        owner then reads again what was not committed.
+        """Commit the completed positions or stored offsets of these partitions, if commits are automatic. A failure is
+        logged: the next owner then reads again what was not committed.
 
         deadline: of the call that revokes them, by the client's clock; None for a rebalance.
         """
         if not self.is_automatic:
             return
-        offsets = self._assignment.completed(partitions)
+        offsets = self._automatic(partitions)
         if all(self._last.get(partition) == offset for partition, offset in offsets.items()):
             return
         try:

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
+from kcodec._fast import Record
 from kcodec.arguments import by_partition, partitions_of
 from kcodec.cluster.list_offsets import ListedOffset, list_offsets
 from kcodec.cluster.metadata import Cluster
@@ -40,7 +41,7 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 from kcodec.quantities import seconds_text
 
 if TYPE_CHECKING:
-    from kcodec._fast import DecodedRecords, Delivery, Record
+    from kcodec._fast import DecodedRecords, Delivery
 
 Partitions = Iterable[TopicPartition]
 log = logging.getLogger("kcodec.consumer")
@@ -52,6 +53,16 @@ SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
 REJOIN_SECONDS = 3.0
 #: Time kept for leaving the group, of the timeout of a call that also commits or aborts: seconds, and share at most.
 LEAVING_SECONDS, LEAVING_SHARE = 1.0, 0.25
+
+
+def _after(record: Record) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offset after a record of this consumer. Raise ValueError for a record of unknown origin."""
+    if record.topic is None or record.partition is None:
+        raise ValueError(
+            "store_offsets needs a record that a consumer has returned: this one has no topic or partition"
+        )
+    epoch = -1 if record.leader_epoch is None else record.leader_epoch
+    return {TopicPartition(record.topic, record.partition): OffsetAndMetadata(record.offset + 1, "", epoch)}
 
 
 def leaving_seconds(timeout: float) -> float:
@@ -237,6 +248,39 @@ class ConsumerCore:
             yield from self.commits.commit_before_revocation(going)
         self.remove(going)
         self.add(assigned)
+
+    def incremental_assign(self, partitions: Partitions) -> Flow[None]:
+        """Read these partitions in addition to the assigned ones, without a group. Those that are assigned already keep
+        their position.
+
+        Raises ValueError after `subscribe`.
+        """
+        yield from ()
+        added = frozenset(partitions_of(partitions))
+        self._check_manual("incremental_assign")
+        self._left = None  # partitions chosen by hand do not belong to a member
+        self.add(added)
+
+    def incremental_unassign(self, partitions: Partitions) -> Flow[None]:
+        """Stop reading these partitions, and keep the others. If commits are automatic, commit their offsets first.
+
+        Raises ValueError for a partition that is not assigned, and after `subscribe`.
+        """
+        going = frozenset(partitions_of(partitions))
+        self._check_manual("incremental_unassign")
+        for partition in going:
+            self.assignment.state(partition)
+        yield from self.commits.commit_before_revocation(going)
+        self.remove(going)
+
+    def _check_manual(self, what: str) -> None:
+        """Raise ValueError if a group assigns the partitions, TransportError once the consumer is closed."""
+        self.check_open()
+        if self.membership is not None:
+            raise ValueError(
+                f"{what} is not possible after subscribe(), as the group assigns the partitions; call "
+                "unsubscribe() first"
+            )
 
     def unsubscribe(self, timeout: float, reason: str = "the consumer unsubscribed") -> Flow[None]:
         """Revoke all partitions and leave the group, within `timeout` seconds in total."""
@@ -545,14 +589,25 @@ class ConsumerCore:
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, timeout: float | None = None
     ) -> Flow[None]:
         """Commit these offsets, or the positions of all assigned partitions: the next offsets to read, not those of the
-        last records. Wait for the response.
+        last records. With enable_auto_offset_store=False, commit the stored offsets instead of the positions. Wait for
+        the response.
 
         Raises ValueError without a group; BrokerError if a rebalance revoked the partitions (ILLEGAL_GENERATION,
         UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID), naming the partition if one was rejected;
         DeliveryTimeoutError, AuthorizationError.
         """
-        given = self.assignment.consumed() if offsets is None else check_offsets(offsets)
+        given = self.commits.requested() if offsets is None else check_offsets(offsets)
         yield from self.commits.commit(given, self._seconds(timeout))
+
+    def store_offsets(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record) -> None:
+        """Any thread: store offsets, or the offset after a record, for the next commit. Raises ValueError."""
+        if self.settings.enable_auto_offset_store:
+            raise ValueError(
+                "store_offsets needs a consumer with enable_auto_offset_store=False, which commits stored offsets only"
+            )
+        self.need_group("store_offsets")
+        self.check_open()
+        self.assignment.store(check_offsets(_after(offsets) if isinstance(offsets, Record) else offsets))
 
     def group_metadata(self) -> Flow[ConsumerGroupMetadata]:
         """The identity of this member, for `send_offsets` of a transaction: its generation fences it once it has lost
@@ -582,6 +637,7 @@ class ConsumerCore:
         """Commit if that is automatic, revoke all partitions, leave the group, and end. Idempotent."""
         if self.is_closed:
             return
+        self._report.end()
         self.assignment.complete()
         deadline = self.clock() + timeout
         task = yield from spawn(self.unsubscribe(timeout, "the consumer is closed"), "leave")

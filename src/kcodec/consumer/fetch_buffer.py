@@ -20,14 +20,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import InitVar, dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kcodec._fast import DecodedRecords, Delivery, FetchedRecords, Record, batches, decode_fetch
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.corruption import explain_corruption
 from kcodec.consumer.delivery import Chunk, LogPosition
+from kcodec.consumer.deserializing import RecordDeserializer
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.errors import DecodeError, TruncatedError
+from kcodec.errors import DecodeError, DeserializationError, TruncatedError
 from kcodec.offsets import TopicPartition
 
 log = logging.getLogger("kcodec.consumer")
@@ -35,6 +36,15 @@ log = logging.getLogger("kcodec.consumer")
 RESPONSES_AHEAD: Final = 2
 _RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 _SCHEMA_IDS = ("key_schema_id", "value_schema_id")
+
+
+class _Stop(NamedTuple):
+    """The record whose deserializer failed ends a response, as an error of `FetchedRecords` does."""
+
+    position: int
+    leader_epoch: int
+    error: DeserializationError
+    is_done: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +72,7 @@ class FetchedPartition:
     _begin: int = field(init=False)
     _aborted: list[tuple[int, int]] = field(init=False)
     _fetched: FetchedRecords | None = None
+    _stop: _Stop | None = None
     _is_arrow: bool = False
 
     def __post_init__(self, response: Any) -> None:
@@ -114,25 +125,34 @@ class FetchedPartition:
             )
         return self._fetched
 
-    def take(self, count: int) -> list[Record]:
-        """Return the next records, at most `count`; if fewer are returned, none are left."""
-        return self._opened(False).take(count)
+    def take(self, count: int, deserializer: RecordDeserializer | None = None) -> list[Record]:
+        """Return the next records, at most `count`; if fewer are returned, none are left, or some were skipped."""
+        records = self._opened(False).take(count)
+        self._stop = None
+        if deserializer is not None:
+            error = deserializer.apply(records, self.state.topic_partition)
+            if error is not None:
+                epoch = records[-1].leader_epoch if records else None
+                self._stop = _Stop(error.offset, -1 if epoch is None else epoch, error)
+        return records
 
     def take_arrow(self) -> DecodedRecords:
         """Return the next records as columns."""
         return self._opened(True).take_decoded()
 
     @property
-    def taken(self) -> FetchedRecords:
-        """Return what `take` or `take_arrow` returned last."""
+    def taken(self) -> FetchedRecords | _Stop:
+        """Return how far `take` or `take_arrow` came."""
         assert self._fetched is not None
-        return self._fetched
+        return self._stop or self._fetched
 
     def failure(self) -> Exception | None:
         """Return the error that ended it, once all readable records were taken: corruption, or a response without a
         whole batch from the requested offset on."""
         taken = self.taken
-        error = taken.error
+        error: Exception | None = taken.error
+        if isinstance(error, DeserializationError):
+            return error
         if error is None and self.is_cut:
             error = TruncatedError(
                 f"the response has only {self.size} of the {self.bytes_needed} bytes of its first batch",
@@ -161,6 +181,15 @@ class FetchBuffer:
         #: Errors that are raised once each, in addition to those of partitions, which stay until a seek.
         self.passing: deque[BaseException] = deque()
         self.skipped_batches = 0
+        deserializer = RecordDeserializer(
+            settings.key_deserializer, settings.value_deserializer, settings.on_error == "skip"
+        )
+        self._deserializer = deserializer if deserializer.is_needed else None
+
+    @property
+    def skipped_records(self) -> int:
+        """The number of records whose deserializer failed and that were left out."""
+        return 0 if self._deserializer is None else self._deserializer.skipped
 
     # For the loop, under the lock
 
@@ -260,7 +289,7 @@ class FetchBuffer:
                     records += self._rest(entry, left)
                     continue
                 try:
-                    more = entry.take(left)
+                    more = entry.take(left, self._deserializer)
                 except BaseException as error:
                     self._discard(entry)
                     if records and isinstance(error, Exception):
@@ -304,7 +333,7 @@ class FetchBuffer:
             chunk = entry.chunk
             if chunk is None:
                 try:
-                    chunk = self._begin_chunk(entry, entry.take(max_records))
+                    chunk = self._begin_chunk(entry, entry.take(max_records, self._deserializer))
                 except BaseException:
                     self._discard(entry)
                     raise

@@ -15,7 +15,7 @@ from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignors import make_assignors
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.network.options import ClientConfig, take_client_options
-from kcodec.options import OptionSet, option, settings_of
+from kcodec.options import Deserializer, OptionSet, option, settings_of
 from kcodec.quantities import number_text
 
 if TYPE_CHECKING:
@@ -67,6 +67,10 @@ class ConsumerConfig(OptionSet):
     commit includes a record only after the program has requested the next records."""
     auto_commit_interval_ms: float = option(5_000, minimum=0)
     """Interval of the automatic commits."""
+    enable_auto_offset_store: bool = option(True)
+    """Whether the offsets to commit follow from the records that the program has requested. False: automatic commits,
+    and `commit` without offsets, only include the offsets that the program has passed to `store_offsets`, as in
+    librdkafka."""
     fetch_min_bytes: int = option(1, minimum=0)
     """Minimum size of a fetch response. The broker waits until it has this number of bytes, but not longer than
     fetch_max_wait_ms."""
@@ -91,6 +95,12 @@ class ConsumerConfig(OptionSet):
     heartbeat_interval_ms: float = option(3_000, minimum=1)
     """Interval of heartbeats. For the classic protocol only; in the consumer protocol, the broker sets this
     interval."""
+    key_deserializer: Deserializer | None = option(None)
+    """Function that converts the key of a record from bytes. Keys of None are not passed to it. If it fails, `poll`
+    raises a DeserializationError, or skips the record with on_error="skip". `poll_arrow` returns the bytes."""
+    value_deserializer: Deserializer | None = option(None)
+    """Function that converts the value of a record from bytes, as key_deserializer does for the key. Values of None
+    (tombstones) are not passed to it."""
     client_rack: str = option("")
     """Rack in which the consumer runs. If the brokers allow it, the consumer reads from a replica in this rack
     (KIP-392)."""
@@ -98,8 +108,9 @@ class ConsumerConfig(OptionSet):
     """Whether the consumer checks the CRC of each batch."""
     on_error: str = option("raise", choices=("raise", "skip"), deprecated="on_corrupt")
     """What `poll` does with a batch that it cannot read. "raise": raise an error whose `next_offset` is the offset
-    after the batch. "skip": skip the batch and count it. If the broker rejects an offset with CORRUPT_MESSAGE, the
-    consumer first requests this offset again. `next_offset` is None for such an error."""
+    after the batch. "skip": skip the batch and count it. The same applies to a record whose deserializer fails.
+    If the broker rejects an offset with CORRUPT_MESSAGE, the consumer first requests this offset again. `next_offset`
+    is None for such an error."""
     columns: Iterable[str] = option(DEFAULT_COLUMNS)
     """Columns that `poll_arrow` returns: names from `kcodec.COLUMNS`."""
     binary_type: Literal["binary", "large_binary", "binary_view"] = option("binary")
@@ -136,6 +147,7 @@ class ConsumerConfig(OptionSet):
             )
         self._check_protocol()
         isolation_of(self.isolation_level)
+        check_deserializers(self.key_deserializer, self.value_deserializer)
         self._strategies()
         self._reset()
         checked_columns(self.columns, self.binary_type, self.framing)
@@ -217,8 +229,11 @@ class ConsumerSettings:
     heartbeat_interval: float = ConsumerConfig.heartbeat_interval_ms / 1000
     enable_auto_commit: bool = ConsumerConfig.enable_auto_commit
     auto_commit_interval: float = ConsumerConfig.auto_commit_interval_ms / 1000
+    enable_auto_offset_store: bool = ConsumerConfig.enable_auto_offset_store
     check_crcs: bool = ConsumerConfig.check_crcs
     on_error: str = ConsumerConfig.on_error
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     binary_type: str = ConsumerConfig.binary_type
     framing: str | None = ConsumerConfig.framing
@@ -234,6 +249,13 @@ class ConsumerSettings:
     def is_committed_only(self) -> bool:
         """Whether records of aborted and open transactions are not returned."""
         return self.isolation_level is IsolationLevel.READ_COMMITTED
+
+
+def check_deserializers(key: object, value: object) -> None:
+    """Raise TypeError unless they are None or can be called."""
+    for name, given in (("key_deserializer", key), ("value_deserializer", value)):
+        if given is not None and not callable(given):
+            raise TypeError(f"{name} must be a function that takes bytes, or None, not {given!r:.100}")
 
 
 def checked_columns(columns: Iterable[str], binary_type: str, framing: str | None) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ log = logging.getLogger("kcodec.consumer")
 #: A problem is logged when it has lasted for this time; with LOOK_SECONDS added, the first warning comes within five
 #: seconds.
 WARN_AFTER_SECONDS: Final = 4.0
+#: At the close of the consumer, a problem is logged when it has lasted for this time.
+WARN_AT_END_SECONDS: Final = 1.0
 #: Interval at which the state of the consumer is checked.
 LOOK_SECONDS: Final = 0.5
 #: Time from the first warning to the second; each further interval is twice as long ...
@@ -111,6 +113,16 @@ class WaitingReport:
                 problem.next_at, problem.interval = now + problem.interval, problem.interval * 2
                 problem.interval = min(problem.interval, LONGEST_REPEAT_SECONDS)
 
+    def end(self) -> None:
+        """Log at the close the problems that were not logged yet: a program that polls once and ends should know why it
+        got nothing. Problems of the group are left out, as a rebalance may last a few seconds."""
+        self.look()
+        now = self._cluster.clock()
+        for key, one in dict(self._found()).items():
+            problem = self._known[key]
+            if key[0] != "group" and not problem.was_logged and now - problem.since >= WARN_AT_END_SECONDS:
+                log.warning("%s: %s for %.0f s%s", self._name, one.what, now - problem.since, one.hint)
+
     def cause_of(self, partition: TopicPartition) -> str:
         """Return why a partition has no position or no records at the moment; "" if the cause is unknown."""
         return "; ".join(
@@ -184,11 +196,15 @@ class WaitingReport:
         if membership is None or group_id is None or membership.error is not None or membership.is_stable:
             return
         cause = self._cluster.coordinator_errors.get(("group", group_id)) or membership.last_error
+        what = "the consumer has not been a stable member of the group"
         if cause is not None:
-            yield (
-                ("group", group_id),
-                _Found("the consumer has not been a stable member of the group", f"; last cause: {cause}"),
+            yield ("group", group_id), _Found(what, f"; last cause: {cause}")
+        elif membership.waits_for_others:
+            hint = (
+                "; the coordinator waits for another member. A member that ended without leaving the group delays the "
+                "others until its session timeout, and a member that does not poll until its max_poll_interval_ms"
             )
+            yield ("group", group_id), _Found(what, hint)
 
     # Partitions
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from kcodec._fast import FRAMING_COLUMNS, AbortedTransactions, Record
+from kcodec.arguments import suggesting
 from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
@@ -235,6 +236,7 @@ class Log:
         """Return the headers of all batches, read as they are requested; each can read its records."""
         return Batches(self.segments, self._limits)
 
+    @suggesting
     def records(
         self,
         isolation_level: str = "read_uncommitted",
@@ -272,6 +274,7 @@ class Log:
         chunks = stream.promptly()
         return (record for decoded in chunks for record in decoded.records())
 
+    @suggesting
     def to_arrow(
         self,
         columns: Iterable[str] = DEFAULT_COLUMNS,

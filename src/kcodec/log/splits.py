@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from kcodec.arguments import take_renamed
+from kcodec.arguments import refuse_misspelled, take_renamed
 from kcodec.limits import DecodeLimits
 from kcodec.log.chunks import ByteRange, Chunks, StreamOptions
 from kcodec.log.salvage import ResumePositions
@@ -121,4 +121,7 @@ def read_split(split: Split, verdict: Verdict, **options: Any) -> Chunks:
     microseconds, NULL if a record has no headers, nullable columns). Only the file of the range is opened.
     """
     take_renamed(options, "verify_crc", "check_crcs")
+    known = [option.name for option in fields(StreamOptions)]
+    for name in options.keys() - known:
+        refuse_misspelled(name, known, "read_split()")
     return Chunks([split.byte_range], verdict, StreamOptions(**options))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError
 from kcodec.flow import Address, ByVersion, Call, Clock, Done, Flow, Reply, Task
-from kcodec.network.negotiation import over, renewal_delay, request_versions
+from kcodec.network.negotiation import MisroutedError, over, renewal_delay, request_versions
 from kcodec.network.options import ClientConfig
 from kcodec.network.tls_layer import TlsLayer
 from kcodec.protocol.frame import FrameReader, correlation_id_of, decode_response, encode_request_parts
@@ -84,6 +84,15 @@ class ConnectionOwner(ABC):
     @abstractmethod
     def connection_closed(self, connection: Connection, error: BaseException, was_ready: bool) -> None:
         """A connection ended."""
+
+    @property
+    @abstractmethod
+    def cluster_id(self) -> str | None:
+        """The id of the cluster; None before the first metadata response."""
+
+    @abstractmethod
+    def misrouted(self, error: BaseException) -> None:
+        """Handle that the address of a known broker leads to another one."""
 
     @abstractmethod
     def last_failure(self, node_id: int) -> BaseException | None:
@@ -413,7 +422,13 @@ class Connection:
     def _negotiation_flow(self) -> Flow[None]:
         """Negotiate versions, then authenticate. Raises BrokerError, AuthenticationError, TransportError."""
         timeout = self.network.options.request_timeout_ms / 1000
-        self.versions = yield from over(self._start_at_once, request_versions(self.name, timeout))
+        cluster_id = self.network.cluster_id if self.node_id >= 0 else None
+        flow = request_versions(self.name, timeout, cluster_id, self.node_id)
+        try:
+            self.versions = yield from over(self._start_at_once, flow)
+        except MisroutedError as error:
+            self.network.misrouted(error)
+            raise
         yield from self._authenticate()
 
     def _authenticate(self) -> Flow[None]:

@@ -35,6 +35,14 @@ class Directory(Protocol):
         """Brokers by id; empty before the first metadata response."""
         ...
 
+    @property
+    def cluster_id(self) -> str | None:
+        """Id of the cluster; None before the first metadata response, or if brokers do not report it."""
+        ...
+
+    def rebootstrap(self, reason: str) -> None:
+        """Forget the brokers, and start again from the bootstrap servers."""
+
     def why_missing(self, topic: str | None) -> str | None:
         """Return why the metadata, of a topic or in general, is missing, if that is known."""
 
@@ -191,6 +199,15 @@ class Network(ConnectionOwner):
         self.metrics.count("connection.failed", node=connection.node_id)
         level = logging.WARNING if isinstance(error, AuthenticationError) else logging.INFO
         log.log(level, "%s (was %s)", error, "ready" if was_ready else "not ready")
+
+    @property
+    def cluster_id(self) -> str | None:
+        """As in ConnectionOwner."""
+        return self.directory.cluster_id
+
+    def misrouted(self, error: BaseException) -> None:
+        """As in ConnectionOwner."""
+        self.directory.rebootstrap(str(error))
 
     def last_failure(self, node_id: int) -> BaseException | None:
         """Return why the last connection to a broker failed; None if it did not, or if another is ready since."""

@@ -2,7 +2,7 @@
 """Names of options in other clients, and the error for an option that a client does not have.
 
 Options have the names of Kafka's Java clients with underscores. librdkafka has other names for some, and both have
-options that kcodec does not have.
+options that kcodec does not have: `foreign_options.py` says what to use instead.
 """
 
 from __future__ import annotations
@@ -12,32 +12,6 @@ from typing import Any
 
 from kcodec.options import counterparts
 
-#: Options of Java and librdkafka, with underscores, that kcodec does not have, and what to use instead.
-WITHOUT_COUNTERPART = {
-    "api_version": "versions are negotiated with each broker",
-    "api_version_request": "versions are negotiated with each broker",
-    "broker_version_fallback": "versions are negotiated with each broker",
-    "debug": 'use logging.getLogger("kcodec").setLevel(logging.DEBUG)',
-    "enable_auto_offset_store": "set enable_auto_commit=False and call commit() with the offsets that were processed",
-    "enable_partition_eof": "compare position() with end_offsets()",
-    "fetch_queue_backoff_ms": "",
-    "interceptor_classes": "",
-    "key_deserializer": "records hold bytes: decode record.key",
-    "log_level": 'use logging.getLogger("kcodec").setLevel(...)',
-    "metric_reporters": "pass an object as metrics=",
-    "partitioner": "keys are partitioned as by Java's default; pass partition= to send() for any other rule",
-    "partitioner_class": "keys are partitioned as by Java's default; pass partition= to send() for any other rule",
-    "queue_buffering_max_messages": "buffer_memory bounds the bytes of the buffer",
-    "receive_buffer_bytes": "",
-    "sasl_jaas_config": "pass sasl_plain_username= and sasl_plain_password=",
-    "sasl_kerberos_service_name": "Kerberos is not supported",
-    "send_buffer_bytes": "",
-    "socket_keepalive_enable": "",
-    "ssl_keystore_password": "only PEM files are read, without a store's password",
-    "ssl_truststore_password": "only PEM files are read, without a store's password",
-    "statistics_interval_ms": "pass an object as metrics=, which is called with counts and latencies",
-    "value_deserializer": "records hold bytes: decode record.value",
-}
 # difflib's ratio: "compresion_type" is 0.97 like "compression_type", "ssl_ca_location" 0.67 like "sasl_aws_region".
 CLOSE = 0.8
 
@@ -49,15 +23,18 @@ def refuse_unknown(options: Mapping[str, object], known: Iterable[str], what: st
     """
     known = sorted(known)
     for name in options:
-        raise TypeError(f"{what} has no option {name!r}{_meant(name, known)}")
+        raise TypeError(f"{what} has no option {name!r}{meant_by(name, known)}")
 
 
-def _meant(given: str, known: list[str]) -> str:
+def meant_by(given: str, known: list[str]) -> str:
+    """Return the end of an error about an unknown option: the name that is meant, or what to use instead."""
     name = given.replace(".", "_").replace("-", "_")
     if name in known:
         return f"; option names have underscores: write {name}=..., or pass several as **{{{name!r}: ...}}"
+    from kcodec.network.foreign_options import WITHOUT_COUNTERPART  # only where a name is wrong
+
     if name in WITHOUT_COUNTERPART:
-        return f": {WITHOUT_COUNTERPART[name]}" if WITHOUT_COUNTERPART[name] else "; kcodec has no equivalent"
+        return f": {WITHOUT_COUNTERPART[name]}"
     ours = counterparts().get(name)
     if ours in known:
         return f"; its name in kcodec is {ours!r}"

@@ -44,6 +44,8 @@ log = logging.getLogger("kcodec.client")
 EXIT_SECONDS = 2.0
 #: Buffers that one sendmsg sends at most (IOV_MAX is 1024 on Linux, and at least 16 anywhere).
 MAX_PIECES = 64
+#: The selector of Linux (epoll) counts milliseconds, and Python rounds them up twice: it may wake this much later.
+SELECTOR_SECONDS = 0.002
 #: Seconds for one address of a host that has several; the connection's own deadline is above all of them.
 ADDRESS_SECONDS = 5.0
 _loops: weakref.WeakSet[ThreadLoop] = weakref.WeakSet()
@@ -222,12 +224,17 @@ class ThreadLoop(IoLoop):
             return
         when = scheduler.next_wakeup()
         seconds = None if when is None else max(when - self.client.clock(), 0.0)
-        if (
-            self.io_turn.is_urgent
-            and self._selector_number is not None
-            and self.io_turn.wait(self._selector_number, seconds)
-        ):
-            seconds = 0.0
+        is_short = seconds is not None and 0.0 < seconds < SELECTOR_SECONDS
+        if self._selector_number is not None and (is_short or self.io_turn.is_urgent):
+            has_event = self.io_turn.wait(self._selector_number, seconds)
+            if has_event is None:
+                self._selector_number = None
+            elif not has_event:
+                return
+            else:
+                seconds = 0.0
+        elif seconds is not None and self._selector_number is not None:
+            seconds = max(seconds - SELECTOR_SECONDS, 0.0)  # the next turn waits for the rest
         for key, events in self.selector.select(seconds):
             if key.data is None:
                 # In this order: a post that still finds us awake is seen in the next turn, which comes without sleep.

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: A batch does not grow when it is older than this, as its records share a deadline, which counts from the first one.
 GROWTH_SECONDS = 1.0
+#: With this many requests in flight to its broker, a full batch waits for a response, for linger_ms at most.
+BUSY_REQUESTS = 2
 #: The default of `send`, which is recognized without a look at its type.
 NO_HEADERS: tuple[()] = ()
 
@@ -50,6 +52,7 @@ class Accumulator(RecordAppender):
     wake:    wakes the sender; from any thread, cheap, called once until `take_wake`.
     on_space: called, with the lock held, when memory was released while a caller waits for it (`space_waiters`).
     next_look: when the sender runs next without being woken, by the clock; infinity if only an event wakes it.
+    loads:    requests in flight by broker; only the sender changes it.
     held_until: the latest time of `release_held` while records are held back; otherwise None.
     refusal: `send` raises it while it is set (closed, no transaction open).
     failures, check_wait, why_waiting: as its batches need them (BatchOwner).
@@ -80,6 +83,7 @@ class Accumulator(RecordAppender):
         self.space_waiters = 0
         self.next_look = float("inf")
         self.held_until: float | None = None
+        self.loads: dict[int | None, int] = {}
         self.failures = failures
         self.check_wait = check_wait
         self.check_caller: Callable[[], None] = lambda: None
@@ -198,6 +202,8 @@ class Accumulator(RecordAppender):
                 return batch
             if batch.created + settings.linger >= self.next_look and not self.space_waiters:
                 return batch  # the sender will look at it in time
+        else:
+            self._count(self.topics[batch.topic], queue, batch, size)
         self.wake()
         return batch
 
@@ -228,20 +234,18 @@ class Accumulator(RecordAppender):
         self.wake()
 
     def _grow(self, buffer: TopicBuffer, queue: PartitionQueue, batch: ProducerBatch, needed: int) -> bool:
-        """Let a full batch accept more records, `needed` bytes at least, while it cannot be sent: an earlier batch of
-        its partition is in flight, or its transaction waits for the end of the one before. Return False if it may not.
+        """Let a full batch accept more records, `needed` bytes at least, until the sender takes it. Return False if it
+        may not.
 
-        The sender takes the batch as soon as it can, as any full one, so that no record waits longer for this. Until
-        then, one larger batch costs the client and the broker less than several small ones.
+        The sender takes it as soon as it runs and the broker is not busy, and no later than after `linger`. One larger
+        batch costs the client and the broker less than several small ones.
         """
         builder = batch.open_builder
         size = builder.max_batch_bytes
         # The partition of records without a key must not change later than without this.
         step = self.settings.batch_size if queue is buffer.sticky_queue else size
         added = min(size + step, buffer.most_bytes) - size
-        if not (
-            (queue.in_flight or batch.is_held) and self.settings.batch_size and needed <= added <= self.free_memory
-        ):
+        if not (self.settings.batch_size and needed <= added <= self.free_memory):
             return False
         if self.space_waiters or self._clock() > batch.created + GROWTH_SECONDS:
             return False
@@ -254,8 +258,8 @@ class Accumulator(RecordAppender):
         self._count(buffer, queue, batch, size)
         if not batch.is_full:
             batch.is_full = True
-            if not batch.is_held:
-                self.wake()
+            if not batch.is_held and self.loads.get(queue.node, 0) < BUSY_REQUESTS:
+                self.wake()  # otherwise a response does, or `linger` is over
         return True
 
     def limit_growth(self, topic: str, most_bytes: int) -> None:

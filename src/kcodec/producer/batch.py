@@ -22,6 +22,8 @@ from kcodec.record.rewrite import set_producer_state
 #: A record may be this much larger than its key, value and headers: lengths, deltas, attributes (and 10 a header).
 RECORD_OVERHEAD = 36
 HEADER_OVERHEAD = 10
+#: The partition of rows that go wherever records without a key go.
+ANY_PARTITION = -1
 BATCH_OVERHEAD = 61
 #: Behind it sequence numbers begin at 0 again.
 LAST_SEQUENCE = 0x7FFFFFFF
@@ -76,7 +78,7 @@ class ProducerBatch:
     reserved:  bytes of `buffer_memory` it holds.
     counted:   bytes of it that the choice of the partition for records without a key knows of already.
     grown:     bytes that it may take beyond `batch_size`, while it waits in its queue.
-    is_full:   it has `batch_size` bytes, and takes more only because it cannot be sent yet.
+    is_full:   it has `batch_size` bytes, and takes more until it is sent.
     is_held:   it is not sent before the commit of the transaction before has succeeded.
     raw_size:  its size in bytes before compression, once it is closed.
     created, deadline:   of the producer's clock; past the deadline it fails.

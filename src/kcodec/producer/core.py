@@ -7,7 +7,7 @@ memory, and runs the flows; see `kcodec.client.producer`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +24,12 @@ from kcodec.flow import CancelledFlow, Clock, Flow, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
-from kcodec.producer.batch import BatchOutcome, ProducerBatch
+from kcodec.producer.batch import ANY_PARTITION, BatchOutcome, ProducerBatch
 from kcodec.producer.delivery import Delivery, TableDelivery
 from kcodec.producer.failures import Failures
 from kcodec.producer.identity import ProducerIdManager
-from kcodec.producer.options import ProducerSettings
+from kcodec.producer.options import DEFAULT_PARTITIONER, ProducerSettings
+from kcodec.producer.partitioning import accumulator_of, partitions_of_keys
 from kcodec.producer.produce_responses import ProduceResponses
 from kcodec.producer.reports import CloseReport, waiting_text
 from kcodec.producer.sender import Sender
@@ -69,7 +70,7 @@ class ProducerCore:
         self.lock = lock
         self.is_closed = False
         self._post = post
-        self.accumulator = Accumulator(
+        self.accumulator: Accumulator = accumulator_of(settings)(
             settings,
             clock=clock,
             random=random,
@@ -115,6 +116,19 @@ class ProducerCore:
         with self.lock:
             buffer = self.accumulator.topics.get(topic)
             return len(buffer.queues) if buffer is not None else 0
+
+    def available_partitions(self, topic: str) -> list[int]:
+        """Any thread: return the partitions of a topic in use that have a leader; all of them if none has."""
+        with self.lock:
+            return self.accumulator.topics[topic].available
+
+    def partitions_of_keys(self, topic: str, count: int) -> Callable[[Sequence[bytes | None]], list[int]] | None:
+        """Any thread: return the function that chooses the partitions of the rows of a table; None if the compiled core
+        does."""
+        if self.settings.partitioner == DEFAULT_PARTITIONER:
+            return None
+        available = self.available_partitions(topic)
+        return lambda keys: partitions_of_keys(self.settings, topic, keys, count, available, ANY_PARTITION)
 
     # What is known of records that wait or failed
 

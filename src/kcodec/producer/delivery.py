@@ -52,6 +52,10 @@ class BatchMetadata(NamedTuple):
     records_count: int
 
 
+#: The function `on_delivery` of a send: called with the metadata and None, or with None and the error.
+OnDelivery = Callable[[RecordMetadata | None, BaseException | None], object]
+
+
 def call_all(callbacks: Sequence[Callbacks]) -> None:
     """Call them, without the lock. Log the exceptions that they raise."""
     for functions, deliveries in callbacks:

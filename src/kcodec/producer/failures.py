@@ -12,7 +12,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kcodec.errors import BrokerError, DeliveryErrors, KcodecError, TopicDeliveryError, one_line
+from kcodec.errors import (
+    BrokerError,
+    DeliveryErrors,
+    KcodecError,
+    TopicDeliveryError,
+    TransportError,
+    one_line,
+)
 
 #: Seconds between a failure and its line in the log: until then a program may retrieve the error.
 REPORT_DELAY_SECONDS = 1.0
@@ -33,6 +40,7 @@ class Failure:
     """Records of one topic that failed with one kind of error.
 
     count: those whose error was not retrieved; logged: the number of them that the log has reported.
+    is_uncertain: they were sent and got no response, so brokers may have stored them.
     """
 
     topic: str
@@ -40,6 +48,7 @@ class Failure:
     error: BaseException
     count: int = 0
     logged: int = 0
+    is_uncertain: bool = False
 
     def retrieved(self, count: int) -> None:
         """Subtract records from the count."""
@@ -67,7 +76,7 @@ class Failures:
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, str], Failure] = {}
+        self._open: dict[tuple[str, str, bool], Failure] = {}
         self.is_news = False
         self._report_at: float | None = None
         self._reported_at = float("-inf")
@@ -75,9 +84,11 @@ class Failures:
     def add(self, topic: str, error: BaseException, count: int) -> Failure:
         """Count records that failed with this error."""
         kind = error.name if isinstance(error, BrokerError) else type(error).__name__
-        failure = self._open.get((topic, kind))
+        is_uncertain = isinstance(error, TransportError) and error.possibly_sent
+        failure = self._open.get((topic, kind, is_uncertain))
         if failure is None:
-            failure = self._open[topic, kind] = Failure(topic, kind, error)
+            failure = Failure(topic, kind, error, is_uncertain=is_uncertain)
+            self._open[topic, kind, is_uncertain] = failure
         if not failure.count:
             failure.error = error
         failure.count += count
@@ -90,11 +101,8 @@ class Failures:
         self._open, self.is_news, self._report_at = {}, False, None
         if not found:
             return None
-        total = records_text(sum(failure.count for failure in found))
-        return DeliveryErrors(
-            f"{total} not delivered: {_summary([(failure, failure.count) for failure in found])}",
-            [failure.as_error() for failure in found],
-        )
+        counts = [(failure, failure.count) for failure in found]
+        return DeliveryErrors(f"{_undelivered(counts)}: {_summary(counts)}", [failure.as_error() for failure in found])
 
     def report(self, now: float) -> tuple[str | None, float]:
         """Return the log line that is due now, if any, and the time of the next one (infinity: none)."""
@@ -118,8 +126,7 @@ class Failures:
         counts = [(failure, failure.count - failure.logged) for failure in news]
         for failure in news:
             failure.logged = failure.count
-        total = records_text(sum(count for _, count in counts))
-        return f"{total} not delivered, and their errors were not retrieved: {_summary(counts)}"
+        return f"{_undelivered(counts)}, and their errors were not retrieved: {_summary(counts)}"
 
 
 class FailedRecords:
@@ -154,6 +161,17 @@ class FailedRecords:
 def records_text(count: int) -> str:
     """Return "1 record" or "7 records"."""
     return f"{count} record" if count == 1 else f"{count} records"
+
+
+def _undelivered(counts: Sequence[tuple[Failure, int]]) -> str:
+    """Return a text with the number of records, and the number of those that brokers may have stored nevertheless: a
+    program that sends these again may write them twice."""
+    total = sum(count for _, count in counts)
+    uncertain = sum(count for failure, count in counts if failure.is_uncertain)
+    if not uncertain:
+        return f"{records_text(total)} not delivered"
+    stored = "brokers may have stored " + (("it" if total == 1 else "them") if uncertain == total else str(uncertain))
+    return f"{records_text(total)} not acknowledged ({stored})"
 
 
 def _summary(counts: Sequence[tuple[Failure, int]]) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -11,10 +12,16 @@ from kcodec._fast import RecordBatchBuilder
 from kcodec.errors import BufferFullError
 from kcodec.network.options import ClientConfig, take_client_options
 from kcodec.network.preload import load_codec
-from kcodec.options import OptionSet, Serializer, option, settings_of
+from kcodec.options import OptionSet, PartitionFunction, Serializer, option, settings_of
 from kcodec.quantities import number_text
 
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
+DEFAULT_PARTITIONER = "murmur2_random"
+#: Names of partitioners, which are librdkafka's; `kcodec.producer.partitioning` says what they do.
+PARTITIONERS = (
+    *("murmur2_random", "murmur2", "consistent_random", "consistent"),
+    *("fnv1a_random", "fnv1a", "random"),
+)
 _ACKS = {0: 0, 1: 1, -1: -1, "0": 0, "1": 1, "-1": -1, "all": -1}
 
 
@@ -42,11 +49,11 @@ class ProducerConfig(OptionSet):
     compression_level: int | None = option(None)
     """Compression level of the codec, in the ranges of Kafka (KIP-390). None: the default level of the codec."""
     linger_ms: float = option(5, minimum=0, librdkafka="queue.buffering.max.ms")
-    """Time that the producer waits for more records before it sends a batch that is not full."""
+    """Time that the producer waits for more records before it sends a batch that is not full. Also the maximum time
+    that a full batch waits while two requests to its broker have no response yet."""
     batch_size: int = option(16_384, minimum=0, unit="bytes")
-    """Size before compression at which a batch is full, and is sent at once. While an earlier batch of the partition is
-    in flight, a full batch accepts more records, up to max_request_size. A larger record gets a batch that contains
-    only this record."""
+    """Size before compression at which a batch is full, and is sent. Until it is sent, a full batch accepts more
+    records, up to max_request_size. A larger record gets a batch that contains only this record."""
     buffer_memory: int = option(33_554_432, minimum=1, unit="bytes", librdkafka="queue.buffering.max.kbytes")
     """Maximum total size of the batches that brokers have not acknowledged yet. If the buffer is full, `send` waits."""
     max_block_ms: float = option(60_000, minimum=0)
@@ -61,6 +68,12 @@ class ProducerConfig(OptionSet):
     delivery_timeout_ms: float | None = option(None, minimum=1, librdkafka="message.timeout.ms")
     """Maximum time from the call of `send` until the record is acknowledged or has failed. The time includes retries.
     It must be at least linger_ms + request_timeout_ms. None: 120,000, or this sum if the sum is larger."""
+    partitioner: str | PartitionFunction = option(DEFAULT_PARTITIONER, java="partitioner.class")
+    """How the partition of a record is chosen if you pass no `partition`. "murmur2_random": by the hash of Java's
+    producer; "consistent_random": by CRC-32, the default of librdkafka; "fnv1a_random": by FNV-1a; "random": without
+    the key. These choose changing partitions for records without a key. "murmur2", "consistent" and "fnv1a" send
+    records without a key to one partition. A function is called with the serialized key or None, the list of all
+    partitions, and the list of those that have a leader; it returns the number of one."""
     partitioner_adaptive_partitioning_enable: bool = option(True)
     """Whether records without a key go to partitions with short queues more often (KIP-794)."""
     partitioner_ignore_keys: bool = option(False)
@@ -80,6 +93,7 @@ class ProducerConfig(OptionSet):
             raise ValueError(
                 "a transactional producer needs idempotence: remove enable_idempotence=False or transactional_id"
             )
+        self._check_partitioner()
         if self.enable_idempotence:
             self._check_idempotence()
         # The codec's own check: a package that is missing, a level it does not have.
@@ -89,6 +103,19 @@ class ProducerConfig(OptionSet):
             timestamp=0,
         ).close()
         load_codec(self.compression_type)
+
+    def _check_partitioner(self) -> None:
+        if not callable(self.partitioner) and self.partitioner not in PARTITIONERS:
+            near = difflib.get_close_matches(str(self.partitioner), PARTITIONERS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"partitioner must be a function or one of {', '.join(PARTITIONERS)}, not {self.partitioner!r:.100}"
+                f"{hint}"
+            )
+        if self.partitioner_ignore_keys and self.partitioner != DEFAULT_PARTITIONER:
+            raise ValueError(
+                "partitioner_ignore_keys has no effect with partitioner, which chooses by the key or not; remove one"
+            )
 
     def _check_idempotence(self) -> None:
         """Check as ProducerConfig.postProcessAndValidateIdempotenceConfigs does, for manually created settings."""
@@ -160,6 +187,7 @@ class ProducerSettings:
     retry_backoff: Callable[[int, float], float] = lambda attempt, random: 0.1
     adaptive_partitioning: bool = ProducerConfig.partitioner_adaptive_partitioning_enable
     ignore_keys: bool = ProducerConfig.partitioner_ignore_keys
+    partitioner: str | PartitionFunction = DEFAULT_PARTITIONER
 
 
 def take_options(given: Mapping[str, Any]) -> tuple[ProducerConfig, ClientConfig]:

@@ -2,7 +2,8 @@
 """The partitions of a topic and the choice of one for a record, as in Java's producer (BuiltInPartitioner; KIP-480,
 KIP-794).
 
-A record with a key goes to the partition that murmur2 of the key selects. Records without a key go to one partition
+A record with a key goes to the partition that murmur2 of the key selects; `key_hashes` has the other choices. Records
+without a key go to one partition
 until it has received `batch_size` bytes, so that batches fill up. The next partition is drawn at random, weighted by
 queue length if adaptive partitioning is on, and never one without a leader while another has one.
 """
@@ -17,6 +18,7 @@ from kcodec._fast import TopicSlot, partition_for
 from kcodec.errors import EncodeError
 from kcodec.offsets import TopicPartition
 from kcodec.producer.batch import ProducerBatch
+from kcodec.producer.key_hashes import key_partition_of
 from kcodec.producer.partition_queue import PartitionQueue
 
 if TYPE_CHECKING:
@@ -58,12 +60,13 @@ class TopicBuffer(TopicSlot):
     sticky_queue: the current partition of records without a key; it exists as soon as there are queues.
     is_requested: whether the sender requested the metadata.
     most_bytes: what a batch may grow to beyond `batch_size`, before compression: less than the topic has refused.
+    available: the partitions that have a leader; all if none has.
     random: 0 <= random() < 1. Used under the accumulator's lock.
     """
 
     __slots__ = (
-        "_available", "_ignore_keys", "_is_adaptive", "_random", "_sticky_bytes", "_sticky_limit", "is_requested",
-        "most_bytes", "topic", "waiting",
+        "_ignore_keys", "_is_adaptive", "_key_partition", "_random", "_sticky_bytes", "_sticky_limit", "available",
+        "is_requested", "most_bytes", "topic", "waiting",
     )  # fmt: skip
 
     queues: list[PartitionQueue]
@@ -75,8 +78,9 @@ class TopicBuffer(TopicSlot):
         self.is_requested = False
         # Records that do not compress become larger by their codec, and brokers by default take what a request holds.
         self.most_bytes = settings.max_request_size - settings.max_request_size // 64
-        self._available: list[int] = []
+        self.available: list[int] = []
         self._ignore_keys = settings.ignore_keys
+        self._key_partition = key_partition_of(settings.partitioner)
         self._is_adaptive = settings.adaptive_partitioning
         self._random = random
         self._sticky_bytes = 0
@@ -89,7 +93,7 @@ class TopicBuffer(TopicSlot):
         end at their deadline.
         """
         is_new = not self.queues
-        self._available = [number for number, led in enumerate(has_leader) if led] or list(range(len(has_leader)))
+        self.available = [number for number, led in enumerate(has_leader) if led] or list(range(len(has_leader)))
         del self.queues[len(has_leader) :]
         for number in range(len(self.queues), len(has_leader)):
             self.queues.append(PartitionQueue(TopicPartition(self.topic, number)))
@@ -98,6 +102,10 @@ class TopicBuffer(TopicSlot):
 
     def queue_for(self, key: Buffer | None, partition: int | None) -> PartitionQueue:
         """Return the queue that a record goes to. Raise EncodeError if the topic does not have the partition."""
+        if partition is None and self._key_partition is not None:
+            partition = self._key_partition(key, len(self.queues))
+            if partition is None:
+                return self.sticky_queue
         if partition is None:
             if key is not None and not self._ignore_keys:
                 return self.queues[partition_for((key,), len(self.queues))[0]]  # type: ignore[index]
@@ -119,7 +127,7 @@ class TopicBuffer(TopicSlot):
 
     def _change_sticky(self) -> None:
         """Draw the next partition for records without a key."""
-        available, limit = self._available, self._sticky_limit
+        available, limit = self.available, self._sticky_limit
         sizes = [
             len(queue.batches) + queue.grown_bytes // limit if self._is_adaptive else 0
             for queue in map(self.queues.__getitem__, available)

@@ -325,7 +325,10 @@ class ProduceResponses:
         """End a batch at its deadline. The outcome of a request under way is then no longer reported."""
         settings, topic = self.settings, batch.topic
         if queue is None:
-            reason = f"topic {topic!r}: no metadata within max_block_ms ({seconds_text(settings.max_block)})"
+            name, limit = "max_block_ms", settings.max_block
+            if settings.delivery_timeout < limit:
+                name, limit = "delivery_timeout_ms", settings.delivery_timeout
+            reason = f"topic {topic!r}: no metadata within {name} ({seconds_text(limit)})"
             why = self.cluster.why_missing(topic)
             reason += f": {why}" if why else ""
         else:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from kcodec.errors import TransportError
 from kcodec.producer.failures import MAX_SHOWN, records_text
 
 if TYPE_CHECKING:
@@ -64,8 +65,11 @@ class Reports:
         if oldest.created <= self._stalled_at:
             self._interval = min(2 * self._interval, MAX_INTERVAL_SECONDS)
         self._stalled_at = now
-        waiting = waiting_text(self._accumulator.unfinished)
-        return f"{waiting} not acknowledged after {now - oldest.created:.3g} s: {why}", now + self._interval
+        unfinished = self._accumulator.unfinished
+        waiting, age = waiting_text(unfinished), now - oldest.created
+        others = any(batch.topic != oldest.topic for batch in unfinished)
+        which = f"the oldest, of topic {oldest.topic!r}: " if others else ""
+        return f"{waiting} not acknowledged after {age:.3g} s: {which}{why}", now + self._interval
 
 
 class CloseReport:
@@ -81,8 +85,8 @@ class CloseReport:
             self._batches = list(self._accumulator.unfinished)
 
     def outcome(self) -> str:
-        """Return the number of these records that were delivered, and that failed."""
-        delivered = failed = 0
+        """Return the number of these records that were delivered, that failed, and that got no response."""
+        delivered = failed = uncertain = 0
         seen: set[int] = set()
         with self._accumulator.lock:
             batches = list(self._batches)
@@ -95,10 +99,13 @@ class CloseReport:
                     batches.extend(piece for _, piece, _ in batch.pieces)
                 elif batch.is_done and batch.error is None:
                     delivered += batch.unfinished_records
+                elif isinstance(batch.error, TransportError) and batch.error.possibly_sent:
+                    uncertain += batch.unfinished_records
                 else:
                     failed += batch.unfinished_records
         hint = "; do not send the delivered ones again" if delivered else ""
-        return f"end of the wait: {records_text(delivered)} delivered, {failed} failed{hint}"
+        unknown = f", {uncertain} not acknowledged (brokers may have stored them)" if uncertain else ""
+        return f"end of the wait: {records_text(delivered)} delivered, {failed} failed{unknown}{hint}"
 
 
 def waiting_text(batches: Collection[ProducerBatch]) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError, UnsupportedError
 from kcodec.flow import Flow, Signal, call, spawn, wait
-from kcodec.producer.accumulator import Accumulator
+from kcodec.producer.accumulator import BUSY_REQUESTS, Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdManager
 from kcodec.producer.partition_queue import PartitionQueue
@@ -78,7 +78,7 @@ class Sender:
         self._is_woken = False
         self._is_metadata_new = True
         self._next_expiry = -_FOREVER
-        self._loads: dict[int, int] = {}
+        self._loads = accumulator.loads
         self._named: dict[str, float] = {}
 
     # Events
@@ -342,8 +342,10 @@ class Sender:
         return now
 
     def _is_hurried(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Return whether there is no reason to linger."""
-        return queue.open is not batch or batch.is_full or self.urgent > 0 or self.accumulator.space_waiters > 0
+        """Return whether there is no reason to linger. For a full batch that can grow, a busy broker is one."""
+        if queue.open is not batch or self.urgent > 0 or self.accumulator.space_waiters > 0:
+            return True
+        return batch.is_full and self._loads.get(queue.node, 0) < BUSY_REQUESTS
 
     def _node_for(self, queue: PartitionQueue) -> int | None:
         """Return the broker that the queue's next batch goes to; None: not now."""

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kcodec._fast import check_arrow_columns, encode, partition_for
 from kcodec.errors import EncodeError
-from kcodec.producer.batch import BATCH_OVERHEAD, RECORD_OVERHEAD
+from kcodec.producer.batch import ANY_PARTITION, BATCH_OVERHEAD, RECORD_OVERHEAD
 from kcodec.producer.options import ProducerSettings
 from kcodec.record.rewrite import set_base_offset
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 ARROW_BATCH_BYTES = 256 * 1024
 #: Bytes of a table that are encoded at a time.
 WINDOW_BYTES = 4 * 1024 * 1024
+#: Returns the partition of each key, ANY_PARTITION for those that go where records without a key go.
+ChooseOfKeys = Callable[[Sequence["bytes | None"]], list[int]]
 COLUMNS = ("timestamp", "key", "value", "headers", "key_schema_id", "value_schema_id")
-ANY_PARTITION = -1
 #: The field of an EncodeError for a record that is larger than a batch may be.
 TOO_LARGE = "record"
 
@@ -42,19 +43,20 @@ def table_batches(
     timestamp: int,
     framing: str | None,
     default_partition: int = ANY_PARTITION,
+    choose: ChooseOfKeys | None = None,
 ) -> Iterable[TableBatch]:
     """Return the batches of a table for a topic with this number of partitions, rows of a partition in their order.
 
     The partition of a row is its column `partition`, if that exists and is not null; otherwise `default_partition`, if
-    set; otherwise that of its key, by murmur2, unless `settings.ignore_keys`. Rows without any of these go to
-    ANY_PARTITION. timestamp: of rows without one. Raise EncodeError with the row, TypeError, ValueError.
+    set; otherwise that of its key, by `choose` or murmur2, unless `settings.ignore_keys`. Rows without any of these go
+    to ANY_PARTITION. timestamp: of rows without one. Raise EncodeError with the row, TypeError, ValueError.
 
     If the columns alone prove that every row is a valid record, batches are encoded one by one, as they are taken.
     Otherwise all are encoded before the first is returned, so that a table with an invalid row sends nothing.
     """
     table = _table(source)
     ignore_keys = settings.ignore_keys or default_partition != ANY_PARTITION
-    rows = _partitions_of(table, partitions, ignore_keys, default_partition)
+    rows = _partitions_of(table, partitions, ignore_keys, default_partition, choose)
     most = min(max(settings.batch_size, ARROW_BATCH_BYTES), settings.max_request_size)
     made = _encode_windows(table, rows, settings, timestamp, framing, most)
     if _makes_records(table, most):
@@ -194,12 +196,17 @@ def _check(table: pyarrow.Table) -> None:
             raise EncodeError(reason, field=name) from error
 
 
-def _partitions_of(table: pyarrow.Table, count: int, ignore_keys: bool, default: int) -> numpy.ndarray[Any, Any] | None:
+def _partitions_of(
+    table: pyarrow.Table, count: int, ignore_keys: bool, default: int, choose: ChooseOfKeys | None
+) -> numpy.ndarray[Any, Any] | None:
     """Return the partition of each row, ANY_PARTITION where neither column nor key decides; None: for no row."""
     import numpy
 
     rows: numpy.ndarray[Any, Any] | None = None
-    if "key" in table.column_names and not ignore_keys:
+    if choose is not None and not ignore_keys:
+        keys = table["key"].cast("binary").to_pylist() if "key" in table.column_names else [None] * len(table)
+        rows = numpy.asarray(choose(keys), dtype="int32") if keys else None
+    elif "key" in table.column_names and not ignore_keys:
         found = partition_for(table["key"], count)
         if found.null_count < len(found):
             rows = numpy.asarray(found)

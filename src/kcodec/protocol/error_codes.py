@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kafka's error codes, and the exception for a response with such a code.
 
-Codes, names and the set of retriable errors are those of Kafka 4.3.1 (org.apache.kafka.common.protocol.Errors), and a
+Codes, names and the set of retriable errors are those of Kafka 4.4.0 (org.apache.kafka.common.protocol.Errors), and a
 test compares them. The texts are kcodec's. ``retry`` is the remedy of all errors that Kafka calls retriable, and of no
 others. The other remedies follow Kafka's transactional producer (TransactionManager, KIP-1050), from the point of view
 of the application: ``abort`` the transaction and continue, ``recreate`` the producer, ``stop`` until something has been
@@ -188,7 +188,7 @@ class ErrorCode(IntEnum):
     STALE_MEMBER_EPOCH = 113, "abort", "the request has an older epoch than the member"
     MISMATCHED_ENDPOINT_TYPE = 114, "stop", "a request for brokers reached a controller, or the reverse"
     UNSUPPORTED_ENDPOINT_TYPE = 115, "stop", "this node does not support that type of endpoint"
-    UNKNOWN_CONTROLLER_ID = 116, "stop", "no controller with this id is registered"
+    UNKNOWN_CONTROLLER_ID = 116, "stop", "no controller with this id is known"
     UNKNOWN_SUBSCRIPTION_ID = 117, "stop", "the telemetry subscription id is out of date"
     TELEMETRY_TOO_LARGE = 118, "stop", "the telemetry is larger than the broker allows"
     INVALID_REGISTRATION = 119, "stop", "the controller refuses this registration"
@@ -206,6 +206,13 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "stop", "the Streams topology epoch is invalid"
     STREAMS_TOPOLOGY_FENCED = 132, "stop", "the Streams topology epoch is out of date"
     SHARE_SESSION_LIMIT_REACHED = 133, "retry", "the broker has its maximum number of share sessions"
+    GROUP_DELETION_FAILED = 134, "stop", "the group could not be deleted"
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = (
+        135,
+        "stop",
+        "the broker could not take the description of the topology",
+    )
+    CONTROLLER_ID_NOT_REGISTERED = 136, "stop", "no controller with this id is registered"
 
 
 #: Every code that Kafka has, by number.

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from kcodec.cluster.list_offsets import isolation_of
 from kcodec.constants import IsolationLevel
-from kcodec.consumer.options import DEFAULT_COLUMNS, ConsumerSettings, checked_columns
+from kcodec.consumer.options import DEFAULT_COLUMNS, ConsumerSettings, check_deserializers, checked_columns
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.network.options import ClientConfig, take_client_options
-from kcodec.options import OptionSet, option, settings_of
+from kcodec.options import Deserializer, OptionSet, option, settings_of
 
 #: The columns of Spark's own Kafka source, in its order.
 SPARK_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type")
@@ -49,6 +49,11 @@ class ReadTopicConfig(OptionSet):
     """Maximum size of all fetch responses that are requested, or received and not yet returned."""
     fetch_max_wait_ms: float = option(500, minimum=0)
     """Maximum time that a broker waits for records before it responds."""
+    key_deserializer: Deserializer | None = option(None)
+    """Function that converts the key of a record from bytes, for `rows()`. Keys of None are not passed to it. If it
+    fails, `rows()` raises a DeserializationError, or skips the record with on_error="skip"."""
+    value_deserializer: Deserializer | None = option(None)
+    """Function that converts the value of a record from bytes, for `rows()`, as key_deserializer does for the key."""
     client_rack: str = option("")
     """Rack in which the program runs. kcodec sends it to the brokers (KIP-392)."""
 
@@ -56,6 +61,9 @@ class ReadTopicConfig(OptionSet):
         super().__post_init__()
         object.__setattr__(self, "columns", checked_columns(self.columns, self.binary_type, self.framing))
         isolation_of(self.isolation_level)
+        check_deserializers(self.key_deserializer, self.value_deserializer)
+        if (self.key_deserializer or self.value_deserializer) and "offset" not in self.columns:
+            raise ValueError("a deserializer needs the column 'offset' for its errors: add it to columns=")
 
     def settings(self, client: ClientConfig) -> ConsumerSettings:
         """Return the settings of the flows."""

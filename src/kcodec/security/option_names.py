@@ -63,9 +63,17 @@ class SecurityConfig(OptionSet):
     sasl_oauthbearer_token_endpoint_url: str | None = option(None)
     """URL at which an OpenID provider issues tokens (KIP-768). The URL must begin with https; http is allowed for this
     machine."""
-    sasl_oauthbearer_client_id: str | None = option(None)
+    sasl_oauthbearer_client_id: str | None = option(
+        None,
+        java="sasl.oauthbearer.client.credentials.client.id",
+        librdkafka="sasl.oauthbearer.client.credentials.client.id",
+    )
     """Client id for the OpenID provider."""
-    sasl_oauthbearer_client_secret: str | Secret | None = option(None)
+    sasl_oauthbearer_client_secret: str | Secret | None = option(
+        None,
+        java="sasl.oauthbearer.client.credentials.client.secret",
+        librdkafka="sasl.oauthbearer.client.credentials.client.secret",
+    )
     """Client secret for the OpenID provider. The client sends it in the header that RFC 6749 describes."""
     sasl_oauthbearer_scope: str | None = option(None)
     """Scope that the client requests from the OpenID provider."""

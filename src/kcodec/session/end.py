@@ -29,6 +29,7 @@ GROUP_CODES = frozenset(
     {
         *(ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS),
         *(ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH),
+        ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
 #: After these the partitions are still ours; without generations only after the first.

@@ -98,6 +98,11 @@ def _refuse_unsafe(given: dict[str, Any]) -> None:
             "enable_auto_commit is not possible in a session: offsets committed outside its transactions would mark "
             "records of aborted transactions as processed"
         )
+    if given.get("enable_auto_offset_store", True) is not True:
+        raise ValueError(
+            "enable_auto_offset_store has no effect in a session, which commits the offsets of the records that its "
+            "transactions have polled"
+        )
     if "acks" in given and given["acks"] not in ("all", -1, "-1"):
         raise ValueError(f'acks must be "all" in a session, not {given["acks"]!r}')
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from kcodec.arguments import suggesting
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -47,6 +49,7 @@ def exactly_once(
     version: int,
     **options: Any,
 ) -> SinkResult: ...
+@suggesting
 def exactly_once(
     df: DataFrame | DataStreamWriter,
     *,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kcodec.testing.bare_admin import BrokerRefused
-from kcodec.testing.jars import KAFKA_VERSION
+from kcodec.testing.jars import KAFKA_VERSION, TESTED_VERSIONS
 from kcodec.testing.java import MissingTool, cache_directory
 from kcodec.testing.kafka import ApacheKafka, KafkaFailed
 from kcodec.testing.processes import Process
@@ -108,7 +108,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     begin = commands.add_parser("start", help="start a cluster, unless it is running, and print its bootstrap servers")
     begin.add_argument(
-        "--version", default=KAFKA_VERSION, help="Kafka version (default %(default)s); tested: 4.3.1, 3.9.1"
+        "--version",
+        default=KAFKA_VERSION,
+        help=f"Kafka version (default %(default)s); tested: {', '.join(TESTED_VERSIONS)}",
     )
     begin.add_argument(
         "--nodes", type=int, default=1, metavar="N", help="number of brokers and controllers (default 1)"

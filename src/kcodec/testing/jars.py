@@ -7,7 +7,7 @@ of the versions in `jar_checksums.ARTIFACTS` are also compared with the SHA-256 
 and before a process uses them. A folder of jars appears complete or not at all: the jars are gathered next to it and
 moved in one step, with a stamp that names its content.
 
-    paths = broker_jars("4.3.1")        # fetched at the first call: 44 MB, about a minute
+    paths = broker_jars("4.4.0")        # fetched at the first call: 44 MB, about a minute
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from kcodec.testing.java import MissingTool, cache_directory, find_java
 
 __all__ = [
     "KAFKA_VERSION",
+    "TESTED_VERSIONS",
     "Artifacts",
     "ChecksumMismatch",
     "broker_artifacts",
@@ -42,7 +43,9 @@ __all__ = [
     "is_complete",
 ]
 
-KAFKA_VERSION = "4.3.1"
+#: The versions that the tests run, the newest first; their jars are compared with recorded checksums.
+TESTED_VERSIONS = ("4.4.0", "4.3.1", "3.9.1")
+KAFKA_VERSION = TESTED_VERSIONS[0]
 Artifacts = tuple[tuple[str, str, str], ...]
 # What the broker logs with: Kafka itself brings none, and without one it would not even say why it does not start.
 LOGGING: Artifacts = (("org.slf4j", "slf4j-simple", "1.7.36"),)

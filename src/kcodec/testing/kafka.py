@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Apache Kafka on loopback, for tests: one node or three, started from its jars by a plain Java.
 
-    with ApacheKafka() as kafka:                       # 4.3.1, one node, transaction version 2
+    with ApacheKafka() as kafka:                       # 4.4.0, one node, transaction version 2
         topic = kafka.create_topic(partitions=3)
         Producer(bootstrap_servers=kafka.bootstrap_servers)
         kafka.kill(); kafka.start()                    # a crash; the data stays
@@ -63,7 +63,7 @@ PORT_ATTEMPTS = 3
 class ApacheKafka(ClusterAdmin):
     """A Kafka of one or more nodes, which `with` or `start()` starts.
 
-    version:             Version of Kafka. The versions 4.3.1 and 3.9.1 are tested.
+    version:             Version of Kafka. The versions 4.4.0, 4.3.1 and 3.9.1 are tested.
     nodes:               Number of nodes. Each node is a broker and a controller. With three nodes, a topic has three
                          replicas, and min.insync.replicas is 2.
     transaction_version: Version of the feature transaction.version: 0, 1 or 2. If None, the version is 2 from Kafka 4

@@ -128,8 +128,8 @@ class Node:
         The copy has this node's id, and `directory_id` as the id of the directory, in the form of Kafka's Uuid.
         """
         self._write_properties()
-        self.log_directory.mkdir(parents=True)
-        shutil.copy(other.log_directory / "bootstrap.checkpoint", self.log_directory)
+        # The first records of the metadata: bootstrap.checkpoint, from Kafka 4.4 on a snapshot of __cluster_metadata.
+        shutil.copytree(other.log_directory, self.log_directory)
         text = (other.log_directory / "meta.properties").read_text(encoding="utf-8")
         ids = {"node.id": str(self.id), "directory.id": directory_id}
         lines = [

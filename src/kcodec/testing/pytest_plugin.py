@@ -10,6 +10,8 @@
     def test_without_java(kcodec_broker):               # the embedded broker, a new one for each test
         topic = kcodec_broker.create_topic(partitions=3)
 
+`pytest --kafka-version 4.3.1` runs the same tests with another Kafka.
+
 If a broker is not available, the test that needs it fails and is never skipped. When a test fails, its report shows the
 end of the log of each running broker.
 """
@@ -22,7 +24,7 @@ from typing import Any
 import pytest
 
 from kcodec.broker import Broker
-from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
 
 __all__ = ["KafkaFactory", "apache_kafka", "apache_kafka_factory", "kcodec_broker"]
 
@@ -35,10 +37,20 @@ _MADE: list[ApacheKafka] = []
 _IN_TEST: pytest.StashKey[int] = pytest.StashKey()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that selects the version of Kafka."""
+    parser.getgroup("kcodec").addoption(
+        "--kafka-version",
+        default=KAFKA_VERSION,
+        metavar="VERSION",
+        help="version of Kafka that apache_kafka and apache_kafka_factory start (default: %(default)s)",
+    )
+
+
 @pytest.fixture(scope="session")
-def apache_kafka() -> Iterator[ApacheKafka]:
-    """One node of the newest Kafka for all tests of a run. Tests must not kill, pause or configure it."""
-    with ApacheKafka() as kafka:
+def apache_kafka(pytestconfig: pytest.Config) -> Iterator[ApacheKafka]:
+    """One node of Kafka for all tests of a run. Tests must not kill, pause or configure it."""
+    with ApacheKafka(str(pytestconfig.getoption("--kafka-version", KAFKA_VERSION))) as kafka:
         _STARTED.append(kafka)
         yield kafka
         _STARTED.remove(kafka)
@@ -52,14 +64,16 @@ def kcodec_broker() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
-def apache_kafka_factory() -> Iterator[KafkaFactory]:
+def apache_kafka_factory(pytestconfig: pytest.Config) -> Iterator[KafkaFactory]:
     """A function that starts a Kafka, with the arguments of ApacheKafka.
 
     A Kafka that a test starts ends with that test; one that a fixture starts ends with `close()`, or with the run.
     """
 
+    default = str(pytestconfig.getoption("--kafka-version", KAFKA_VERSION))
+
     def start(version: str | None = None, **options: Any) -> ApacheKafka:
-        kafka = ApacheKafka(**options) if version is None else ApacheKafka(version, **options)
+        kafka = ApacheKafka(default if version is None else version, **options)
         kafka.start()
         _MADE.append(kafka)
         _STARTED.append(kafka)

@@ -11,7 +11,8 @@ application has built it on the success of the commit. Rules:
 - If the commit fails, records of the following transaction fail with the error of the commit, its calls raise that
   error, and its abort also ends what the commit has left open. Without an outcome (UnknownOutcomeError) the following
   transaction is DISCARDED: its `commit` must not repeat the EndTxn of the one before.
-- An error that no caller has retrieved is raised by the next begin, or by the close of the producer.
+- An error that no caller has retrieved is raised by the next begin, or by the close of the producer. If the outcome is
+  unknown, a `commit` raises it, too, and only the next `commit` repeats the EndTxn.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransactionStateError, TransportError, UnknownOutcomeError
 from kcodec.flow import Flow, Task, spawn, wait
 from kcodec.transactions.errors import Failed
-from kcodec.transactions.state import Event, State
+from kcodec.transactions.state import TO_ABORT, Event, State
 from kcodec.transactions.transaction import NEW_FLOW_LEVEL, ProducerTransaction
 
 if TYPE_CHECKING:
@@ -176,13 +177,22 @@ class BackgroundCommit:
         if self._result is not None:
             self._result.forget_all(error)
 
-    def take_unretrieved(self) -> BaseException | None:
-        """Return the error of the last commit if no caller has got it; it then counts as retrieved."""
-        return None if self._result is None or self._result.unretrieved is None else self._result.retrieved()
+    def take_unretrieved(self, remedy: str = "recreate") -> BaseException | None:
+        """Return the error of the last commit if no caller has got it; it then counts as retrieved.
+
+        remedy: replaces "abort" in the error if its transaction has been aborted since then, as nothing is open that
+        the caller could abort. The default is for a producer that is closed.
+        """
+        if self._result is None or self._result.unretrieved is None:
+            return None
+        error = self._result.retrieved()
+        if isinstance(error, KcodecError) and error.remedy == "abort" and self._manager.state not in TO_ABORT:
+            error.remedy = remedy
+        return error
 
     def raise_unretrieved(self) -> None:
-        """Raise the error of the last commit if no caller has got it."""
-        error = self.take_unretrieved()
+        """Raise the error of the last commit if no caller has got it, in a call that can be repeated."""
+        error = self.take_unretrieved("retry")
         if error is not None:
             raise error.with_traceback(None)
 
@@ -219,6 +229,8 @@ class BackgroundCommit:
             except KcodecError as error:
                 manager.is_epoch_spent = True
                 failure = error
+                if isinstance(error, DeliveryTimeoutError):
+                    error.remedy = "abort"  # the following transaction cannot get another epoch any more
         assert manager.producer is not None
         following.producer, following.is_new_flow = manager.producer, is_new_flow
         manager.open, self.following = following, None

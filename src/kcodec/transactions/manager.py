@@ -99,6 +99,7 @@ class TransactionManager(ProducerIdManager):
             raise ValueError(f"transactional_id must be a non-empty string, not {transactional_id!r}")
         self.cluster = cluster
         self.transactional_id = transactional_id
+        self._name = f"the producer with transactional_id {transactional_id!r}"
         self.transaction_timeout_ms = transaction_timeout_ms
         self.max_block = max_block
         self.highest_level = NEW_FLOW_LEVEL
@@ -139,7 +140,7 @@ class TransactionManager(ProducerIdManager):
     def move(self, event: Event, error: BaseException | None = None) -> None:
         """Change to the state that the event leads to; `error` is kept if that state keeps one."""
         before = self.state
-        self.state = next_state(before, event, f"the producer with transactional_id {self.transactional_id!r}")
+        self.state = next_state(before, event, self._name)
         if self.state in RAISES_KEPT_ERROR:
             if error is not None and (self.state is not before or self.kept_error is None):
                 self.kept_error = error
@@ -173,7 +174,7 @@ class TransactionManager(ProducerIdManager):
             return None
         if Event.SEND in RAISES_KEPT_ERROR.get(self.state, ()):
             return self.kept_error
-        return illegal(self.state, Event.SEND, f"the producer with transactional_id {self.transactional_id!r}")
+        return illegal(self.state, Event.SEND, self._name)
 
     @property
     def now_open(self) -> ProducerTransaction:
@@ -562,7 +563,8 @@ class TransactionManager(ProducerIdManager):
     # The end
 
     def commit(self, timeout: float | None = None) -> Flow[None]:
-        """Flush, then send EndTxn. After UnknownOutcomeError it may be called again, and repeats the same EndTxn.
+        """Flush, then send EndTxn. After UnknownOutcomeError it may be called again, and repeats the same EndTxn; that
+        of a commit in the background is raised first, if no caller has got it.
 
         Raise the error that blocks the commit (a failed record names its partition), DeliveryTimeoutError if EndTxn was
         not sent, UnknownOutcomeError if it was sent and got no response.
@@ -570,6 +572,8 @@ class TransactionManager(ProducerIdManager):
         deadline = self._deadline(timeout)
         yield from self._until_open(deadline)
         is_repeat = self.state is State.UNKNOWN_OUTCOME
+        if is_repeat:
+            self.background.raise_unretrieved()
         self.call(Event.COMMIT)
         yield from self.complete_commit(self.now_open, deadline, is_repeat=is_repeat)
 
@@ -714,9 +718,31 @@ class TransactionManager(ProducerIdManager):
 
     def _interrupt_end(self, transaction: ProducerTransaction) -> None:
         """Note that a commit or an abort was cancelled."""
+        if self.state is State.COMMITTING and transaction.is_end_unconfirmed:
+            # Ctrl-C and a cancelled task look the same in the block, which aborts the transaction, and here, where the
+            # broker may commit it. A commit in the background logs this itself.
+            log.warning(
+                "%s: the commit was interrupted after it was sent, and its outcome is unknown: the transaction may be "
+                "committed, aborted or still open. If it is still open, the next begin aborts it",
+                self.transactional_id,
+            )
         if self.state in COMMITS or self.state is State.ABORTING:
             event = Event.UNCONFIRMED if transaction.is_end_unconfirmed else Event.INTERRUPTED
             self.move(event, self._blocked("its end was interrupted"))
+
+    def warn_of_uncommitted(self, *, has_buffered: bool) -> None:
+        """Any thread: log that the producer is closed without an exception while a transaction with records is open: a
+        call of commit_transaction was forgotten, and no caller gets an error.
+
+        has_buffered: whether the producer has unfinished records.
+        """
+        is_sent = self.open is not None and self.open.is_sent and self.state is State.IN_TRANSACTION
+        if is_sent or (has_buffered and self.state in {State.IN_TRANSACTION, State.BUFFERING}):
+            log.warning(
+                "%s: the producer is closed while a transaction is open, so the transaction is aborted, and "
+                "read_committed consumers do not get its records. Call commit_transaction before the close",
+                self.transactional_id,
+            )
 
     def close_flow(self, timeout: float | None) -> Flow[None]:
         """Abort an open transaction when the producer closes. Errors are logged, as no caller can handle them any

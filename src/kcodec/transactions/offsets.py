@@ -2,7 +2,8 @@
 """Offsets of a consumer group in a transaction: TxnOffsetCommit, preceded by AddOffsetsToTxn in the old flow.
 
 They take effect with the commit. A member that left the group (KIP-447) is rejected, and so is the transaction. From
-transaction version 2 on TxnOffsetCommit (version 5) adds the group to the transaction by itself.
+transaction version 2 on TxnOffsetCommit (version 5) adds the group to the transaction by itself. Version 6 names topics
+by id (KIP-1319): offsets of a topic that was deleted and created again are not committed for the new topic.
 """
 
 from __future__ import annotations
@@ -11,24 +12,27 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from uuid import UUID
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.values import ProducerIdAndEpoch
-from kcodec.errors import DecodeError
+from kcodec.cluster.values import NO_UUID, ProducerIdAndEpoch
+from kcodec.errors import BrokerError, DecodeError, TransportError
 from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.producer.identity import HIGHEST_VERSION
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.transactions.errors import failure
+from kcodec.transactions.errors import Failed, TransactionDisposition, abortable, failure
 from kcodec.transactions.requests import OWN_CONCURRENT_BACKOFF, CoordinatorCall, worst_result
 
 #: The first version of TxnOffsetCommit that adds the group by itself, and the first that names a generation.
 NEW_FLOW_VERSION, GENERATION_VERSION = 5, 3
+#: The first version that names topics by id.
+TOPIC_ID_VERSION = 6
 #: About the group, its generation, member or instance; not about one partition.
 GROUP_CODES = frozenset({
     ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH,
-    ErrorCode.STALE_MEMBER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND,
 })  # fmt: skip
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -83,15 +87,27 @@ def commit_offsets(
         yield from _add_group(request_to("transaction", transactional_id, doing), producer, group.group_id)
         groups.add(group.group_id)
     doing = f"TxnOffsetCommit of {transactional_id!r} for group {group.group_id!r}"
-    coordinator = request_to("group", group.group_id, doing)
+    topics = _NamedTopics(cluster, offsets, is_new_flow)
+    coordinator = request_to("group", group.group_id, doing, is_over=lambda: topics.replaced() is not None)
     needs_generation = group.generation_id >= 0 or group.member_id or group.group_instance_id is not None
     lowest = NEW_FLOW_VERSION if is_new_flow else GENERATION_VERSION if needs_generation else 0
-    highest = NEW_FLOW_VERSION if is_new_flow else min(NEW_FLOW_VERSION - 1, highest_version)
-    request = _request(transactional_id, producer, offsets, group)
-    reply = yield from coordinator.send(
-        request, lambda message: worst_result(_results(message))[0], lowest=lowest, highest=highest
-    )
-    results = list(_results(reply.message))
+    highest = min(NEW_FLOW_VERSION - 1, highest_version)
+    if is_new_flow:
+        highest = TOPIC_ID_VERSION if topics.have_ids else NEW_FLOW_VERSION
+    request = _request(transactional_id, producer, offsets, group, topics)
+    try:
+        reply = yield from coordinator.send(request, topics.code_of, lowest=lowest, highest=highest)
+    except (BrokerError, TransportError) as error:
+        replaced = topics.replaced()
+        if replaced is None:
+            raise
+        text = (
+            f"{doing}: topic {replaced!r} was deleted and created again, so these offsets are of a topic that no "
+            "longer exists; abort the transaction, and continue at an offset of the new topic"
+        )
+        found = abortable(text, ErrorCode.UNKNOWN_TOPIC_ID, replaced)
+        raise Failed(TransactionDisposition.ABORT, found) from error
+    results = list(topics.results(reply.message))
     code, partition = worst_result(results)
     if code:
         resources: dict[int, object] = {
@@ -121,8 +137,57 @@ def _add_group(coordinator: CoordinatorCall, producer: ProducerIdAndEpoch, group
         raise failure("AddOffsetsToTxn", code, coordinator.doing, resource=resource)
 
 
+class _NamedTopics:
+    """The topics of one call by name and id. The ids stay those of its beginning: they say which topic was read.
+
+    have_ids: the metadata has the id of every topic. A producer knows those of topics that it writes to, or that a
+    consumer of the same client reads; other topics are named, as up to version 5.
+    """
+
+    def __init__(self, cluster: Cluster, offsets: Offsets, is_new_flow: bool) -> None:
+        self._cluster = cluster
+        names = {partition.topic for partition in offsets}
+        found = {name: cluster.topic_id(name) for name in names} if is_new_flow else {}
+        self._ids: dict[str, UUID] = {name: known for name, known in found.items() if known is not None}
+        self.have_ids = len(self._ids) == len(names)
+        if self.have_ids:
+            cluster.add_topics(names)
+        else:
+            self._ids.clear()
+        self._names = {known: name for name, known in self._ids.items()}
+
+    def id_of(self, name: str) -> UUID:
+        """Return the id to send; zeros if the request names its topics."""
+        return self._ids.get(name, NO_UUID)
+
+    def replaced(self) -> str | None:
+        """Return the name of a topic that has another id now."""
+        return next(
+            (name for name, known in self._ids.items() if self._cluster.topic_id(name) not in (None, known)), None
+        )
+
+    def results(self, message: Any) -> Iterator[tuple[int, TopicPartition]]:
+        """Return the results of a response of any version."""
+        for topic in message.topics:
+            name = topic.name or self._names.get(topic.topic_id, "")
+            for result in topic.partitions:
+                yield result.error_code, TopicPartition(name, result.partition_index)
+
+    def code_of(self, message: Any) -> int:
+        """Return the worst error code of a response. After UNKNOWN_TOPIC_ID, request metadata: either the coordinator
+        does not know the topic yet, or it was deleted."""
+        code, partition = worst_result(self.results(message))
+        if code == ErrorCode.UNKNOWN_TOPIC_ID:
+            self._cluster.request_update(f"the coordinator does not know the id of {partition}")
+        return code
+
+
 def _request(
-    transactional_id: str, producer: ProducerIdAndEpoch, offsets: Offsets, group: ConsumerGroupMetadata
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    offsets: Offsets,
+    group: ConsumerGroupMetadata,
+    named: _NamedTopics,
 ) -> Any:
     from kcodec.protocol.messages.transactions import (
         TxnOffsetCommitRequest,
@@ -145,14 +210,11 @@ def _request(
         group_id=group.group_id,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
-        generation_id=group.generation_id,
+        generation_id_or_member_epoch=group.generation_id,
         member_id=group.member_id,
         group_instance_id=group.group_instance_id,
-        topics=[TxnOffsetCommitRequestTopic(name=name, partitions=each) for name, each in topics.items()],
+        topics=[
+            TxnOffsetCommitRequestTopic(name=name, topic_id=named.id_of(name), partitions=each)
+            for name, each in topics.items()
+        ],
     )
-
-
-def _results(message: Any) -> Iterator[tuple[int, TopicPartition]]:
-    for topic in message.topics:
-        for result in topic.partitions:
-            yield result.error_code, TopicPartition(topic.name, result.partition_index)

@@ -40,6 +40,9 @@ class State(Enum):
     UNKNOWN_OUTCOME = "the commit was requested with EndTxn and got no response, so its outcome is unknown"
     FATAL_ERROR = "this producer is no longer usable"
 
+    # Enum's own is a Python function, and each transaction looks states and events up some fifty times.
+    __hash__ = object.__hash__
+
 
 class Event(Enum):
     """The events of a transactional producer: calls of the application first, then their results."""
@@ -55,16 +58,18 @@ class Event(Enum):
 
     INITIALIZED = "InitProducerId returned a producer id and epoch"
     NOT_INITIALIZED = (
-        "InitProducerId got no response in time, or no transaction is open and the next transaction needs another epoch"
+        "InitProducerId got no response in time, or the producer found that its next transaction needs another epoch"
     )
     COMMITTED = "EndTxn confirmed the commit, or there was nothing to commit"
     ABORTED = "EndTxn confirmed the abort, or there was nothing to abort"
     FLUSHED = "all records of a released transaction were acknowledged"
-    ENDED_EPOCH_SPENT = "the transaction has ended, and the next transaction needs another epoch"
+    ENDED_EPOCH_SPENT = "the transaction has ended, and the producer must request an epoch before the next transaction"
     INTERRUPTED = "the call ended before EndTxn was sent"
     UNCONFIRMED = "EndTxn was sent and got no response by the deadline"
     ABORTABLE = "an error occurred after which the transaction must be aborted"
     FATAL = "an error occurred after which the producer must be closed"
+
+    __hash__ = object.__hash__
 
 
 #: The calls of an application; the rest is what happens.

@@ -46,7 +46,8 @@ cdef object _coordinator_epoch_of(object control_type, object value):
 
 
 # no_gc: what it holds is bytes, numbers and text, nothing that leads back to it. To be seen by the collector would cost
-# a reader of records a fifth of its time.
+# a reader of records a fifth of its time. A value that a deserializer has made may lead back to it, if an application
+# stores the record in its own value; such a circle is never collected.
 @cython.no_gc
 cdef class Record:
     """A record of a batch. Immutable.
@@ -245,9 +246,27 @@ cdef inline uint64_t _few_bytes(const char *bytes, int32_t length) noexcept nogi
     return <uint8_t>bytes[0] | <uint64_t><uint8_t>bytes[length >> 1] << 8 | <uint64_t><uint8_t>bytes[length - 1] << 16
 
 
+cdef inline bint _same_bytes(const char *one, const char *other, int64_t length) noexcept nogil:
+    """Few bytes: a call of memcmp takes longer."""
+    cdef uint64_t left, right
+    cdef int64_t at = 0
+    if length < 8:
+        return memcmp(one, other, length) == 0
+    while at + 8 < length:
+        memcpy(&left, one + at, 8)
+        memcpy(&right, other + at, 8)
+        if left != right:
+            return False
+        at += 8
+    memcpy(&left, one + length - 8, 8)
+    memcpy(&right, other + length - 8, 8)
+    return left == right
+
+
+@cython.final
 cdef class _HeaderNames:
     """The headers of the rows of one chunk. Names are remembered by their place in a record, as most records have the
-    same ones in one order: they are looked up by nothing but a comparison with the bytes seen there last.
+    same ones in one order: all names of a record are found by one comparison with those of the record before.
 
     So are short values, together with their names: a content type, a schema id or an event type is one of few, and
     the pair of name and value, which nothing can change, is shared by the records. A place whose values hardly ever
@@ -259,11 +278,17 @@ cdef class _HeaderNames:
     cdef list names
     cdef _KnownPair *pairs[NAMES_KEPT]  # PAIR_SLOTS of them
     cdef int32_t scores[NAMES_KEPT]     # negative: given up
+    # The last row whose names were looked up one by one; `names` has them. changes: counts such rows, as what allocates
+    # below may collect garbage, and so run code that reads another row.
+    cdef const char *row_names
+    cdef int32_t row_ends[NAMES_KEPT]
+    cdef int64_t row_count, changes
 
     def __cinit__(self):
         cdef int64_t place
         for place in range(NAMES_KEPT):
             self.scores[place] = PAIR_SLOTS
+        self.row_count = -1
 
     def __dealloc__(self):
         cdef int64_t place, slot
@@ -308,6 +333,40 @@ cdef class _HeaderNames:
             return self.pair_of(place, name, value, length)
         return (name, PyBytes_FromStringAndSize(value, length))
 
+    cdef inline bint has_names_of(self, const Chunk *chunk, int64_t first, int64_t count) noexcept:
+        """Whether the names of a row are those of the last one that was noted."""
+        cdef const int32_t *ends = <const int32_t *>chunk.header_name.offsets.data + first
+        cdef int64_t at
+        if count != self.row_count:
+            return False
+        for at in range(count):
+            if ends[at + 1] - ends[0] != self.row_ends[at]:
+                return False
+        return _same_bytes(<const char *>chunk.header_name.data.data + ends[0], self.row_names, ends[count] - ends[0])
+
+    cdef inline void note_names_of(self, const Chunk *chunk, int64_t first, int64_t count, int64_t changes) noexcept:
+        cdef const int32_t *ends = <const int32_t *>chunk.header_name.offsets.data + first
+        cdef int64_t at
+        is_kept = 0 < count <= NAMES_KEPT and self.changes == changes
+        self.changes += 1
+        self.row_count = count if is_kept else -1
+        if is_kept:
+            self.row_names = <const char *>chunk.header_name.data.data + ends[0]
+            for at in range(count):
+                self.row_ends[at] = ends[at + 1] - ends[0]
+
+    cdef inline tuple known_at(self, const Chunk *chunk, int64_t place, int64_t at):
+        """As header_at, of a row whose names are known."""
+        cdef const int32_t *ends = <const int32_t *>chunk.header_value.offsets.data
+        cdef const char *value = <const char *>chunk.header_value.data.data + ends[at]
+        cdef int32_t length = ends[at + 1] - ends[at]
+        name = <object>PyList_GET_ITEM(self.names, place)
+        if chunk.header_value.null_count and not bitmap_get(chunk.header_value.validity.data, at):
+            return (name, None)
+        if length <= PAIR_BYTES and self.scores[place] >= 0:
+            return self.pair_of(place, name, value, length)
+        return (name, PyBytes_FromStringAndSize(value, length))
+
     cdef tuple pair_of(self, int64_t place, object name, const char *value, int32_t length):
         cdef uint64_t front, back = 0
         cdef _KnownPair *slot
@@ -341,21 +400,35 @@ cdef class _HeaderNames:
 
     cdef list headers_at(self, const Chunk *chunk, int64_t row):
         cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
-        cdef int64_t at, first = lists[row], count = lists[row + 1] - lists[row]
-        cdef list headers = [None] * count
+        cdef int64_t at, first = lists[row], count = lists[row + 1] - lists[row], changes = self.changes
+        cdef list headers = PyList_New(count)
+        cdef bint is_known = self.has_names_of(chunk, first, count)
         for at in range(count):
-            headers[at] = self.header_at(chunk, at, first + at)
+            if is_known and self.changes == changes:
+                pair = self.known_at(chunk, at, first + at)
+            else:
+                pair = self.header_at(chunk, at, first + at)
+            Py_INCREF(pair)  # the next line takes a reference
+            PyList_SET_ITEM(headers, at, pair)
+        if not is_known:
+            self.note_names_of(chunk, first, count, changes)
         return headers
 
     cdef tuple header_tuple_at(self, const Chunk *chunk, int64_t row):
         """The same headers as a tuple, with no list in between."""
         cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
-        cdef int64_t at, first = lists[row], count = lists[row + 1] - lists[row]
+        cdef int64_t at, first = lists[row], count = lists[row + 1] - lists[row], changes = self.changes
         cdef tuple headers = PyTuple_New(count)
+        cdef bint is_known = self.has_names_of(chunk, first, count)
         for at in range(count):
-            pair = self.header_at(chunk, at, first + at)
+            if is_known and self.changes == changes:
+                pair = self.known_at(chunk, at, first + at)
+            else:
+                pair = self.header_at(chunk, at, first + at)
             Py_INCREF(pair)  # the next line takes a reference
             PyTuple_SET_ITEM(headers, at, pair)
+        if not is_known:
+            self.note_names_of(chunk, first, count, changes)
         return headers
 
 

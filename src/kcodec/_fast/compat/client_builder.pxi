@@ -13,6 +13,7 @@ cdef enum:
 
 
 @cython.no_gc
+@cython.freelist(64)
 cdef class ClientRecordMetadata:
     """ClientRecordMetadata(offset, size, timestamp)
     --

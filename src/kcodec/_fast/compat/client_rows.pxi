@@ -26,7 +26,8 @@ cdef class ClientRecord:
     cdef readonly int64_t offset, timestamp, size_in_bytes
     cdef readonly int8_t timestamp_type
     cdef readonly object key, value
-    cdef object known_headers        # _ABSENT: none, and their list has not been read
+    cdef object known_headers
+    cdef bint is_unread              # they are a tuple, and become a list when the program reads it
 
     checksum = None
 
@@ -37,13 +38,17 @@ cdef class ClientRecord:
         self.key = key
         self.value = value
         self.known_headers = headers
+        self.is_unread = False
         self.size_in_bytes = size_in_bytes
 
     @property
     def headers(self):
         """A list of (str, bytes or None)."""
-        if self.known_headers is _ABSENT:
-            self.known_headers = []
+        if self.is_unread:
+            headers = list(<tuple>self.known_headers)
+            if self.is_unread:  # making a list may collect garbage, and so run code that reads the headers
+                self.known_headers = headers
+                self.is_unread = False
         return self.known_headers
 
     def validate_crc(self):
@@ -166,10 +171,11 @@ cdef class ClientRows:
         record.timestamp_type = (<const BatchSpan *>chunk.spans.data)[self.span].timestamp_type
         record.key = _bytes_at(&chunk.key, &chunk.layout, chunk, row)
         record.value = _bytes_at(&chunk.value, &chunk.layout, chunk, row)
-        # where threads run at once, two that read the headers could be given two lists
-        record.known_headers = _ABSENT
-        if THREADS_RUN_AT_ONCE or _has_headers(chunk, row):
+        if THREADS_RUN_AT_ONCE:  # two that read the headers could be given two lists
             record.known_headers = self.headers_of(chunk, row)
+        else:
+            record.known_headers = self.names.header_tuple_at(chunk, row) if _has_headers(chunk, row) else ()
+            record.is_unread = True
         if self.with_size:
             record.size_in_bytes = _row_size(chunk, row, self.base_offset, self.base_timestamp)
         return record

@@ -44,6 +44,24 @@ cdef class RecordDelivery:
         with lock:
             return self.add_to_batch(callback)
 
+    def _stored(self, kind):
+        """Return (topic, partition, offset, timestamp) as `kind`, a named tuple, once the record is acknowledged; None
+        if it failed, or is under way."""
+        cdef int64_t offset, log_append_time
+        batch, index = self._batch, self._index
+        while batch.pieces:
+            batch, index = batch.place_of(index)
+        outcome = batch.outcome
+        if not isinstance(outcome, tuple):  # None: under way
+            return None
+        if (<tuple>outcome)[2] is not None:
+            return None
+        offset, log_append_time = (<tuple>outcome)[0], (<tuple>outcome)[1]
+        return tuple.__new__(kind, (
+            batch.topic, batch.partition, offset + <int64_t>index if offset >= 0 else -1,
+            self._timestamp if log_append_time < 0 else log_append_time,
+        ))
+
     cdef bint add_to_batch(self, object callback) except -1:
         batch, index = self._batch, self._index
         while batch.pieces:

@@ -13,8 +13,9 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
 from kcodec._fast import AsyncRecordIterator
 from kcodec.client.aio.waiting import ClientBase, CoreLock, IoLoop
@@ -107,6 +108,23 @@ class Consumer(ClientBase):
         else:
             self._start()
 
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, Any] | str | PathLike[str], **options: Unpack[ConsumerOptions]
+    ) -> Self:
+        """Create a consumer from properties with the names of Java\'s clients or of librdkafka: a mapping, or the path
+        of a file in the format of java.util.Properties. Values of text are converted.
+
+        options: those of kcodec; they override the properties.
+
+        Raise TypeError for names that a consumer does not have, all of them together, with the name that is meant
+        or what to use instead; ValueError for an invalid value. Errors never show the values of secrets.
+        """
+        from kcodec.client.properties import options_from_properties
+
+        taken: Any = {**options_from_properties(properties, "consumer"), **options}
+        return cls(**taken)
+
     def _begin(self) -> None:
         run_in_background(self._client, self._core, {"consumer": self._core.run()})
 
@@ -159,6 +177,11 @@ class Consumer(ClientBase):
         """The number of batches that could not be read and were skipped (on_error="skip")."""
         return self._core.fetcher.buffer.skipped_batches
 
+    @property
+    def skipped_records(self) -> int:
+        """The number of records whose deserializer failed and that were skipped (on_error="skip")."""
+        return self._core.fetcher.buffer.skipped_records
+
     # Reading
 
     async def poll(self, timeout: float | None = 1.0) -> list[Record]:
@@ -169,6 +192,19 @@ class Consumer(ClientBase):
         or the group; and the exceptions of functions given to `subscribe`.
         """
         return await self._poll(timeout, lambda: self._core.take(self._max_poll_records))
+
+    async def poll_one(self, timeout: float | None = 1.0) -> Record | None:
+        """Return one record, as soon as there is one; None after `timeout` seconds (None: never).
+
+        It delivers records one by one, as iteration does: the position moves record by record, and an automatic commit
+        includes a record once the next one is requested. Raises as `poll`.
+        """
+        delivery = self._core.assignment.delivery
+        record: Record | None = None if delivery.is_over else next(delivery.records, None)
+        if record is None:
+            found = await self._poll(timeout, lambda: self._core.take_delivery(self._max_poll_records))
+            record = None if found is None else next(found.records, None)
+        return record
 
     async def poll_arrow(self, timeout: float | None = 1.0) -> DecodedRecords:
         # SYNC: "Decoding takes the event loop's thread." -> ""
@@ -259,8 +295,19 @@ class Consumer(ClientBase):
         if True:  # ASYNC
             self._start()
         self._core.need_group("commit_async")
-        given = self._core.assignment.consumed() if offsets is None else check_offsets(offsets)
+        given = self._core.commits.requested() if offsets is None else check_offsets(offsets)
         self._core.commits.put(given, callback, is_forced=True)
+
+    def store_offsets(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record) -> None:
+        """Store offsets, to be included in the next commit: with enable_auto_offset_store=False, automatic commits and
+        `commit` without offsets commit what is stored, and nothing else. It sends no request.
+
+        offsets: the next offsets to read, as for `commit`; or a record, for the offset after it.
+
+        A revocation commits what is stored if commits are automatic, and then forgets it. Raises ValueError for a
+        partition that is not assigned, without a group, or with enable_auto_offset_store=True.
+        """
+        self._core.store_offsets(offsets)
 
     assign = _method(ConsumerCore.assign)
     beginning_offsets = _method(ConsumerCore.beginning_offsets)
@@ -269,6 +316,8 @@ class Consumer(ClientBase):
     end_offsets = _method(ConsumerCore.end_offsets)
     enforce_rebalance = _method(ConsumerCore.enforce_rebalance)
     group_metadata = _method(ConsumerCore.group_metadata)
+    incremental_assign = _method(ConsumerCore.incremental_assign)
+    incremental_unassign = _method(ConsumerCore.incremental_unassign)
     lag = _method(ConsumerCore.lag)
     offsets_for_times = _method(ConsumerCore.offsets_for_times)
     partitions_for = _method(ConsumerCore.partitions_for)

@@ -126,9 +126,12 @@ class Delivery(deliveries.Delivery):
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        if not self.done():
-            yield from _wait(self)
-        return self.outcome()
+        stored = self._stored(RecordMetadata)
+        if stored is None:
+            if not self.done():
+                yield from _wait(self)
+            stored = self.outcome()
+        return stored
 
     def result(self) -> RecordMetadata:
         """Return where the record is stored, or raise its error; raise InvalidStateError while it is under way."""

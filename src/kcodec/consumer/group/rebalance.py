@@ -89,6 +89,11 @@ class Membership(Protocol):
         """Why it is not a member yet, for messages: the last error; None if nothing failed."""
 
     @property
+    def waits_for_others(self) -> bool:
+        """Whether the coordinator has a request of this member and waits for other members before it responds."""
+        ...
+
+    @property
     def group_metadata(self) -> ConsumerGroupMetadata:
         """The identity for commits, from the last complete rebalance; generation -1 before the first."""
         ...

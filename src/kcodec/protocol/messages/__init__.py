@@ -23,18 +23,24 @@ if TYPE_CHECKING:
     from kcodec.protocol.messages.acls import *
     from kcodec.protocol.messages.auth import *
     from kcodec.protocol.messages.cluster import *
+    from kcodec.protocol.messages.config_resources import *
     from kcodec.protocol.messages.configs import *
     from kcodec.protocol.messages.consumer_protocol import *
     from kcodec.protocol.messages.control_records import *
+    from kcodec.protocol.messages.delegation_tokens import *
     from kcodec.protocol.messages.fetch import *
     from kcodec.protocol.messages.group_records import *
     from kcodec.protocol.messages.group_types import *
     from kcodec.protocol.messages.groups import *
+    from kcodec.protocol.messages.log_dirs import *
     from kcodec.protocol.messages.metadata import *
     from kcodec.protocol.messages.metadata_records import *
     from kcodec.protocol.messages.offsets import *
     from kcodec.protocol.messages.produce import *
+    from kcodec.protocol.messages.quorum import *
+    from kcodec.protocol.messages.quotas import *
     from kcodec.protocol.messages.records import *
+    from kcodec.protocol.messages.share_offsets import *
     from kcodec.protocol.messages.share_records import *
     from kcodec.protocol.messages.streams_records import *
     from kcodec.protocol.messages.topics import *
@@ -44,7 +50,8 @@ if TYPE_CHECKING:
 # they are searched.
 _EXCHANGED = (
     *("produce", "transactions", "metadata", "auth", "fetch", "offsets", "groups", "topics", "configs", "cluster"),
-    *("acls", "consumer_protocol", "group_types"),
+    *("acls", "consumer_protocol", "group_types", "quotas", "quorum", "config_resources", "delegation_tokens"),
+    *("share_offsets", "log_dirs"),
 )
 _MODULES = (
     *_EXCHANGED,

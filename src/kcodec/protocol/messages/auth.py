@@ -6,11 +6,16 @@ from __future__ import annotations
 from kcodec.protocol.schema import Request, Response, Struct, array, boolean, data, int16, int32, int64, string
 
 
-class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
-    """Request the supported APIs and versions, first on a connection. If it is too new, the response is version 0."""
+class ApiVersionsRequest(Request, key=18, versions="0-5", flexible="3+"):
+    """Request the supported APIs and versions, first on a connection. If it is too new, the response is version 0.
+
+    With cluster_id and node_id, another broker responds REBOOTSTRAP_REQUIRED (KIP-1242).
+    """
 
     client_software_name: str = string("3+", ignorable=True)
     client_software_version: str = string("3+", ignorable=True)
+    cluster_id: str | None = string("5+", nullable="5+", default=None, ignorable=True)
+    node_id: int = int32("5+", default=-1, ignorable=True)
 
 
 class ApiVersion(Struct):
@@ -37,7 +42,7 @@ class FinalizedFeatureKey(Struct):
     min_version_level: int = int16("3+")
 
 
-class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
+class ApiVersionsResponse(Response, key=18, versions="0-5", flexible="3+"):
     """The APIs that a broker supports and the features of the cluster. Its header is always version 0."""
 
     error_code: int = int16("0+")

@@ -11,6 +11,7 @@ from kcodec.protocol.schema import (
     Struct,
     array,
     boolean,
+    int8,
     int16,
     int32,
     int64,
@@ -59,11 +60,12 @@ class ShareGroupDescribeResponse(Response, key=77, versions="0-1", flexible="0+"
     groups: list[DescribedShareGroup] = array(DescribedShareGroup, "0+")
 
 
-class StreamsGroupDescribeRequest(Request, key=89, versions="0", flexible="0+"):
+class StreamsGroupDescribeRequest(Request, key=89, versions="0-1", flexible="0+"):
     """Describe these streams groups."""
 
     group_ids: list[str] = array(string, "0+")
     include_authorized_operations: bool = boolean("0+")
+    include_topology_description: bool = boolean("1+")
 
 
 class StreamsKeyValue(Struct):
@@ -142,8 +144,40 @@ class DescribedStreamsGroupMember(Struct):
     is_classic: bool = boolean("0+")
 
 
+class StreamsTopologyNode(Struct):
+    """A node of a topology. node_type: 1 source, 2 processor, 3 sink. sink_topic None: it is chosen at run time."""
+
+    name: str = string("1+")
+    node_type: int = int8("1+")
+    source_topics: list[str] = array(string, "1+")
+    sink_topic: str | None = string("1+", nullable="1+", default=None)
+    stores: list[str] = array(string, "1+")
+    successors: list[str] = array(string, "1+")
+
+
+class StreamsSubtopologyNodes(Struct):
+    """The nodes of a subtopology."""
+
+    subtopology_id: str = string("1+")
+    nodes: list[StreamsTopologyNode] = array(StreamsTopologyNode, "1+")
+
+
+class StreamsGlobalStore(Struct):
+    """A global store: the source of its records, and the processor that writes it."""
+
+    source: StreamsTopologyNode = struct(StreamsTopologyNode, "1+")
+    processor: StreamsTopologyNode = struct(StreamsTopologyNode, "1+")
+
+
+class StreamsTopologyDescription(Struct):
+    """A whole topology, as the members have described it (KIP-1331)."""
+
+    subtopologies: list[StreamsSubtopologyNodes] = array(StreamsSubtopologyNodes, "1+")
+    global_stores: list[StreamsGlobalStore] = array(StreamsGlobalStore, "1+")
+
+
 class DescribedStreamsGroup(Struct):
-    """A streams group."""
+    """A streams group. topology_description_status: 0 not requested, 1 not stored, 2 error, 3 available."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
@@ -154,9 +188,14 @@ class DescribedStreamsGroup(Struct):
     topology: StreamsTopology | None = struct(StreamsTopology, "0+", nullable="0+", default=None)
     members: list[DescribedStreamsGroupMember] = array(DescribedStreamsGroupMember, "0+")
     authorized_operations: int = int32("0+", default=-2147483648)
+    topology_description: StreamsTopologyDescription | None = struct(
+        StreamsTopologyDescription, "1+", nullable="1+", default=None
+    )
+    topology_description_status: int = int8("1+")
+    assignor_name: str | None = string("1+", nullable="1+", default=None, ignorable=True)
 
 
-class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"):
+class StreamsGroupDescribeResponse(Response, key=89, versions="0-1", flexible="0+"):
     """The streams groups that were requested."""
 
     throttle_time_ms: int = int32("0+")

@@ -202,7 +202,7 @@ class ListGroupsResponse(Response, key=16, versions="0-5", flexible="3+"):
     groups: list[ListedGroup] = array(ListedGroup, "0+")
 
 
-class DeleteGroupsRequest(Request, key=42, versions="0-2", flexible="2+"):
+class DeleteGroupsRequest(Request, key=42, versions="0-3", flexible="2+"):
     """Delete groups without members."""
 
     groups_names: list[str] = array(string, "0+")
@@ -213,9 +213,10 @@ class DeletableGroupResult(Struct):
 
     group_id: str = string("0+")
     error_code: int = int16("0+")
+    error_message: str | None = string("3+", nullable="3+", default=None, ignorable=True)
 
 
-class DeleteGroupsResponse(Response, key=42, versions="0-2", flexible="2+"):
+class DeleteGroupsResponse(Response, key=42, versions="0-3", flexible="2+"):
     """The results for all groups."""
 
     throttle_time_ms: int = int32("0+")

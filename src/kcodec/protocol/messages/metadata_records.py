@@ -269,3 +269,9 @@ class ClearElrRecord(MetadataRecord, key=28, versions="0", flexible="0+"):
     """The eligible leader replicas of a topic are removed; topic_name "" means all topics."""
 
     topic_name: str = string("0+")
+
+
+class UnregisterControllerRecord(MetadataRecord, key=29, versions="0", flexible="0+"):
+    """A controller is removed from the cluster (Kafka 4.4)."""
+
+    controller_id: int = int32("0+")

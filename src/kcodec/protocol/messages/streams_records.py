@@ -25,6 +25,8 @@ class StreamsGroupMetadataValue(CoordinatorValue, key=17, versions="0", flexible
     metadata_hash: int = int64("0+")
     validated_topology_epoch: int = int32("0+", default=-1, tag=0)
     last_assignment_configs: list[StreamsConfig] | None = array(StreamsConfig, "0+", nullable="0+", tag=1)
+    stored_description_topology_epoch: int = int32("0+", default=-1, tag=2)
+    failed_description_topology_epoch: int = int32("0+", default=-1, tag=3)
 
 
 class StreamsGroupMemberMetadataKey(GroupMemberKey, key=19, versions="0", flexible="none"):

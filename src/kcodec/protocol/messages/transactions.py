@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from kcodec.protocol.schema import Request, Response, Struct, array, boolean, int8, int16, int32, int64, string
+from uuid import UUID
+
+from kcodec.protocol.schema import Request, Response, Struct, array, boolean, int8, int16, int32, int64, string, uuid
 
 
 class InitProducerIdRequest(Request, key=22, versions="0-5", flexible="2+"):
@@ -128,20 +130,21 @@ class TxnOffsetCommitRequestPartition(Struct):
 
 
 class TxnOffsetCommitRequestTopic(Struct):
-    """Offsets of a topic."""
+    """Offsets of a topic, given by name, from version 6 on by id."""
 
-    name: str = string("0+")
+    name: str = string("0-5", ignorable=True)
+    topic_id: UUID = uuid("6+", ignorable=True)
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition, "0+")
 
 
-class TxnOffsetCommitRequest(Request, key=28, versions="0-5", flexible="3+"):
-    """Add offsets to a transaction. Generation and member id fence former members of the group (KIP-447)."""
+class TxnOffsetCommitRequest(Request, key=28, versions="0-6", flexible="3+"):
+    """Add offsets to a transaction. Generation and member id fence former members of the group (KIP-447, KIP-1319)."""
 
     transactional_id: str = string("0+")
     group_id: str = string("0+")
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
-    generation_id: int = int32("3+", default=-1)
+    generation_id_or_member_epoch: int = int32("3+", default=-1)
     member_id: str = string("3+")
     group_instance_id: str | None = string("3+", nullable="3+", default=None)
     topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic, "0+")
@@ -157,11 +160,12 @@ class TxnOffsetCommitResponsePartition(Struct):
 class TxnOffsetCommitResponseTopic(Struct):
     """The results for a topic."""
 
-    name: str = string("0+")
+    name: str = string("0-5", ignorable=True)
+    topic_id: UUID = uuid("6+", ignorable=True)
     partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition, "0+")
 
 
-class TxnOffsetCommitResponse(Response, key=28, versions="0-5", flexible="3+"):
+class TxnOffsetCommitResponse(Response, key=28, versions="0-6", flexible="3+"):
     """The results; the offsets take effect when the transaction is committed."""
 
     throttle_time_ms: int = int32("0+")

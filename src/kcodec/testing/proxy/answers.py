@@ -184,7 +184,7 @@ _MIRRORS: dict[str, tuple[_Mirror, ...]] = {
     "WriteTxnMarkers": (
         _Mirror("markers", "markers", {"producer_id": "producer_id"}, (_Mirror("topics", "topics", _NAME, _MARKED),)),
     ),
-    "TxnOffsetCommit": (_Mirror("topics", "topics", _NAME, _PARTITIONS),),
+    "TxnOffsetCommit": (_Mirror("topics", "topics", _NAME_AND_ID, _PARTITIONS),),
 }
 
 

@@ -76,6 +76,11 @@ class ClassicMembership:
         """Why the last attempt to join failed; None while none is under way, or after a successful one."""
         return None if self.member.is_stable else self._rounds.last_error
 
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether JoinGroup or SyncGroup is under way: the coordinator responds when all members have joined."""
+        return self.member.is_joining
+
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
         """Set the subscription; without any, leave the group. Raises ValueError for an invalid pattern."""
         self.topics.subscribe(topics, pattern)

@@ -115,6 +115,11 @@ class ConsumerMembership:
         return self._metadata
 
     @property
+    def waits_for_others(self) -> bool:
+        """Never: in this protocol the coordinator responds at once, perhaps with fewer partitions."""
+        return False
+
+    @property
     def is_stable(self) -> bool:
         """Whether the assigned partitions are owned, and the group has been notified."""
         return self.state is ConsumerMemberState.MEMBER and self._reconciliation.is_done and not self._is_due

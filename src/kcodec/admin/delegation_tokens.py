@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows of Admin: delegation tokens (KIP-48; for another owner: KIP-373).
+
+A broker issues tokens only to clients that have authenticated otherwise than with a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kcodec.arguments import items_of
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, results, whole
+from kcodec.cluster.retry_routes import AnyBroker, Controller
+from kcodec.flow import Flow
+from kcodec.protocol import messages
+
+#: In place of a time: the broker's delegation.token.max.lifetime.ms or delegation.token.expiry.time.ms.
+BROKERS_LIMIT = -1
+#: In place of the time until a token expires: at once.
+AT_ONCE = -1
+
+
+@dataclass(frozen=True)
+class KafkaPrincipal:
+    """A user as brokers name it.
+
+    name: Name of the user.
+    type: Type of the principal.
+    """
+
+    name: str
+    type: str = "User"
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+@dataclass(frozen=True)
+class DelegationToken:
+    """A delegation token. Times are ms since 1970.
+
+    token_id: Id of the token, which is its user name.
+    hmac: The secret of the token. Encoded in base64 it is its password. It is not shown in the repr.
+    owner: Principal whose permissions the token gives.
+    requester: Principal that has created the token; None if the broker does not report it (Kafka before 3.3).
+    renewers: Principals that may renew the token in addition to its owner.
+    issue_timestamp: Time at which it was created.
+    expiry_timestamp: Time at which it ends unless it is renewed.
+    max_timestamp: Time at which it ends in any case.
+    """
+
+    token_id: str
+    hmac: bytes = field(repr=False)
+    owner: KafkaPrincipal
+    requester: KafkaPrincipal | None
+    renewers: tuple[KafkaPrincipal, ...]
+    issue_timestamp: int
+    expiry_timestamp: int
+    max_timestamp: int
+
+
+def create_delegation_token(
+    context: CallContext,
+    *,
+    owner: KafkaPrincipal | None = None,
+    renewers: Iterable[KafkaPrincipal] = (),
+    max_lifetime_ms: int | None = None,
+    timeout: float | None = None,
+) -> Flow[DelegationToken]:
+    """Create a delegation token, and return it with its secret.
+
+    owner: principal whose permissions the token gives; None for the user of this client (another: Kafka 3.3).
+    renewers: principals that may renew the token in addition to its owner.
+    max_lifetime_ms: time after which the token ends in any case; None for the broker's limit.
+
+    Raises BrokerError: DELEGATION_TOKEN_AUTH_DISABLED, DELEGATION_TOKEN_REQUEST_NOT_ALLOWED without authentication or
+    with a token, INVALID_PRINCIPAL_TYPE; AuthorizationError (CREATE_TOKENS on the owner).
+    """
+    chosen = items_of(renewers, KafkaPrincipal, "renewers")
+    handler: ApiHandler[str, DelegationToken] = ApiHandler(
+        "create",
+        Controller(context.cluster),
+        lambda items, until: messages.CreateDelegationTokenRequest(
+            owner_principal_type=None if owner is None else owner.type,
+            owner_principal_name=None if owner is None else owner.name,
+            renewers=[messages.CreatableRenewers(principal_type=one.type, principal_name=one.name) for one in chosen],
+            max_lifetime_ms=BROKERS_LIMIT if max_lifetime_ms is None else max_lifetime_ms,
+        ),
+        lambda response, items: whole(response, items, lambda response: _created(response, tuple(chosen))),
+        named=str,
+        lowest=1 if owner is None else 3,
+    )
+    return (yield from results(context, [A_TOKEN], handler, timeout))[A_TOKEN]
+
+
+A_TOKEN = "a delegation token"
+
+
+def _created(response: Any, renewers: tuple[KafkaPrincipal, ...]) -> DelegationToken:
+    times = response.issue_timestamp_ms, response.expiry_timestamp_ms, response.max_timestamp_ms
+    return _token(response, renewers, *times)
+
+
+def _token(token: Any, renewers: tuple[KafkaPrincipal, ...], *times: int) -> DelegationToken:
+    owner = KafkaPrincipal(token.principal_name, token.principal_type)
+    requester = KafkaPrincipal(token.token_requester_principal_name, token.token_requester_principal_type)
+    return DelegationToken(
+        token.token_id, bytes(token.hmac), owner, requester if requester.name else None, renewers, *times
+    )
+
+
+def renew_delegation_token(
+    context: CallContext, hmac: bytes, *, renew_period_ms: int | None = None, timeout: float | None = None
+) -> Flow[int]:
+    """Make a token end later, and return the time at which it ends now, in ms since 1970.
+
+    hmac: the secret of the token.
+    renew_period_ms: time from now on; None for the broker's delegation.token.expiry.time.ms.
+
+    Raises BrokerError: DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH if the
+    user is neither owner nor renewer, and those of `create_delegation_token`.
+    """
+    period = BROKERS_LIMIT if renew_period_ms is None else renew_period_ms
+    handler: ApiHandler[str, int] = ApiHandler(
+        "renew",
+        Controller(context.cluster),
+        lambda items, until: messages.RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period),
+        lambda response, items: whole(response, items, lambda response: int(response.expiry_timestamp_ms)),
+        named=str,
+        lowest=1,
+    )
+    return (yield from results(context, [A_TOKEN], handler, timeout))[A_TOKEN]
+
+
+def expire_delegation_token(
+    context: CallContext, hmac: bytes, *, expiry_time_period_ms: int | None = None, timeout: float | None = None
+) -> Flow[int]:
+    """Make a token end sooner, and return the time at which it ends, in ms since 1970.
+
+    hmac: the secret of the token.
+    expiry_time_period_ms: time from now on; None deletes the token at once.
+
+    Raises BrokerError as `renew_delegation_token`.
+    """
+    period = AT_ONCE if expiry_time_period_ms is None else expiry_time_period_ms
+    handler: ApiHandler[str, int] = ApiHandler(
+        "expire",
+        Controller(context.cluster),
+        lambda items, until: messages.ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period),
+        lambda response, items: whole(response, items, lambda response: int(response.expiry_timestamp_ms)),
+        named=str,
+        lowest=1,
+    )
+    return (yield from results(context, [A_TOKEN], handler, timeout))[A_TOKEN]
+
+
+def describe_delegation_tokens(
+    context: CallContext, owners: Iterable[KafkaPrincipal] | None = None, *, timeout: float | None = None
+) -> Flow[dict[str, DelegationToken]]:
+    """Return delegation tokens by their ids: those that the user of this client owns, may renew or may describe.
+
+    owners: return only tokens that these principals own or may renew; None for all.
+
+    Raises BrokerError as `create_delegation_token`.
+    """
+    chosen = None if owners is None else items_of(owners, KafkaPrincipal, "owners")
+    principals = [
+        messages.DescribeDelegationTokenOwner(principal_type=one.type, principal_name=one.name) for one in chosen or ()
+    ]
+    handler: ApiHandler[str, dict[str, DelegationToken]] = ApiHandler(
+        "describe",
+        AnyBroker(),
+        lambda items, until: messages.DescribeDelegationTokenRequest(owners=None if chosen is None else principals),
+        lambda response, items: whole(response, items, _described),
+        named=str,
+        lowest=1,
+    )
+    return (yield from results(context, ["delegation tokens"], handler, timeout))["delegation tokens"]
+
+
+def _described(response: Any) -> dict[str, DelegationToken]:
+    return {
+        one.token_id: _token(
+            one,
+            tuple(KafkaPrincipal(renewer.principal_name, renewer.principal_type) for renewer in one.renewers),
+            *(one.issue_timestamp, one.expiry_timestamp, one.max_timestamp),
+        )
+        for one in response.tokens
+    }

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows of Admin: where share groups are (KIP-932). Brokers keep the state of each record for them, so that they have
+a start offset for each partition in place of a committed offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kcodec.arguments import partitions_of
+from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, by_topic, request_items
+from kcodec.cluster.retry_routes import CoordinatorOf
+from kcodec.flow import Flow
+from kcodec.offsets import TopicPartition
+from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode, broker_error
+
+
+@dataclass(frozen=True)
+class ShareGroupOffset:
+    """Where a share group is in a partition.
+
+    start_offset: The first offset that is not yet acknowledged or archived.
+    leader_epoch: Epoch of the leader that has reported it; None if it is unknown.
+    lag: Number of records that are not yet acknowledged or archived; None if it is unknown (Kafka before 4.2).
+    """
+
+    start_offset: int
+    leader_epoch: int | None
+    lag: int | None
+
+
+def list_share_group_offsets(
+    context: CallContext,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    timeout: float | None = None,
+) -> Flow[dict[TopicPartition, ShareGroupOffset | None]]:
+    """Return the start offsets of a share group; None for a partition in which it has none yet.
+
+    group_id: name of the group.
+    partitions: None for all that the group has an offset in.
+
+    A group that does not exist, or has another type, has no offsets. Raises UnsupportedError before Kafka 4.1,
+    BrokerError, AuthorizationError.
+    """
+    topics = None
+    if partitions is not None:
+        topics = [
+            messages.DescribeShareGroupOffsetsRequestTopic(topic_name=topic, partitions=numbers)
+            for topic, numbers in by_topic(partitions_of(partitions)).items()
+        ]
+    group = messages.DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=topics)
+    handler: ApiHandler[str, dict[TopicPartition, ShareGroupOffset | None]] = ApiHandler(
+        "list offsets of share group",
+        CoordinatorOf(context.cluster, "group", group_id),
+        lambda items, until: messages.DescribeShareGroupOffsetsRequest(groups=[group]),
+        _offsets,
+    )
+    outcome = yield from request_items(context, [group_id], handler, context.deadline(timeout))
+    return outcome.value()[group_id]
+
+
+def _offsets(response: Any, items: list[str]) -> Iterator[tuple[str, ItemResult]]:
+    for group in response.groups:
+        found: dict[TopicPartition, ShareGroupOffset | None] = {}
+        for topic in group.topics:
+            for one in topic.partitions:
+                partition = TopicPartition(topic.topic_name, one.partition_index)
+                if one.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                    doing = f"list offset of share group {group.group_id!r} in {partition}"
+                    raise broker_error(one.error_code, doing, message=one.error_message)
+                found[partition] = _offset(one)
+        yield group.group_id, ItemResult(group.error_code, found, group.error_message)
+
+
+def _offset(one: Any) -> ShareGroupOffset | None:
+    if one.error_code or one.start_offset < 0:
+        return None
+    epoch, lag = (None if value < 0 else value for value in (one.leader_epoch, one.lag))
+    return ShareGroupOffset(one.start_offset, epoch, lag)

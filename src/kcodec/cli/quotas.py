@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec quotas``: show and change the quotas of clients."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kcodec.cli.brokers import add_broker_options, make_admin, name_and_value
+from kcodec.cli.output import ExitStatus, Output
+from kcodec.cli.parser import CommandError, Example, Parser
+from kcodec.cli.render import write_rows
+
+if TYPE_CHECKING:
+    from kcodec.client import Admin
+
+DESCRIPTION = (
+    "Shows and changes the quotas of clients. --user, --client-id and --ip name the clients; --user '' means all users "
+    "without quotas of their own. list: prints the quotas of these clients, or all quotas. alter: changes individual "
+    "quotas with --set and --unset, and keeps the others; with --validate-only, only checks whether it is possible."
+)
+EXAMPLES = (
+    Example("all quotas", "kcodec quotas list -b localhost:9092"),
+    Example(
+        "limit a user's reads", "kcodec quotas alter -b localhost:9092 --user alice --set consumer_byte_rate=1048576"
+    ),
+    Example(
+        "only check it", "kcodec quotas alter -b localhost:9092 --user '' --unset request_percentage --validate-only"
+    ),
+)
+
+
+def parser() -> Parser:
+    """The options of the command."""
+    found = Parser("quotas", DESCRIPTION, EXAMPLES, ACTIONS)
+    add_broker_options(found)
+    found.add_json()
+    for option, what in (("--user", "user"), ("--client-id", "client.id"), ("--ip", "address")):
+        found.add_argument(option, metavar="NAME", help=f"clients with this {what}; '' is the default")
+    found.add_repeatable("--set", type=name_and_value, metavar="NAME=VALUE", help="alter: set a quota")
+    found.add_repeatable("--unset", metavar="NAME", help="alter: remove a quota")
+    found.add_argument("--validate-only", action="store_true", help="alter: only check whether it is possible")
+    return found
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
+    """Do the action."""
+    with make_admin(options) as admin:
+        return ACTIONS[options.action](admin, options, output)
+
+
+def _clients(options: argparse.Namespace) -> dict[str, str]:
+    names = ("user", "client_id", "ip")
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    found = admin.describe_client_quotas(user=options.user, client_id=options.client_id, ip=options.ip)
+    rows = (
+        [*(_shown(getattr(entity, part), options) for part in ("user", "client_id", "ip")), name, value]
+        for entity, quotas in sorted(found.items(), key=lambda item: str(item[0]))
+        for name, value in sorted(quotas.items())
+    )
+    write_rows(output, ("user", "client_id", "ip", "quota", "value"), rows, as_json=options.json)
+    return ExitStatus.OK
+
+
+def _shown(name: str | None, options: argparse.Namespace) -> str | None:
+    return "<default>" if name == "" and not options.json else name
+
+
+def _alter(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
+    from kcodec.admin.quotas import ClientQuotaEntity
+
+    chosen = _clients(options)
+    if not chosen:
+        raise CommandError("alter needs at least one of --user, --client-id and --ip")
+    changes: dict[str, float | None] = {name: _number(name, value) for name, value in options.set}
+    changes |= dict.fromkeys(options.unset)
+    if not changes:
+        raise CommandError("alter needs --set or --unset")
+    entity = ClientQuotaEntity(**chosen)
+    admin.alter_client_quotas({entity: changes}, validate_only=options.validate_only)
+    output.say(f"{entity}: {'could be changed' if options.validate_only else 'changed'}")
+    return ExitStatus.OK
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise CommandError(f"--set {name}: {value!r} is not a number") from None
+
+
+ACTIONS: dict[str, Callable[[Admin, argparse.Namespace, Output], ExitStatus]] = {"list": _list, "alter": _alter}

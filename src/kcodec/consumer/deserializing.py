@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The deserializers of the application, applied to records before they are returned, on the thread that polls.
+
+The record that fails ends what is returned, as a corrupt batch does: the records before it are returned first, and the
+position stays at it until a `seek`. With on_error="skip" it is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kcodec._fast import deserialize_records
+from kcodec.errors import DeserializationError
+from kcodec.offsets import TopicPartition
+
+if TYPE_CHECKING:
+    from kcodec._fast import Record
+    from kcodec.options import Deserializer
+
+log = logging.getLogger("kcodec.consumer")
+
+
+class RecordDeserializer:
+    """Converts records. is_skipping: on_error="skip". skipped: the number of records that were left out."""
+
+    def __init__(
+        self, key_deserializer: Deserializer | None, value_deserializer: Deserializer | None, is_skipping: bool
+    ) -> None:
+        self._key, self._value = key_deserializer, value_deserializer
+        self._is_skipping = is_skipping
+        self.skipped = 0
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is a function to call."""
+        return self._key is not None or self._value is not None
+
+    def apply(self, records: list[Record], partition: TopicPartition) -> DeserializationError | None:
+        """Convert the records in place. Return the error of the first one that failed; `records` then ends before
+        it."""
+        index = 0
+        while (failed := deserialize_records(records, self._key, self._value, index)) is not None:
+            index, field, cause = failed
+            error = self._error(records[index], field, cause, partition)
+            if not self._is_skipping:
+                del records[index:]
+                return error
+            self.skipped += 1
+            log.warning("skipped a record: %s", error)
+            del records[index]
+        return None
+
+    def _error(self, record: Record, field: str, cause: Exception, partition: TopicPartition) -> DeserializationError:
+        function = self._key if field == "key" else self._value
+        name = getattr(function, "__qualname__", type(function).__name__)
+        offset = record.offset
+        error = DeserializationError(
+            f"{field}_deserializer {name} failed for the record at offset {offset} with {type(cause).__name__}: "
+            f"{cause!s:.200}; seek to next_offset {offset + 1} to continue after it",
+            offset=offset,
+            field=field,
+            raw_record=record,
+            next_offset=offset + 1,
+            topic_partition=partition,
+        )
+        error.__cause__ = cause
+        return error

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`on_delivery` and `send_and_wait`, sync and async: what they report, where, and what happens if a function raises."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kcodec.client import Producer, RecordMetadata
+from kcodec.client.aio import Producer as AioProducer
+from kcodec.errors import DeliveryTimeoutError, EncodeError
+from kcodec.testing.kafka import ApacheKafka
+
+Reports = list[tuple[RecordMetadata | None, BaseException | None, str]]
+UNREACHABLE: dict[str, Any] = {
+    "bootstrap_servers": "localhost:1",
+    "linger_ms": 0,
+    "request_timeout_ms": 100,
+    "max_block_ms": 200,
+}
+
+
+def reporter(reports: Reports) -> Any:
+    def report(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        reports.append((metadata, error, threading.current_thread().name))
+
+    return report
+
+
+@pytest.fixture(scope="module")
+def topic(apache_kafka: ApacheKafka) -> str:
+    name: str = apache_kafka.create_topic(partitions=1)
+    return name
+
+
+@pytest.fixture
+def producer(apache_kafka: ApacheKafka) -> Iterator[Producer]:
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as one:
+        yield one
+
+
+def test_on_delivery_gets_the_metadata_on_the_io_thread(producer: Producer, topic: str) -> None:
+    reports: Reports = []
+    deliveries = [producer.send(topic, b"%d" % number, on_delivery=reporter(reports)) for number in range(100)]
+    producer.flush()
+    assert [metadata for metadata, _, _ in reports] == [delivery.result() for delivery in deliveries]
+    assert {error for _, error, _ in reports} == {None}
+    assert threading.current_thread().name not in {thread for _, _, thread in reports}
+
+
+def test_on_delivery_gets_the_error_of_a_failed_record() -> None:
+    """The error then counts as retrieved: flush does not raise it again."""
+    reports: Reports = []
+    with Producer(**UNREACHABLE, delivery_timeout_ms=200) as producer:
+        producer.send("orders", b"1", on_delivery=reporter(reports))
+        producer.flush()
+    ((metadata, error, _),) = reports
+    assert metadata is None and isinstance(error, DeliveryTimeoutError)
+
+
+def test_on_delivery_is_not_called_if_send_raises(producer: Producer, topic: str) -> None:
+    reports: Reports = []
+    assert producer.partitions_for(topic) == 1
+    with pytest.raises(EncodeError):
+        producer.send(topic, b"1", partition=7, on_delivery=reporter(reports))
+    with pytest.raises(TypeError, match="not 'print' of type str"):
+        producer.send(topic, b"1", on_delivery="print")  # type: ignore[arg-type]
+    producer.flush()
+    assert not reports
+
+
+def test_what_on_delivery_raises_is_logged(producer: Producer, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    """And the function of the next record is called all the same."""
+    reports: Reports = []
+
+    async def wrong(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        raise AssertionError("never awaited")
+
+    def fail(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        raise LookupError("no such order")
+
+    with caplog.at_level(logging.ERROR, "kcodec.producer"):
+        producer.send(topic, b"1", on_delivery=fail)
+        producer.send(topic, b"2", on_delivery=wrong)
+        producer.send(topic, b"3", on_delivery=reporter(reports))
+        producer.flush()
+    assert len(reports) == 1
+    assert [type(record.exc_info[1]) for record in caplog.records if record.exc_info] == [LookupError, TypeError]
+    assert "plain function, not the coroutine function" in caplog.text
+
+
+def test_a_record_that_has_ended_is_reported_on_the_io_thread(producer: Producer, topic: str) -> None:
+    from kcodec.producer.on_delivery import call_on_delivery
+
+    delivery = producer.send(topic, b"1")
+    delivery.result(20)
+    reports: Reports = []
+    called = threading.Event()
+
+    def report(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        reporter(reports)(metadata, error)
+        called.set()
+
+    call_on_delivery(delivery, report, producer._io_loop.post)
+    assert called.wait(10)
+    assert reports[0][0] == delivery.result()
+    assert reports[0][2] != threading.current_thread().name
+
+
+def test_send_and_wait_returns_where_the_record_is(producer: Producer, topic: str) -> None:
+    first, second = producer.send_and_wait(topic, b"1", key=b"k"), producer.send_and_wait(topic, b"2")
+    assert second.offset == first.offset + 1
+    assert (first.topic, first.partition) == (topic, 0)
+    with pytest.raises(EncodeError):
+        producer.send_and_wait(topic, b"1", partition=3)
+
+
+def test_a_transaction_reports_its_records(apache_kafka: ApacheKafka, topic: str) -> None:
+    reports: Reports = []
+    options: dict[str, Any] = {"bootstrap_servers": apache_kafka.bootstrap_servers, "transactional_id": "reports"}
+    with Producer(**options) as producer, producer.transaction() as txn:
+        txn.send(topic, b"1", on_delivery=reporter(reports))
+    assert reports[0][0] is not None
+
+
+def test_asyncio_reports_in_the_event_loop(apache_kafka: ApacheKafka, topic: str) -> None:
+    async def run() -> Reports:
+        reports: Reports = []
+        async with AioProducer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+            delivery = await producer.send(topic, b"1", on_delivery=reporter(reports))
+            metadata = await delivery
+            assert (await producer.send_and_wait(topic, b"2")).offset == metadata.offset + 1
+        return reports
+
+    reports = asyncio.run(run())
+    assert len(reports) == 1
+    assert reports[0][2] == threading.current_thread().name

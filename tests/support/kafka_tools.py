@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kafka's own command line tools, for tests that read back what a call has done.
+
+kafka_tool("LogDirsCommand", "--bootstrap-server", servers, "--describe") -> what it prints
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from kcodec.testing.java import find_java
+
+LIBRARIES = Path(__file__).resolve().parent.parent.parent / ".cache"
+TOOLS = LIBRARIES / "kafka-tools"
+CLASSES = {
+    "ClientMetricsCommand": "org.apache.kafka.tools.ClientMetricsCommand",
+    "ClusterTool": "org.apache.kafka.tools.ClusterTool",
+    "ConfigCommand": "kafka.admin.ConfigCommand",
+    "DelegationTokenCommand": "org.apache.kafka.tools.DelegationTokenCommand",
+    "LogDirsCommand": "org.apache.kafka.tools.LogDirsCommand",
+    "MetadataQuorumCommand": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "ReassignPartitionsCommand": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "ShareGroupCommand": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+}
+#: Small and quick to start: each runs for a second.
+JVM_OPTIONS = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+def kafka_tool(name: str, *arguments: str, is_refused: bool = False) -> str:
+    """Run a tool of Kafka and return what it prints. It must fail exactly if `is_refused`."""
+    paths = os.pathsep.join([f"{TOOLS}/*", f"{LIBRARIES / 'kafka-libs'}/*"])
+    command = [str(find_java()), *JVM_OPTIONS, "-cp", paths, CLASSES[name], *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert bool(ran.returncode) is is_refused, f"{name} ended with {ran.returncode}: {ran.stdout}{ran.stderr}"
+    return ran.stdout + (ran.stderr if is_refused else "")
