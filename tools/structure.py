@@ -36,8 +36,6 @@ COUNTERPARTS = {
 #: Names of classes that several modules declare, each with the reason.
 EXPLAINED_NAMES: dict[str, str] = {
     "Broker": "the embedded broker, public; a broker in the metadata of a cluster",
-    "Change": "of configurations in the embedded broker; of offsets on the command line",
-    "ClassicMember": "of a group in the embedded broker; a consumer's own membership",
     "Delivery": "public, to be waited for; its state in flows",
     "FetchSession": "the broker's side and the consumer's side of KIP-227",
     "GroupMember": "as Admin shows it; as assignors take it (Kafka's name); both public",

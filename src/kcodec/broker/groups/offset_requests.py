@@ -159,7 +159,7 @@ class OffsetRequests:
         if not request.group_id:
             return response(lambda one: ErrorCode.INVALID_GROUP_ID)
         try:
-            group = self._group_to_commit(request.group_id, request.generation_id, ErrorCode.ILLEGAL_GENERATION)
+            group = self._group_to_commit(request.group_id, request.generation_id_or_member_epoch, ErrorCode.ILLEGAL_GENERATION)
             self._validate_transactional(group, context, request)
             now_ms = self._table.now_ms()
             records = [
@@ -192,7 +192,7 @@ class OffsetRequests:
         return response(lambda one: self._metadata_error(one.committed_metadata))
 
     def _validate_transactional(self, group: Group, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
-        generation = request.generation_id
+        generation = request.generation_id_or_member_epoch
         if isinstance(group, ClassicGroup):
             group.validate_commit(request.member_id, request.group_instance_id, generation, is_transactional=True)
             return
