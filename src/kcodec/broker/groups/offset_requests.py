@@ -159,7 +159,9 @@ class OffsetRequests:
         if not request.group_id:
             return response(lambda one: ErrorCode.INVALID_GROUP_ID)
         try:
-            group = self._group_to_commit(request.group_id, request.generation_id_or_member_epoch, ErrorCode.ILLEGAL_GENERATION)
+            group = self._group_to_commit(
+                request.group_id, request.generation_id_or_member_epoch, ErrorCode.ILLEGAL_GENERATION
+            )
             self._validate_transactional(group, context, request)
             now_ms = self._table.now_ms()
             records = [
