@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import time
+from typing import Any
 
 import pytest
 from broker_core import NOTHING, CoreClient
@@ -36,7 +37,7 @@ def values(broker: Broker, topic: str) -> list[bytes | None]:
 def test_a_faulty_produce_leaves_each_record_once(kcodec_broker: Broker, effect: dict[str, object]) -> None:
     topic = kcodec_broker.create_topic(partitions=1)
     rule = kcodec_broker.faults.add("Produce", topic=topic, partition=0, count=1, **effect)
-    options = {"request_timeout_ms": 300, "retry_backoff_ms": 10}
+    options: dict[str, Any] = {"request_timeout_ms": 300, "retry_backoff_ms": 10}
     with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, **options) as producer:
         producer.send(topic, b"a").result(20)
         producer.send(topic, b"b").result(20)

@@ -10,7 +10,7 @@ import pytest
 from broker_core import CoreClient, Identity
 
 import kcodec
-from kcodec.log import check_file
+from kcodec.log import Log, check_file
 from kcodec.protocol.error_codes import ErrorCode
 
 NONE = ErrorCode.NONE
@@ -103,7 +103,9 @@ def test_files_are_those_of_kafka(tmp_path: Path) -> None:
     assert endings >= {".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".metadata"}
     findings = [finding for path in sorted(folder.iterdir()) for finding in check_file(path)]
     assert [finding for finding in findings if finding.severity != "info"] == []
-    stream = kcodec.open(folder).records(isolation_level="read_committed")
+    log = kcodec.open(folder)
+    assert isinstance(log, Log)
+    stream = log.records(isolation_level="read_committed")
     assert [record.value for record in stream] == expected
     again = CoreClient(tmp_path)
     found = again.core.topics.partition("t", 0)

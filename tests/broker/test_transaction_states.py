@@ -24,8 +24,8 @@ def client() -> CoreClient:
     return client
 
 
-def started(client: CoreClient, name: str = "a", **options: int) -> Identity:
-    code, producer = client.init(name, **options)
+def started(client: CoreClient, name: str | None = "a", timeout_ms: int = 60_000) -> Identity:
+    code, producer = client.init(name, timeout_ms=timeout_ms)
     assert code is NONE
     return producer
 

@@ -17,7 +17,7 @@ from kcodec.protocol.frame import decode_response, encode_request
 from kcodec.protocol.schema import Request
 
 START_MS = 1_700_000_000_000
-NOTHING = object()
+NOTHING: Any = object()
 
 
 class Identity(NamedTuple):

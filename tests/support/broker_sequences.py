@@ -93,7 +93,8 @@ class Sequence:
         self.seed = seed
         self.random = random.Random(seed)
         self.name = f"sequence-{seed}-{time.time_ns() % 10**9}"
-        self.ids = [f"{self.name}-a", f"{self.name}-b", None]
+        #: Transactional ids; the last producer has none.
+        self.ids = [f"{self.name}-a", f"{self.name}-b", ""]
         self.next: dict[tuple[int, int], int] = {}
         # Below transaction version 2 a broker does not answer the new flow in a way that clients could use.
         flows = (OLD_FLOW, NEW_FLOW, NEW_FLOW) if transaction_version >= NEW_VERSION else (OLD_FLOW,)
@@ -277,7 +278,7 @@ class Runner:
         expected = Identity(-1, -1) if back is None else self.target.identity(slot, back)
         response = self.target.ask(
             messages.InitProducerIdRequest(
-                transactional_id=name,
+                transactional_id=name or None,
                 transaction_timeout_ms=60_000,
                 producer_id=expected.producer_id,
                 producer_epoch=expected.epoch,
@@ -287,7 +288,7 @@ class Runner:
         )
         if response.error_code == 0:
             self.target.learn(slot, response.producer_id, response.producer_epoch)
-        if name is not None:
+        if name:
             self.target.settle(name)
         return _name(response.error_code), self.target.symbol(response.producer_id), response.producer_epoch
 
@@ -316,7 +317,7 @@ class Runner:
         )
         response = self.target.ask(
             messages.ProduceRequest(
-                transactional_id=self.sequence.ids[slot],
+                transactional_id=self.sequence.ids[slot] or None,
                 acks=-1,
                 timeout_ms=10_000,
                 topic_data=[
@@ -343,7 +344,7 @@ class Runner:
 
         def code(response: Any) -> int:
             topic = response.results_by_topic_v3_and_below[0]
-            return max(result.partition_error_code for result in topic.results_by_partition)
+            return max((int(result.partition_error_code) for result in topic.results_by_partition), default=0)
 
         response = self.target.ask(request, version, code)
         results = response.results_by_topic_v3_and_below[0].results_by_partition
@@ -483,7 +484,8 @@ class Runner:
         return _name(found.error_code), sorted(states)
 
     def transactions(self, slot: int) -> Any:
-        request = messages.DescribeTransactionsRequest(transactional_ids=[self.sequence.ids[slot]])
+        name = self.sequence.ids[slot]
+        request = messages.DescribeTransactionsRequest(transactional_ids=[name])
         found = self.target.raw.ask(request, 0).transaction_states[0]
         # the partition of the group's offsets depends on the number of partitions of that topic
         named = [(topic.topic, topic.partitions) for topic in found.topics]
