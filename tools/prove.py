@@ -179,6 +179,11 @@ def prove_recipes(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see recipes.txt")
 
 
+def prove_group_coordinator(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The embedded group coordinator compared with Kafka's: random requests of members of both protocols."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_group_coordinator.py"]))
+
+
 def prove_read_topic(arguments: argparse.Namespace) -> tuple[str, str]:
     """read_topic of two gigabytes from a real broker, in a fresh process below 300 MB, as much for an eighth of it."""
     program = ROOT / "tests" / "prove" / "prove_read_topic.py"
@@ -273,6 +278,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "recipes": prove_recipes,
     "read-topic": prove_read_topic,
     "groups": prove_groups,
+    "group-coordinator": prove_group_coordinator,
     "copy": prove_copy,
     "guarantees": prove_guarantees,
     "kip447": prove_kip447,

@@ -98,7 +98,7 @@ def test_transactional_offsets_are_fenced_by_generation() -> None:
     member = groups.stable_group()
 
     def commit(group: str, member_id: str, generation: int) -> ErrorCode:
-        return groups.transactional_commit(group, 5, member_id=member_id, generation_id=generation)
+        return groups.transactional_commit(group, 5, member_id=member_id, generation_id_or_member_epoch=generation)
 
     assert commit("g", member, 0) == ErrorCode.ILLEGAL_GENERATION
     assert commit("g", "nobody", 1) == ErrorCode.UNKNOWN_MEMBER_ID

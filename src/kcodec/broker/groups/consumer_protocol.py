@@ -353,6 +353,8 @@ class ConsumerProtocol:
         subscribed = frozenset().union(*(group.topics_of(one) for one in left.values()))
         known_hash = metadata_hash(self._partition_counts(subscribed))
         records.append(group_epoch_record(group.group_id, group.epoch + 1, known_hash))
+        if not left:  # nothing is left to assign (Kafka 4.4)
+            records.append(target_epoch_record(group.group_id, group.epoch + 1, group.assigned_ms))
         self._cancel_timers(group.group_id, member.member_id)
         self._table.commit(group.group_id, records)
 
