@@ -179,6 +179,12 @@ def prove_recipes(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see recipes.txt")
 
 
+def prove_embedded_broker(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The embedded broker and Apache Kafka give the same responses to 2,000 random sequences of requests."""
+    program = ROOT / "tests" / "prove" / "prove_broker.py"
+    return judged(run([sys.executable, program, "--sequences", "2000"]))
+
+
 def prove_group_coordinator(arguments: argparse.Namespace) -> tuple[str, str]:
     """The embedded group coordinator compared with Kafka's: random requests of members of both protocols."""
     return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_group_coordinator.py"]))
@@ -278,6 +284,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "recipes": prove_recipes,
     "read-topic": prove_read_topic,
     "groups": prove_groups,
+    "embedded-broker": prove_embedded_broker,
     "group-coordinator": prove_group_coordinator,
     "copy": prove_copy,
     "guarantees": prove_guarantees,

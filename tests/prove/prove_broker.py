@@ -13,6 +13,9 @@ import argparse
 import sys
 import time
 from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
 from broker_sequences import Difference, Target, compare
 
