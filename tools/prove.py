@@ -184,6 +184,17 @@ def prove_schema_registry(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_schema_registry.py"]))
 
 
+def prove_embedded_broker(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The embedded broker and Apache Kafka give the same responses to 2,000 random sequences of requests."""
+    program = ROOT / "tests" / "prove" / "prove_broker.py"
+    return judged(run([sys.executable, program, "--sequences", "2000"]))
+
+
+def prove_group_coordinator(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The embedded group coordinator compared with Kafka's: random requests of members of both protocols."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_group_coordinator.py"]))
+
+
 def prove_read_topic(arguments: argparse.Namespace) -> tuple[str, str]:
     """read_topic of two gigabytes from a real broker, in a fresh process below 300 MB, as much for an eighth of it."""
     program = ROOT / "tests" / "prove" / "prove_read_topic.py"
@@ -279,6 +290,8 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "schema-registry": prove_schema_registry,
     "read-topic": prove_read_topic,
     "groups": prove_groups,
+    "embedded-broker": prove_embedded_broker,
+    "group-coordinator": prove_group_coordinator,
     "copy": prove_copy,
     "guarantees": prove_guarantees,
     "kip447": prove_kip447,

@@ -35,13 +35,22 @@ COUNTERPARTS = {
 }
 #: Names of classes that several modules declare, each with the reason.
 EXPLAINED_NAMES: dict[str, str] = {
+    "Broker": "the embedded broker, public; a broker in the metadata of a cluster",
     "Delivery": "public, to be waited for; its state in flows",
+    "FetchSession": "the broker's side and the consumer's side of KIP-227",
     "GroupMember": "as Admin shows it; as assignors take it (Kafka's name); both public",
+    "InternalRecord": "for the coordinators of the embedded broker; decoded, public",
+    "Partition": "of the embedded broker; in the metadata of a cluster",
     "ProducerState": "of producer snapshots; of DescribeProducers responses; as Admin shows it, public",
     "ScramCredentialDeletion": "Kafka's name of a part of a request; as Admin takes it, public",
     "ScramCredentialInfo": "Kafka's name of a part of a response; as Admin shows it, public",
     "ScramCredentialUpsertion": "Kafka's name of a part of a request; as Admin takes it, public",
+    "Segment": "that the embedded broker writes; that is read, public",
+    "State": "of the transaction coordinator; of a transactional producer",
     "TableDelivery": "public, to be waited for; its state in flows",
+    "Timer": "of the embedded broker's clock; of the client's scheduler",
+    "Topic": "of the embedded broker; in the metadata of a cluster",
+    "Topics": "of the embedded broker; of a log directory",
     "Transaction": "public, of a producer; in a timeline of a log",
 }
 

@@ -34,6 +34,7 @@ ADMIN = CONSUMER | {"admin"}
 READING = ADMIN | {"reading"}
 CLIENT = SESSION | READING | NETWORK | {"client"}
 LOG = RECORD | WIRE | {"text", "log"}
+BROKER = LOG | {"broker"}
 MAY_IMPORT = {
     **dict.fromkeys(GROUND, GROUND),
     "_fast": CORE,
@@ -52,6 +53,8 @@ MAY_IMPORT = {
     "admin": ADMIN,
     "reading": READING,
     "client": CLIENT,
+    # Like `client` on top of the others, and without them: the other side of the wire.
+    "broker": BROKER,
     "kcodec": CLIENT | LOG,
     "__main__": {"cli"},
 }
@@ -70,6 +73,7 @@ PUBLIC = {
     "kcodec.admin.transactions",
     "kcodec.admin.values",
     "kcodec.arguments",
+    "kcodec.broker",
     "kcodec.client",
     "kcodec.client.aio",
     "kcodec.client.properties",

@@ -35,6 +35,7 @@ COMMANDS = {
     "topics": "list, describe, create, delete and configure topics",
     "groups": "show groups: members, offsets, lag, and the transaction that causes the lag",
     "offsets": "show the offsets of topics; reset and delete the committed offsets of groups",
+    "broker": "run a broker for development and tests: a single node, without Java",
     "cluster": "show brokers, controllers, log directories and configured resources; unregister a broker",
     "quotas": "show and change the quotas of clients",
     "tokens": "create, show, renew and delete delegation tokens",

@@ -7,6 +7,9 @@
     def test_something_else(apache_kafka_factory):      # separate brokers, to kill or to configure
         kafka = apache_kafka_factory(nodes=3)
 
+    def test_without_java(kcodec_broker):               # the embedded broker, a new one for each test
+        topic = kcodec_broker.create_topic(partitions=3)
+
 `pytest --kafka-version 4.3.1` runs the same tests with another Kafka.
 
 If a broker is not available, the test that needs it fails and is never skipped. When a test fails, its report shows the
@@ -20,9 +23,10 @@ from typing import Any
 
 import pytest
 
+from kcodec.broker import Broker
 from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
 
-__all__ = ["KafkaFactory", "apache_kafka", "apache_kafka_factory"]
+__all__ = ["KafkaFactory", "apache_kafka", "apache_kafka_factory", "kcodec_broker"]
 
 # Takes what ApacheKafka takes.
 KafkaFactory = Callable[..., ApacheKafka]
@@ -53,6 +57,13 @@ def apache_kafka(pytestconfig: pytest.Config) -> Iterator[ApacheKafka]:
         _STARTED.append(kafka)
         yield kafka
         _STARTED.remove(kafka)
+
+
+@pytest.fixture
+def kcodec_broker() -> Iterator[Broker]:
+    """The embedded broker, started for the test: no Java, and nothing in it from other tests."""
+    with Broker() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Kafka broker in one process, for development, tests and demos: a single node, started in milliseconds.
+
+    with kcodec.broker.Broker() as broker:
+        producer = kcodec.Producer(broker.bootstrap_servers, transactional_id="a")
+
+core.py has all state and no I/O: request frames in, response frames out, a clock given. server.py puts sockets around
+it, embedded.py a thread. api.py is the contract of handlers. partition_log.py, segment.py and producer_state.py are the
+leader of a partition, topics.py the controller, transactions/ the transaction coordinator, groups/ the group
+coordinator, admin/ the administration. faults.py, clock.py and wire_log.py are for tests.
+"""
+
+from kcodec._lazy import lazy_exports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kcodec.broker.embedded import Broker, EmbeddedBrokerError
+    from kcodec.broker.faults import FaultRule, parse_rule
+    from kcodec.broker.settings import BrokerSettings
+    from kcodec.broker.wire_log import WireEntry
+del TYPE_CHECKING
+
+__all__ = ["Broker", "BrokerSettings", "EmbeddedBrokerError", "FaultRule", "WireEntry", "parse_rule"]
+
+_EXPORTS = {
+    "Broker": "kcodec.broker.embedded",
+    "EmbeddedBrokerError": "kcodec.broker.embedded",
+    "BrokerSettings": "kcodec.broker.settings",
+    "FaultRule": "kcodec.broker.faults",
+    "WireEntry": "kcodec.broker.wire_log",
+    "parse_rule": "kcodec.broker.faults",
+}
+
+__getattr__, __dir__ = lazy_exports("kcodec.broker", _EXPORTS)

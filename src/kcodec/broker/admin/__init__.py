@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The APIs of administration: configurations (configs.py), and partitions, cluster and log directories (cluster.py)."""
+
+from __future__ import annotations
+
+from kcodec.broker.admin.cluster import ClusterAdminApis
+from kcodec.broker.admin.configs import ConfigApis
+from kcodec.broker.admin.host import AdminHost
+from kcodec.broker.api import Api
+
+__all__ = ["AdminHost", "admin_apis"]
+
+
+def admin_apis(core: AdminHost) -> list[Api]:
+    """Return the APIs with their versions and handlers."""
+    return [*ConfigApis(core).apis(), *ClusterAdminApis(core).apis()]

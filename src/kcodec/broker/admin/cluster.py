@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CreatePartitions, DescribeTopicPartitions, DescribeCluster, DescribeLogDirs, and what one node has no use for.
+
+The only node leads every partition, so that no reassignment is ever under way and no election is needed. There is no
+authorizer: the requests about ACLs get SECURITY_DISABLED, as from a Kafka without one.
+"""
+
+from __future__ import annotations
+
+from kcodec.broker.admin.host import AdminHost
+from kcodec.broker.api import Api, ApiError, RequestContext
+from kcodec.broker.topics import MOST_PARTITIONS, Partition, Topic
+from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
+
+#: All operations that the cluster and a topic have, as bits: without an authorizer everything is allowed.
+CLUSTER_OPERATIONS = 8096
+TOPIC_OPERATIONS = 3576
+BROKERS, CONTROLLERS = 1, 2
+NO_AUTHORIZER = "No Authorizer is configured."
+NONE_ON_THE_BROKER = "No Authorizer is configured on the broker"
+MEMORY_DIRECTORY = "/memory"
+
+
+class ClusterAdminApis:
+    """The handlers."""
+
+    def __init__(self, host: AdminHost) -> None:
+        self._host = host
+
+    def apis(self) -> list[Api]:
+        """Return the APIs with their handlers."""
+        return [
+            Api(messages.CreatePartitionsRequest, (0, 3), self.create_partitions),
+            Api(messages.DescribeTopicPartitionsRequest, (0, 0), self.describe_partitions),
+            Api(messages.DescribeClusterRequest, (0, 2), self.describe_cluster),
+            Api(messages.DescribeLogDirsRequest, (1, 4), self.describe_log_dirs),
+            Api(messages.ElectLeadersRequest, (0, 2), self.elect_leaders),
+            Api(messages.ListPartitionReassignmentsRequest, (0, 0), _no_reassignments),
+            Api(messages.DescribeAclsRequest, (1, 3), _describe_acls),
+            Api(messages.CreateAclsRequest, (1, 3), _create_acls),
+            Api(messages.DeleteAclsRequest, (1, 3), _delete_acls),
+        ]
+
+    # ------------------------------------------------------------------------------------------------------ partitions
+
+    def create_partitions(
+        self, context: RequestContext, request: messages.CreatePartitionsRequest
+    ) -> messages.CreatePartitionsResponse:
+        """Respond to CreatePartitions."""
+        names = [one.name for one in request.topics]
+        results = []
+        for name in dict.fromkeys(names):
+            result = messages.CreatePartitionsTopicResult(name=name)
+            try:
+                if names.count(name) > 1:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                self._add_partitions(request.topics[names.index(name)], validate_only=request.validate_only)
+            except ApiError as error:
+                result.error_code, result.error_message = int(error.code), error.message or None
+            results.append(result)
+        return messages.CreatePartitionsResponse(results=results)
+
+    def _add_partitions(self, wanted: messages.CreatePartitionsTopic, *, validate_only: bool) -> None:
+        topic = self._host.topics.get(wanted.name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        present = len(topic.partitions)
+        if wanted.count == present:
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+        if wanted.count < present:
+            text = (
+                f"The topic {topic.name} currently has {present} partition(s); {wanted.count} would not be an increase."
+            )
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, text)
+        if wanted.count > MOST_PARTITIONS:
+            text = f"The topic {topic.name} may have {MOST_PARTITIONS} partitions at most, not {wanted.count}."
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, text)
+        if wanted.assignments is not None:
+            self._check_assignments(wanted.assignments, wanted.count - present)
+        if not validate_only:
+            self._host.topics.add_partitions(topic, wanted.count)
+
+    def _check_assignments(self, assignments: list[messages.CreatePartitionsAssignment], added: int) -> None:
+        if len(assignments) != added:
+            text = (
+                f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) were "
+                "specified."
+            )
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+        for one in assignments:
+            unknown = [broker for broker in one.broker_ids if broker != self._host.settings.node_id]
+            if unknown:
+                text = (
+                    f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+                )
+                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+            if len(one.broker_ids) != 1:
+                text = f"The manual partition assignment includes {len(one.broker_ids)} replicas; expected one."
+                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+
+    def describe_partitions(
+        self, context: RequestContext, request: messages.DescribeTopicPartitionsRequest
+    ) -> messages.DescribeTopicPartitionsResponse:
+        """Respond to DescribeTopicPartitions: topics in order of names, up to a number of partitions, from a cursor."""
+        wanted = {one.name for one in request.topics} or set(self._host.topics.names())
+        first_name, first = "", 0
+        if request.cursor is not None:
+            first_name, first = request.cursor.topic_name, request.cursor.partition_index
+        left = request.response_partition_limit
+        response = messages.DescribeTopicPartitionsResponse()
+        for name in sorted(one for one in wanted if one >= first_name):
+            topic = self._host.topics.get(name)
+            begin = first if name == first_name else 0
+            if left <= 0:
+                response.next_cursor = messages.Cursor(topic_name=name, partition_index=begin)
+                break
+            found = messages.DescribeTopicPartitionsResponseTopic(
+                name=name, topic_authorized_operations=TOPIC_OPERATIONS
+            )
+            response.topics.append(found)
+            if topic is None:
+                found.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            found.topic_id, found.is_internal = topic.id, topic.is_internal
+            found.partitions = [self._described(one) for one in topic.partitions[begin : begin + left]]
+            left -= len(found.partitions)
+            if begin + len(found.partitions) < len(topic.partitions):
+                next_partition = begin + len(found.partitions)
+                response.next_cursor = messages.Cursor(topic_name=name, partition_index=next_partition)
+                break
+        return response
+
+    def _described(self, partition: Partition) -> messages.DescribeTopicPartitionsResponsePartition:
+        node = self._host.settings.node_id
+        return messages.DescribeTopicPartitionsResponsePartition(
+            partition_index=partition.number,
+            leader_id=node,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=[node],
+            isr_nodes=[node],
+            eligible_leader_replicas=[],
+            last_known_elr=[],
+        )
+
+    # --------------------------------------------------------------------------------------------------------- cluster
+
+    def describe_cluster(
+        self, context: RequestContext, request: messages.DescribeClusterRequest
+    ) -> messages.DescribeClusterResponse:
+        """Respond to DescribeCluster."""
+        if request.endpoint_type != BROKERS:
+            code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}"
+            if request.endpoint_type == CONTROLLERS:
+                code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                text = (
+                    "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+                )
+            return messages.DescribeClusterResponse(error_code=int(code), error_message=text)
+        settings = self._host.settings
+        broker = messages.DescribeClusterBroker(broker_id=settings.node_id, host=self._host.host, port=self._host.port)
+        response = messages.DescribeClusterResponse(
+            cluster_id=settings.cluster_id, controller_id=settings.node_id, brokers=[broker]
+        )
+        if request.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        return response
+
+    def describe_log_dirs(
+        self, context: RequestContext, request: messages.DescribeLogDirsRequest
+    ) -> messages.DescribeLogDirsResponse:
+        """Respond to DescribeLogDirs. Partitions that do not exist are left out."""
+        wanted: list[tuple[Topic, list[Partition]]] = []
+        if request.topics is None:
+            wanted = [(topic, topic.partitions) for topic in self._host.topics]
+        for one in request.topics or ():
+            topic = self._host.topics.get(one.topic)
+            if topic is not None:
+                found = (topic.partition(number) for number in one.partitions)
+                wanted.append((topic, [partition for partition in found if partition is not None]))
+        topics = [
+            messages.DescribeLogDirsTopic(
+                name=topic.name,
+                partitions=[
+                    messages.DescribeLogDirsPartition(
+                        partition_index=partition.number, partition_size=partition.log.size_in_bytes
+                    )
+                    for partition in partitions
+                ],
+            )
+            for topic, partitions in wanted
+            if partitions
+        ]
+        directory = self._host.topics.directory
+        log_dir = MEMORY_DIRECTORY if directory is None else str(directory)
+        return messages.DescribeLogDirsResponse(
+            results=[messages.DescribeLogDirsResult(log_dir=log_dir, topics=topics)]
+        )
+
+    def elect_leaders(
+        self, context: RequestContext, request: messages.ElectLeadersRequest
+    ) -> messages.ElectLeadersResponse:
+        """Respond to ElectLeaders: no partition needs an election."""
+        results = []
+        for one in request.topic_partitions or ():
+            topic = self._host.topics.get(one.topic)
+            partitions = []
+            for number in one.partitions:
+                result = messages.ElectLeadersPartitionResult(
+                    partition_id=number,
+                    error_code=int(ErrorCode.ELECTION_NOT_NEEDED),
+                    error_message="Leader election not needed for topic partition.",
+                )
+                if topic is None or topic.partition(number) is None:
+                    result.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    result.error_message = f"No such partition as {one.topic}-{number}"
+                partitions.append(result)
+            results.append(messages.ReplicaElectionResult(topic=one.topic, partition_result=partitions))
+        return messages.ElectLeadersResponse(replica_election_results=results)
+
+
+def _no_reassignments(
+    context: RequestContext, request: messages.ListPartitionReassignmentsRequest
+) -> messages.ListPartitionReassignmentsResponse:
+    return messages.ListPartitionReassignmentsResponse(error_message=None)
+
+
+def _describe_acls(context: RequestContext, request: messages.DescribeAclsRequest) -> messages.DescribeAclsResponse:
+    return messages.DescribeAclsResponse(error_code=int(ErrorCode.SECURITY_DISABLED), error_message=NONE_ON_THE_BROKER)
+
+
+def _create_acls(context: RequestContext, request: messages.CreateAclsRequest) -> messages.CreateAclsResponse:
+    code = int(ErrorCode.SECURITY_DISABLED)
+    results = [messages.AclCreationResult(error_code=code, error_message=NO_AUTHORIZER) for _ in request.creations]
+    return messages.CreateAclsResponse(results=results)
+
+
+def _delete_acls(context: RequestContext, request: messages.DeleteAclsRequest) -> messages.DeleteAclsResponse:
+    code = int(ErrorCode.SECURITY_DISABLED)
+    results = [messages.DeleteAclsFilterResult(error_code=code, error_message=NO_AUTHORIZER) for _ in request.filters]
+    return messages.DeleteAclsResponse(filter_results=results)

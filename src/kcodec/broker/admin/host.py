@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What administration needs of the broker around it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kcodec.broker.settings import BrokerSettings
+from kcodec.broker.topics import Topics
+
+
+class AdminHost(Protocol):
+    """The broker. host, port: where clients connect."""
+
+    settings: BrokerSettings
+    topics: Topics
+    host: str
+    port: int

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a handler gets a request and responds: at once, or later (long poll, a join that waits for other members).
+
+A handler is called with the context and the decoded request, on the one thread of the broker. It returns a response,
+a Later that is responded to afterwards, or None for a request without a response (Produce with acks=0). An ApiError
+refuses the whole request: the frame puts its code everywhere in the response where Kafka would
+(error_responses.py). No handler blocks, looks at a clock of its own, or draws random numbers but from the core's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.schema import Request
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who sent a request, and in which version."""
+
+    api_version: int
+    client_id: str | None = None
+    client_host: str = "/127.0.0.1"
+    connection_id: int = 0
+    principal: str = "User:ANONYMOUS"
+
+
+class Later:
+    """A response that does not exist yet. respond() may be called once more than needed: only the first call counts."""
+
+    __slots__ = ("_callback", "_response", "is_done")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._response: Any = None
+        self._callback: Callable[[Any], None] | None = None
+
+    def respond(self, response: Any) -> None:
+        """Give the response: what a handler returns, or an ApiError for the whole request."""
+        if self.is_done:
+            return
+        self.is_done = True
+        self._response = response
+        if self._callback is not None:
+            self._callback(response)
+
+    def when_done(self, callback: Callable[[Any], None]) -> None:
+        """Call `callback` with the response, at once if it is there."""
+        if self.is_done:
+            callback(self._response)
+        else:
+            self._callback = callback
+
+
+class ApiError(Exception):
+    """A request that is refused as a whole, or a part of it, with Kafka's error code."""
+
+    def __init__(self, code: ErrorCode, message: str = "") -> None:
+        super().__init__(message or code.name)
+        self.code = code
+        self.message = message
+
+
+class _Close:
+    """The connection is closed instead of a response."""
+
+
+#: A handler returns it to close the connection, as Kafka does after an error with acks=0.
+CLOSE = _Close()
+
+Handler = Callable[[RequestContext, Any], Any]
+
+
+class Api(NamedTuple):
+    """An API of the broker: the class of its requests, the lowest and highest version offered, and the handler."""
+
+    request: type[Request]
+    versions: tuple[int, int]
+    handle: Handler

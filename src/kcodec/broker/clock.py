@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The broker's clock. Every time in the broker comes from it, so that a test can move time by hand.
+
+The clock follows the machine's, or stands still (`is_manual`), and `advance` moves it forward in both cases. Timers run
+in the order of their times, each with the clock at its own time, so that a jump of an hour passes through everything
+that an hour would have brought.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+
+class Timer:
+    """A callback at a time. cancel() may be called at any time, also after it ran."""
+
+    __slots__ = ("callback", "due_ms")
+
+    def __init__(self, due_ms: float, callback: Callable[[], None]) -> None:
+        self.due_ms = due_ms
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Do not run the callback."""
+        self.callback = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the callback has neither run nor been cancelled."""
+        return self.callback is not None
+
+
+class Clock:
+    """Milliseconds since 1970, and timers.
+
+    is_manual: time passes only by `advance`. start_ms: the first time of a manual clock; by default the machine's.
+    on_timer:  called after a timer was added, so that the event loop plans its next wake-up again.
+    """
+
+    def __init__(self, *, is_manual: bool = False, start_ms: int | None = None) -> None:
+        self.is_manual = is_manual
+        self._fixed_ms: float = time.time() * 1000 if start_ms is None else start_ms
+        self._ahead_ms: float = 0
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._number = count()
+        self.on_timer: Callable[[], None] = lambda: None
+
+    def _now(self) -> float:
+        return (self._fixed_ms if self.is_manual else time.time() * 1000) + self._ahead_ms
+
+    def now_ms(self) -> int:
+        """Return the time in ms."""
+        return int(self._now())
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        """Run `callback` in `delay_ms`. Return the Timer, to cancel it."""
+        timer = Timer(self._now() + max(delay_ms, 0), callback)
+        heappush(self._timers, (timer.due_ms, next(self._number), timer))
+        self.on_timer()
+        return timer
+
+    def call_soon(self, callback: Callable[[], None]) -> Timer:
+        """Run `callback` after the present request."""
+        return self.call_later(0, callback)
+
+    def run_due(self) -> None:
+        """Run the timers whose time has come."""
+        while self._timers and self._timers[0][0] <= self._now():
+            self._run_first()
+
+    def _run_first(self) -> None:
+        timer = heappop(self._timers)[2]
+        callback, timer.callback = timer.callback, None
+        if callback is not None:
+            callback()
+
+    def next_delay_ms(self) -> float | None:
+        """Return the time until the next timer, 0 if it is due, None without a timer or if time stands still."""
+        while self._timers and not self._timers[0][2].is_pending:
+            heappop(self._timers)
+        if not self._timers:
+            return None
+        delay = self._timers[0][0] - self._now()
+        if delay <= 0:
+            return 0
+        return None if self.is_manual else delay
+
+    def advance(self, ms: float) -> None:
+        """Move the time forward by `ms`; every timer on the way runs at its own time. Raise ValueError if negative."""
+        if not ms >= 0:
+            raise ValueError(f"a clock cannot go back: advance({ms})")
+        target = self._ahead_ms + ms
+        while self._timers:
+            step = self._timers[0][0] - self._now()
+            if self._ahead_ms + step > target:
+                break
+            self._ahead_ms = max(self._ahead_ms, self._ahead_ms + step)
+            self._run_first()
+        self._ahead_ms = max(self._ahead_ms, target)
+        self.on_timer()

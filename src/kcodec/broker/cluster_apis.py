@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata, FindCoordinator, CreateTopics and DeleteTopics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from kcodec.broker.api import Api, ApiError, RequestContext
+from kcodec.broker.settings import BrokerSettings
+from kcodec.broker.topics import Topic, Topics, check_name
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
+
+NO_ID = UUID(int=0)
+_NOT_REQUESTED = -(1 << 31)
+#: All operations of a topic or of the cluster: there is no authorizer.
+TOPIC_OPERATIONS = 0x0DF8
+CLUSTER_OPERATIONS = 0x1F38
+_KEYS_VERSION = 4
+_NULL_NAME_VERSION = 12
+_CONFIG_VERSION = 5
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+_TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
+
+#: The host and port of the listener.
+Address = Callable[[], tuple[str, int]]
+
+
+class ClusterApis:
+    """The handlers of these APIs.
+
+    address: gives the host and port that clients connect to.
+    """
+
+    def __init__(self, topics: Topics, settings: BrokerSettings, address: Address) -> None:
+        self._topics = topics
+        self._settings = settings
+        self._address = address
+
+    def apis(self) -> list[Api]:
+        """Return the APIs with their handlers."""
+        return [
+            Api(messages.MetadataRequest, (0, 13), self.metadata),
+            Api(messages.FindCoordinatorRequest, (0, 5), self.find_coordinator),
+            Api(messages.CreateTopicsRequest, (2, 7), self.create_topics),
+            Api(messages.DeleteTopicsRequest, (1, 6), self.delete_topics),
+        ]
+
+    # ------------------------------------------------------------------------------------------------------- Metadata
+
+    def metadata(self, context: RequestContext, request: messages.MetadataRequest) -> messages.MetadataResponse:
+        """Respond to Metadata, and create missing topics where both sides allow it."""
+        host, port = self._address()
+        node = self._settings.node_id
+        wants_all = request.topics is None or (context.api_version == 0 and not request.topics)
+        if wants_all:
+            found = [self._described(context, request, topic) for topic in self._topics]
+        else:
+            found = [self._requested(context, request, one) for one in request.topics or ()]
+        operations = _NOT_REQUESTED
+        if 8 <= context.api_version <= 10 and request.include_cluster_authorized_operations:
+            operations = CLUSTER_OPERATIONS
+        return messages.MetadataResponse(
+            brokers=[messages.MetadataResponseBroker(node_id=node, host=host, port=port)],
+            cluster_id=self._settings.cluster_id,
+            controller_id=node,
+            topics=found,
+            cluster_authorized_operations=operations,
+        )
+
+    def _requested(
+        self, context: RequestContext, request: messages.MetadataRequest, wanted: messages.MetadataRequestTopic
+    ) -> messages.MetadataResponseTopic:
+        if wanted.name is None:
+            topic = self._topics.by_id(wanted.topic_id)
+            if topic is None:
+                name = None if context.api_version >= _NULL_NAME_VERSION else ""
+                return messages.MetadataResponseTopic(
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id
+                )
+            return self._described(context, request, topic)
+        try:
+            topic = self._topics.get(wanted.name)
+            if topic is None:
+                check_name(wanted.name)
+                if not (request.allow_auto_topic_creation and self._settings.auto_create_topics):
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                topic = self._create_automatically(wanted.name)
+        except ApiError as error:
+            is_internal = wanted.name in (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
+            return messages.MetadataResponseTopic(error_code=error.code, name=wanted.name, is_internal=is_internal)
+        return self._described(context, request, topic)
+
+    def _create_automatically(self, name: str) -> Topic:
+        if name in (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC):
+            return self._topics.create_internal(name)
+        return self._topics.create(name, self._settings.default_partitions)
+
+    def _described(
+        self, context: RequestContext, request: messages.MetadataRequest, topic: Topic
+    ) -> messages.MetadataResponseTopic:
+        node = self._settings.node_id
+        operations = _NOT_REQUESTED
+        if context.api_version >= 8 and request.include_topic_authorized_operations:
+            operations = TOPIC_OPERATIONS
+        return messages.MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.id,
+            is_internal=topic.is_internal,
+            partitions=[
+                messages.MetadataResponsePartition(
+                    partition_index=partition.number,
+                    leader_id=node,
+                    leader_epoch=partition.leader_epoch,
+                    replica_nodes=[node],
+                    isr_nodes=[node],
+                )
+                for partition in topic.partitions
+            ],
+            topic_authorized_operations=operations,
+        )
+
+    # ------------------------------------------------------------------------------------------------ FindCoordinator
+
+    def find_coordinator(
+        self, context: RequestContext, request: messages.FindCoordinatorRequest
+    ) -> messages.FindCoordinatorResponse:
+        """Respond to FindCoordinator, and create the topic of the coordinator."""
+        if context.api_version >= _KEYS_VERSION:
+            return messages.FindCoordinatorResponse(
+                coordinators=[self._coordinator(request.key_type, key) for key in request.coordinator_keys]
+            )
+        found = self._coordinator(request.key_type if context.api_version else GROUP_KEY, request.key)
+        response = messages.FindCoordinatorResponse(
+            error_code=found.error_code, node_id=found.node_id, host=found.host, port=found.port
+        )
+        if context.api_version:
+            response.error_message = found.error_message
+        return response
+
+    def _coordinator(self, key_type: int, key: str) -> messages.Coordinator:
+        topic = {GROUP_KEY: CONSUMER_OFFSETS_TOPIC, TRANSACTION_KEY: TRANSACTION_STATE_TOPIC}.get(key_type)
+        if topic is None:
+            return messages.Coordinator(key=key, node_id=-1, port=-1, error_code=ErrorCode.INVALID_REQUEST)
+        self._topics.create_internal(topic)
+        host, port = self._address()
+        return messages.Coordinator(key=key, node_id=self._settings.node_id, host=host, port=port, error_message="")
+
+    # ---------------------------------------------------------------------------------------------- creating, deleting
+
+    def create_topics(
+        self, context: RequestContext, request: messages.CreateTopicsRequest
+    ) -> messages.CreateTopicsResponse:
+        """Respond to CreateTopics."""
+        names = [topic.name for topic in request.topics]
+        results: list[messages.CreatableTopicResult] = []
+        for wanted in request.topics:
+            if names.count(wanted.name) > 1:
+                if all(result.name != wanted.name for result in results):
+                    code = ErrorCode.INVALID_REQUEST
+                    results.append(_not_created(wanted.name, code, "Duplicate topic name."))
+                continue
+            results.append(self._created(wanted, validate_only=request.validate_only))
+        return messages.CreateTopicsResponse(topics=results)
+
+    def _created(self, wanted: messages.CreatableTopic, *, validate_only: bool) -> messages.CreatableTopicResult:
+        try:
+            partitions = self._partitions_of(wanted)
+            configs = {}
+            for one in wanted.configs:
+                if one.value is None:
+                    raise ApiError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {one.name}")
+                configs[one.name] = one.value
+            self._topics.check_new(wanted.name, partitions, configs)
+            topic_id = NO_ID if validate_only else self._topics.create(wanted.name, partitions, configs).id
+        except ApiError as error:
+            return _not_created(wanted.name, error.code, error.message)
+        return messages.CreatableTopicResult(
+            name=wanted.name,
+            topic_id=topic_id,
+            error_message=None,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[
+                messages.CreatableTopicConfigs(name=name, value=value, config_source=_TOPIC_CONFIG)
+                for name, value in configs.items()
+            ],
+        )
+
+    def _partitions_of(self, wanted: messages.CreatableTopic) -> int:
+        """Return the number of partitions; every replica is on this node."""
+        if wanted.assignments:
+            if wanted.num_partitions != -1 or wanted.replication_factor != -1:
+                reason = "A manual partition assignment was specified, but numPartitions or replicationFactor as well."
+                raise ApiError(ErrorCode.INVALID_REQUEST, reason)
+            numbers = sorted(one.partition_index for one in wanted.assignments)
+            is_here = all(one.broker_ids == [self._settings.node_id] for one in wanted.assignments)
+            if numbers != list(range(len(numbers))) or not is_here:
+                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "this node is the only one")
+            return len(numbers)
+        if wanted.replication_factor not in (-1, 1):
+            reason = (
+                f"Unable to replicate the partition {wanted.replication_factor} time(s): "
+                "The target replication factor of "
+                f"{wanted.replication_factor} cannot be reached because only 1 broker(s) are registered."
+            )
+            raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
+        return self._settings.default_partitions if wanted.num_partitions == -1 else wanted.num_partitions
+
+    def delete_topics(
+        self, context: RequestContext, request: messages.DeleteTopicsRequest
+    ) -> messages.DeleteTopicsResponse:
+        """Respond to DeleteTopics, by name or by id."""
+        by_state = context.api_version >= 6
+        wanted: list[tuple[str | None, UUID]] = [(name, NO_ID) for name in request.topic_names]
+        if by_state:
+            wanted = [(one.name, one.topic_id) for one in request.topics]
+        return messages.DeleteTopicsResponse(responses=[self._deleted(*one) for one in wanted])
+
+    def _deleted(self, name: str | None, topic_id: UUID) -> messages.DeletableTopicResult:
+        topic = self._topics.by_id(topic_id) if name is None else self._topics.get(name)
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            reason = (
+                "This server does not host this topic ID."
+                if name is None
+                else "This server does not host this topic-partition."
+            )
+            return messages.DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=reason)
+        self._topics.delete(topic.name)
+        return messages.DeletableTopicResult(name=topic.name, topic_id=topic.id)
+
+
+def _not_created(name: str, code: ErrorCode, message: str) -> messages.CreatableTopicResult:
+    return messages.CreatableTopicResult(name=name, error_code=code, error_message=message, configs=[])
+
+
+def features_of(settings: BrokerSettings, transaction_version: int) -> dict[str, Any]:
+    """Return the fields of an ApiVersions response about features."""
+    level = transaction_version
+    supported = [messages.SupportedFeatureKey(name="transaction.version", min_version=0, max_version=2)]
+    finalized = []
+    if level:
+        finalized = [
+            messages.FinalizedFeatureKey(name="transaction.version", max_version_level=level, min_version_level=level)
+        ]
+    if settings.group_version:
+        supported.append(messages.SupportedFeatureKey(name="group.version", min_version=0, max_version=1))
+        finalized.append(messages.FinalizedFeatureKey(name="group.version", max_version_level=1, min_version_level=1))
+    return {"supported_features": supported, "finalized_features": finalized, "finalized_features_epoch": 1}

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The broker without I/O: request frames in, response frames out, the clock given.
+
+A connection has one request at a time, as in Kafka: the next frame is handled once the response of the one before is
+there. `serve` may therefore only be called again after the reply.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from kcodec.broker.admin import admin_apis
+from kcodec.broker.api import CLOSE, Api, ApiError, Later, RequestContext
+from kcodec.broker.clock import Clock
+from kcodec.broker.cluster_apis import ClusterApis, features_of
+from kcodec.broker.error_responses import error_response
+from kcodec.broker.faults import FaultRule, Faults
+from kcodec.broker.fetch import Fetch
+from kcodec.broker.groups import GroupCoordinator
+from kcodec.broker.internal_topics import GroupHost, replayed
+from kcodec.broker.offsets import OffsetApis
+from kcodec.broker.produce import Produce
+from kcodec.broker.settings import BrokerSettings
+from kcodec.broker.topics import Topics
+from kcodec.broker.transactions.coordinator import TransactionCoordinator
+from kcodec.broker.transactions.handlers import TransactionHandlers
+from kcodec.broker.transactions.offset_commit import TxnOffsetCommit
+from kcodec.broker.wire_log import WireEntry, WireLog
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC
+from kcodec.errors import DecodeError, EncodeError, KcodecError
+from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.frame import skip_tagged_fields
+from kcodec.protocol.versions import API_VERSIONS_KEY
+
+_log = logging.getLogger(__name__)
+# api key, version, correlation id, length of the client id
+_HEADER = Struct(">hhih")
+#: Produce is offered from version 0 on, but Kafka 4 refuses those below 3 on use.
+_LEAST_PRODUCE_VERSION = 3
+
+#: What clients need for transaction version 2: APIs and their least versions.
+_NEW_FLOW = {
+    messages.ProduceRequest.api_key: 12,
+    messages.EndTxnRequest.api_key: 5,
+    messages.TxnOffsetCommitRequest.api_key: 5,
+}
+
+#: The reply to a frame: the buffers of the response, None for no response, or CLOSE.
+Reply = Callable[[Any], None]
+
+
+class ConnectionInfo:
+    """What the core knows of a connection."""
+
+    __slots__ = ("host", "id", "principal")
+
+    def __init__(self, connection_id: int, host: str) -> None:
+        self.id = connection_id
+        self.host = host
+        self.principal = "User:ANONYMOUS"
+
+
+class BrokerCore:
+    """All state of a broker.
+
+    directory: of the logs, created if it does not exist; None keeps everything in memory.
+    """
+
+    def __init__(self, settings: BrokerSettings, clock: Clock, directory: Path | None = None) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.host, self.port = "127.0.0.1", 0
+        self.topics = Topics(settings, clock, directory)
+        self.random = self.topics.random
+        self.group_host = GroupHost(clock, settings, self.topics)
+        self.groups = GroupCoordinator(self.group_host)
+        self.transactions = TransactionCoordinator(clock, settings, self.topics)
+        self.transactions.on_offsets_marker = self.groups.transaction_completed
+        self.topics.on_deleted = self.groups.topics_deleted
+        self.wire_log = WireLog()
+        self.apis = self._all_apis()
+        self._names = {key: api.request.__name__.removesuffix("Request") for key, api in self.apis.items()}
+        self.faults = Faults(self.topics, self._names)
+        self._load_groups()
+        self.transactions.load()
+        clock.call_later(settings.retention_check_interval_ms, self._retain)
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+        return self.settings.cluster_id
+
+    @property
+    def node_id(self) -> int:
+        """The id of the only node."""
+        return self.settings.node_id
+
+    def _all_apis(self) -> dict[int, Api]:
+        """Return all APIs by key, with the versions that the settings allow."""
+        handlers = TransactionHandlers(
+            self.topics, self.transactions, self.group_host, self.groups.transaction_completed
+        )
+        commits = TxnOffsetCommit(
+            self.topics,
+            self.transactions,
+            self.group_host,
+            self.groups.txn_offset_commit,
+            verifies=self.settings.verifies_transactions,
+        )
+        listed = [
+            Api(messages.ApiVersionsRequest, (0, 4), self._api_versions),
+            *ClusterApis(self.topics, self.settings, lambda: (self.host, self.port)).apis(),
+            *Produce(self.topics, self.transactions, self.clock, self.settings).apis(),
+            *Fetch(self.topics, self.clock, self.settings).apis(),
+            *OffsetApis(self.topics).apis(),
+            *handlers.apis(),
+            *commits.apis(),
+            *self.groups.apis(),
+            *admin_apis(self),
+        ]
+        most = dict(self.settings.max_versions)
+        found = {}
+        for api in listed:
+            low, high = api.versions
+            high = min(high, most.pop(api.request.__name__.removesuffix("Request"), high))
+            if low <= high:
+                found[api.request.api_key] = api._replace(versions=(low, high))
+        if most:
+            raise ValueError(f"max_versions names APIs that the broker does not have: {', '.join(most)}")
+        return found
+
+    def _api_versions(self, context: RequestContext, request: Any) -> messages.ApiVersionsResponse:
+        keys = [
+            messages.ApiVersion(api_key=key, min_version=api.versions[0], max_version=api.versions[1])
+            for key, api in sorted(self.apis.items())
+        ]
+        level = self.settings.transaction_version
+        if any(key not in self.apis or self.apis[key].versions[1] < least for key, least in _NEW_FLOW.items()):
+            level = min(level, 1)  # an older broker, which does not know transaction version 2
+        return messages.ApiVersionsResponse(api_keys=keys, **features_of(self.settings, level))
+
+    # ------------------------------------------------------------------------------------------------------- requests
+
+    def serve(self, connection: ConnectionInfo, frame: bytes | memoryview, reply: Reply) -> None:
+        """Handle a request frame, without its length. `reply` is called once, now or later."""
+        try:
+            exchange = self._decoded(connection, frame)
+        except (KcodecError, ApiError, UnicodeDecodeError, IndexError) as error:
+            _log.debug("connection %d: %s", connection.id, error)
+            reply(CLOSE)
+            return
+        if isinstance(exchange, list):
+            reply(exchange)
+            return
+        context, api, entry = exchange
+        self.wire_log.add(entry)
+        rule = self.faults.match(entry.request, context.client_id, self.random)
+        if rule is None:
+            self._handle(context, api, entry.request, lambda response: self._reply(entry, response, reply))
+        else:
+            entry.fault = rule
+            self._handle_with_fault(rule, context, api, entry, reply)
+
+    def _decoded(self, connection: ConnectionInfo, frame: bytes | memoryview) -> Any:
+        """Return the context, the API and the entry of a request, or the frame that responds to it at once."""
+        view = memoryview(frame)
+        if len(view) < _HEADER.size:
+            raise DecodeError(f"a request of {len(view)} bytes is too short for a header")
+        key, version, correlation_id, length = _HEADER.unpack_from(view)
+        position = _HEADER.size + max(length, 0)
+        if length < -1 or position > len(view):
+            raise DecodeError(f"the client id has {length} bytes, more than the request")
+        client_id = None if length < 0 else str(view[_HEADER.size : position], "utf-8")
+        api = self.apis.get(key)
+        if api is None:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"API {key} is not supported")
+        low, high = api.versions
+        if key == API_VERSIONS_KEY and not low <= version <= high:
+            refusal = messages.ApiVersionsResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                api_keys=[messages.ApiVersion(api_key=key, min_version=low, max_version=high)],
+            )
+            return refusal.encode_frame_parts(0, correlation_id.to_bytes(4, "big", signed=True))
+        if key == messages.ProduceRequest.api_key:
+            low = max(low, _LEAST_PRODUCE_VERSION)
+        if not low <= version <= high:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"version {version} of {self._names[key]} is not supported")
+        if api.request.is_flexible(version):
+            position = skip_tagged_fields(view, position)
+        request = api.request.decode(frame, version, position)
+        context = RequestContext(version, client_id, connection.host, connection.id, connection.principal)
+        entry = WireEntry(
+            self.clock.now_ms(),
+            connection.id,
+            client_id,
+            correlation_id,
+            self._names[key],
+            version,
+            request,
+            len(view),
+        )
+        return context, api, entry
+
+    def _handle(self, context: RequestContext, api: Api, request: Any, done: Callable[[Any], None]) -> None:
+        try:
+            result = api.handle(context, request)
+        except ApiError as error:
+            result = error
+        except Exception:  # noqa: BLE001  a defect of the broker: one request fails, the others go on
+            _log.exception("%s version %d", type(request).__name__, context.api_version)
+            result = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        if isinstance(result, Later):
+            result.when_done(lambda response: done(_response(context, request, response)))
+        else:
+            done(_response(context, request, result))
+
+    def _reply(self, entry: WireEntry, response: Any, reply: Reply) -> None:
+        """Encode the response, and note it."""
+        parts = response
+        if response is not None and response is not CLOSE:
+            entry.response = response
+            header = entry.correlation_id.to_bytes(4, "big", signed=True)
+            if response.is_flexible(entry.version) and response.api_key != API_VERSIONS_KEY:
+                header += b"\x00"
+            try:
+                parts = response.encode_frame_parts(entry.version, header)
+            except EncodeError:
+                _log.exception("the response to %s version %d", entry.api, entry.version)
+                parts = CLOSE
+        if self.wire_log.on_response is not None:
+            self.wire_log.on_response(entry)
+        reply(parts)
+
+    def _handle_with_fault(
+        self, rule: FaultRule, context: RequestContext, api: Api, entry: WireEntry, reply: Reply
+    ) -> None:
+        request = entry.request
+        ending = CLOSE if rule.close else None
+
+        def begin() -> None:
+            if rule.error is not None:
+                self._reply(entry, _response(context, request, ApiError(rule.error, "injected fault")), reply)
+            elif "before" in (rule.drop, rule.close):
+                self._reply(entry, ending, reply)
+            elif rule.drop or rule.close:
+                self._handle(context, api, request, lambda response: self._reply(entry, ending, reply))
+            elif rule.duplicate:
+                self._handle(context, api, request, lambda response: again())
+            else:
+                again()
+
+        def again() -> None:
+            self._handle(context, api, request, lambda response: self._reply(entry, response, reply))
+
+        if rule.delay_ms > 0:
+            self.clock.call_later(rule.delay_ms, begin)
+        else:
+            begin()
+
+    # ---------------------------------------------------------------------------------------------- state and faults
+
+    def _load_groups(self) -> None:
+        topic = self.topics.get(CONSUMER_OFFSETS_TOPIC)
+        for partition in () if topic is None else topic.partitions:
+            for entry in replayed(partition.log):
+                self.groups.replay(partition.number, entry)
+        self.groups.loaded()
+
+    def restart_coordinators(self) -> None:
+        """Forget the state of both coordinators in memory, and take it from their logs again."""
+        self.groups.unload()
+        self._load_groups()
+        self.transactions.load()
+
+    def expire_producers(self, topic: str | None = None) -> None:
+        """Forget the state of producers without an open transaction, as after producer.id.expiration.ms."""
+        for one in self.topics:
+            if topic in (None, one.name):
+                for partition in one.partitions:
+                    partition.log.producers.expire(1 << 62)
+
+    def _retain(self) -> None:
+        self.topics.apply_retention()
+        self.clock.call_later(self.settings.retention_check_interval_ms, self._retain)
+
+    def close(self, *, is_clean: bool = True) -> None:
+        """Close the files. Without is_clean they are what a killed process leaves."""
+        self.topics.close(is_clean=is_clean)
+
+
+def _response(context: RequestContext, request: Any, result: Any) -> Any:
+    """Return what a handler gave, an ApiError as the response of its API."""
+    if not isinstance(result, ApiError):
+        return result
+    response = error_response(request, context.api_version, result.code)
+    return CLOSE if response is None else response

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A broker inside a program: a thread with an event loop, the sockets, and what a test wants to see and to change.
+
+Every method may be called from any thread but the broker's own; it runs on the broker's thread between two requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from kcodec._fast import RecordBatch, batches, decode, encode
+from kcodec.broker.api import ApiError
+from kcodec.broker.clock import Clock
+from kcodec.broker.core import BrokerCore
+from kcodec.broker.faults import FaultRule, Faults
+from kcodec.broker.server import Server
+from kcodec.broker.settings import BrokerSettings
+from kcodec.broker.topics import Partition, Topic
+from kcodec.broker.transactions.state import TransactionMetadata
+from kcodec.broker.wire_log import WireLog, trace_line
+from kcodec.errors import KcodecError
+from kcodec.record.rewrite import set_base_offset
+
+T = TypeVar("T")
+START_SECONDS = 10.0
+
+
+class EmbeddedBrokerError(KcodecError):
+    """The broker cannot do what it was asked for: a topic does not exist, or the broker does not run."""
+
+
+class BrokerClock:
+    """The time of a broker, for its user."""
+
+    def __init__(self, clock: Clock, call: Callable[[Callable[[], Any]], Any]) -> None:
+        self._clock = clock
+        self._call = call
+
+    def now_ms(self) -> int:
+        """Return the broker's time in ms since 1970."""
+        return self._clock.now_ms()
+
+    def advance(self, ms: float) -> None:
+        """Move the broker's time forward by `ms`. Everything that is due happens before this returns.
+
+        ms: The milliseconds, not negative.
+
+        Transactions time out, sessions of members expire, and markers are written, in the order of their times.
+        """
+        self._call(lambda: self._clock.advance(ms))
+
+
+class BrokerFaults:
+    """The fault rules of a broker, for its user."""
+
+    def __init__(self, faults: Callable[[], Faults], call: Callable[[Callable[[], Any]], Any]) -> None:
+        self._faults = faults
+        self._call = call
+
+    def add(self, api: str = "*", **fields: Any) -> FaultRule:
+        """Add a rule and return it; its `hits` counts. The fields are those of FaultRule.
+
+        api: Name of the API, "Produce"; "*" for all. fields: The other fields.
+
+        Raise ValueError or TypeError for a rule that cannot be.
+        """
+        rule: FaultRule = self._call(lambda: self._faults().add(api, **fields))
+        return rule
+
+    def remove(self, rule: FaultRule) -> None:
+        """Remove a rule.
+
+        rule: What `add` returned.
+        """
+        self._call(lambda: self._faults().remove(rule))
+
+    def clear(self) -> None:
+        """Remove all rules."""
+        self._call(lambda: self._faults().clear())
+
+
+class Broker:
+    """A Kafka broker in this process: a single node for development, tests and demos.
+
+        with Broker() as broker:
+            producer = kcodec.Producer(broker.bootstrap_servers)
+
+    host, port:   Where it listens; port 0 takes a free one.
+    data_dir:     Directory of the logs, in Kafka's files. None keeps them in memory.
+    manual_clock: Time passes only by `clock.advance`. start_ms: the time it begins with.
+    trace:        File to which every request and response is written, one JSON object a line.
+    settings:     Fields of BrokerSettings: transaction_version, max_versions, marker_delay_ms and others.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        data_dir: str | Path | None = None,
+        manual_clock: bool = False,
+        start_ms: int | None = None,
+        trace: str | Path | None = None,
+        **settings: Any,
+    ) -> None:
+        self._settings = BrokerSettings(**settings)
+        self._host, self._port = host, port
+        self._directory = None if data_dir is None else Path(data_dir)
+        self._trace = None if trace is None else Path(trace)
+        self._is_manual, self._start_ms = manual_clock, start_ms
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._core: BrokerCore | None = None
+        self._server: Server | None = None
+
+    def __repr__(self) -> str:
+        where = f"at {self.bootstrap_servers}" if self._core is not None else "stopped"
+        return f"<Broker {where}>"
+
+    def __enter__(self) -> Broker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -------------------------------------------------------------------------------------------------- start and stop
+
+    def start(self) -> None:
+        """Start the broker. Raise OSError if the port is in use or the directory cannot be used."""
+        if self._thread is not None:
+            raise EmbeddedBrokerError("the broker runs already")
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="kcodec-broker", daemon=True)
+        self._thread.start()
+        try:
+            started.result(START_SECONDS)
+        except BaseException:
+            self._thread.join()
+            self._thread = None
+            raise
+
+    def _run(self, started: Future[None]) -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            try:
+                clock = Clock(is_manual=self._is_manual, start_ms=self._start_ms)
+                core = BrokerCore(self._settings, clock, self._directory)
+                server = Server(core)
+                self._port = loop.run_until_complete(server.start(self._host, self._port))
+            except BaseException as error:  # noqa: BLE001  it belongs to the caller of start()
+                started.set_exception(error)
+                return
+            self._core, self._server, self._loop = core, server, loop
+            if self._trace is None:
+                started.set_result(None)
+                loop.run_forever()
+            else:
+                with self._trace.open("a", buffering=1) as file:
+                    core.wire_log.on_response = lambda entry: print(trace_line(entry), file=file)
+                    started.set_result(None)
+                    loop.run_forever()
+            loop.run_until_complete(asyncio.sleep(0))
+        finally:
+            loop.close()
+
+    def close(self) -> None:
+        """Stop the broker: close the connections and the files. A second call does nothing."""
+        self._stop(is_clean=True)
+
+    def crash(self) -> None:
+        """Stop as a killed process does, without producer snapshots. `start` recovers from the files."""
+        self._stop(is_clean=False)
+
+    def restart(self) -> None:
+        """Stop and start on the same port. Without a data_dir everything but the settings is lost."""
+        self.close()
+        self.start()
+
+    def _stop(self, *, is_clean: bool) -> None:
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+
+        def stop() -> None:
+            assert self._server is not None
+            assert self._core is not None
+            self._server.close()
+            self._core.close(is_clean=is_clean)
+            loop.stop()
+
+        loop.call_soon_threadsafe(stop)
+        thread.join()
+        self._thread = self._loop = self._core = self._server = None
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Run a function on the broker's thread and return its result."""
+        loop = self._loop
+        if loop is None:
+            raise EmbeddedBrokerError("the broker does not run: use it in a with statement, or call start()")
+        result: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(function())
+            except BaseException as error:  # noqa: BLE001  it belongs to the caller
+                result.set_exception(error)
+
+        loop.call_soon_threadsafe(run)
+        try:
+            return result.result()
+        except ApiError as error:
+            raise EmbeddedBrokerError(f"{error.code.name}: {error.message or error.code.name}") from error
+
+    @property
+    def core(self) -> BrokerCore:
+        """The state of the broker, which belongs to its thread. Raise EmbeddedBrokerError if it does not run."""
+        if self._core is None:
+            raise EmbeddedBrokerError("the broker does not run: use it in a with statement, or call start()")
+        return self._core
+
+    # ------------------------------------------------------------------------------------------------------ what it has
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address for clients, host:port."""
+        return f"{self._host}:{self._port}"
+
+    def client_options(self) -> dict[str, Any]:
+        """Return the options with which a client of kcodec connects."""
+        return {"bootstrap_servers": self.bootstrap_servers}
+
+    @property
+    def clock(self) -> BrokerClock:
+        """The broker's time."""
+        return BrokerClock(self.core.clock, self._call)
+
+    @property
+    def faults(self) -> BrokerFaults:
+        """The fault rules."""
+        return BrokerFaults(lambda: self.core.faults, self._call)
+
+    @property
+    def wire_log(self) -> WireLog:
+        """The latest requests and responses."""
+        return self.core.wire_log
+
+    @property
+    def marker_delay_ms(self) -> float:
+        """Time from the decision about a transaction to its markers; may be set."""
+        return self.core.transactions.marker_delay_ms
+
+    @marker_delay_ms.setter
+    def marker_delay_ms(self, value: float) -> None:
+        def change() -> None:
+            self.core.transactions.marker_delay_ms = value
+
+        self._call(change)
+
+    def create_topic(
+        self, name: str | None = None, partitions: int = 3, *, replication_factor: int | None = None, **configs: Any
+    ) -> str:
+        """Create a topic and return its name. Raise EmbeddedBrokerError if it exists or a setting is invalid.
+
+        name:       None creates a unique name.
+        partitions: Number of its partitions.
+        replication_factor: None or 1: there is one node.
+        configs:    Settings by Kafka's names, with _ for the dots: max_message_bytes=1000.
+        """
+        if replication_factor not in (None, 1):
+            raise EmbeddedBrokerError(f"replication_factor {replication_factor}: the broker is the only node")
+        written = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        chosen = f"topic-{uuid.uuid4().hex[:12]}" if name is None else name
+        self._call(lambda: self.core.topics.create(chosen, partitions, written))
+        return chosen
+
+    def end_offset(self, topic: str, partition: int = 0) -> int:
+        """Return the end offset of a partition. Raise EmbeddedBrokerError if it does not exist.
+
+        topic: Name of the topic. partition: The partition.
+        """
+        return self._call(lambda: self._partition(topic, partition).log.log_end_offset)
+
+    def _topic(self, name: str) -> Topic:
+        found = self.core.topics.get(name)
+        if found is None:
+            raise EmbeddedBrokerError(f"topic {name!r} does not exist")
+        return found
+
+    def _partition(self, topic: str, number: int) -> Partition:
+        found = self._topic(topic).partition(number)
+        if found is None:
+            raise EmbeddedBrokerError(f"topic {topic!r} has no partition {number}")
+        return found
+
+    def seed(self, topic: str, records: Iterable[Any], *, partition: int = 0, timestamp: int | None = None) -> None:
+        """Append records without a client. The topic is created if it does not exist.
+
+        topic:     Name of the topic.
+        records:   What `kcodec.encode` takes: tuples (key, value, headers, timestamp), dicts or Records.
+        partition: The partition.
+        timestamp: Timestamp in ms of records without one; by default the broker's time.
+
+        Raise EmbeddedBrokerError for a partition that does not exist, EncodeError for a record that cannot be.
+        """
+
+        def append() -> None:
+            if self.core.topics.get(topic) is None:
+                self.core.topics.create(topic, partition + 1)
+            where = self._partition(topic, partition)
+            now = self.core.clock.now_ms() if timestamp is None else timestamp
+            for batch in batches(encode(records, timestamp=now)):
+                data = bytearray(batch.data)
+                set_base_offset(data, 0)
+                where.log.append_client(data, api_version=13, has_transactional_id=False, is_verified=True)
+
+        self._call(append)
+
+    def committed(self, topic: str, partition: int | None = None) -> list[Any]:
+        """Return the records that a read_committed consumer sees, in the order of partitions and offsets.
+
+        topic:     Name of the topic.
+        partition: Only this partition.
+
+        Raise EmbeddedBrokerError if the topic does not exist.
+        """
+
+        def read() -> list[Any]:
+            found = []
+            for one in self._topic(topic).partitions:
+                if partition in (None, one.number):
+                    data = b"".join(bytes(batch.data) for batch in one.log.batches_from(one.log.log_start_offset))
+                    end = one.log.last_stable_offset
+                    aborted = one.log.aborted_transactions()
+                    options: dict[str, Any] = {"isolation_level": "read_committed", "aborted_transactions": aborted}
+                    decoded = decode(data, start_offset=one.log.log_start_offset, end_offset=end, **options)
+                    found += list(decoded.records())
+            return found
+
+        return self._call(read)
+
+    def batches(self, topic: str, partition: int = 0) -> list[RecordBatch]:
+        """Return the batches of a partition, markers included.
+
+        topic: Name of the topic. partition: The partition.
+
+        Raise EmbeddedBrokerError if the topic or the partition does not exist.
+        """
+
+        def read() -> list[RecordBatch]:
+            log = self._partition(topic, partition).log
+            return list(log.batches_from(log.log_start_offset))
+
+        return self._call(read)
+
+    def transactions(self) -> dict[str, TransactionMetadata]:
+        """Return the state of every transactional id."""
+        return self._call(lambda: {found.transactional_id: found for found in self.core.transactions})
+
+    # ---------------------------------------------------------------------------------------------------------- faults
+
+    def restart_coordinators(self) -> None:
+        """Let the coordinators forget everything in memory, and load their state from their logs."""
+        self._call(self.core.restart_coordinators)
+
+    def expire_producers(self, topic: str | None = None) -> None:
+        """Let partitions forget producers without an open transaction, as after producer.id.expiration.ms.
+
+        topic: Only the partitions of this topic.
+        """
+        self._call(lambda: self.core.expire_producers(topic))
+
+    def change_leader_epoch(self, topic: str, partition: int = 0) -> None:
+        """Raise the leader epoch of a partition by 1, as a new election does.
+
+        topic: Name of the topic. partition: The partition.
+        """
+
+        def change() -> None:
+            self.core.topics.change_leader_epoch(self._topic(topic), self._partition(topic, partition))
+
+        self._call(change)

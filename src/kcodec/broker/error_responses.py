@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The response to a request that is refused as a whole: the error code in every place where the API has one.
+
+A response mirrors its request: a list of topics with a list of partitions has the same lists, under other names. The
+lists are found by their shape, and what identifies an element (its name, id or number) is copied.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.schema import Struct, fields
+
+_CODES = ("error_code", "partition_error_code")
+# What identifies an element of a list: the field of the response, and the names it has in requests.
+_IDENTITIES = {
+    "name": ("name", "topic"),
+    "topic": ("topic", "name"),
+    "topic_id": ("topic_id",),
+    "index": ("index",),
+    "partition": ("partition", "partition_index"),
+    "partition_index": ("partition_index", "partition", "index"),
+    "group_id": ("group_id",),
+    "key": ("key",),
+    "transactional_id": ("transactional_id",),
+    "producer_id": ("producer_id",),
+    "resource_type": ("resource_type",),
+    "resource_name": ("resource_name",),
+}
+
+
+def error_response(request: Any, version: int, code: ErrorCode) -> Any:
+    """Return the response to `request` with `code` everywhere; None if the API has no place for it."""
+    kind = type(request).response
+    return _mirror(request, kind, version, code) if _has_code(kind, version) else None
+
+
+@cache
+def _has_code(kind: type[Struct], version: int) -> bool:
+    for name, field in fields(kind).items():
+        if not field.versions.hold(version):
+            continue
+        if name in _CODES or (not isinstance(field.kind, str) and field.is_array and _has_code(field.kind, version)):
+            return True
+    return False
+
+
+def _mirror(source: Any, kind: type[Struct], version: int, code: ErrorCode) -> Struct:
+    values: dict[str, Any] = {}
+    for name, field in fields(kind).items():
+        if not field.versions.hold(version):
+            continue
+        if name in _CODES:
+            values[name] = code
+        elif not isinstance(field.kind, str) and field.is_array:
+            if _has_code(field.kind, version) or name in ("topics", "partitions"):
+                inner: Any = field.kind
+                values[name] = [_mirror(one, inner, version, code) for one in _elements(source, version)]
+        elif not isinstance(source, Struct):
+            if name in _IDENTITIES and "id" not in values:
+                values[name] = source
+                source = _Named()
+        elif name in _IDENTITIES:
+            found = next((getattr(source, one) for one in _IDENTITIES[name] if hasattr(source, one)), None)
+            if found is not None:
+                values[name] = found
+        elif name in ("base_offset", "high_watermark", "low_watermark", "offset", "committed_offset"):
+            values[name] = -1
+    return kind(**values)
+
+
+class _Named(Struct):
+    """Stands for an element that is only a name or a number, once that was copied."""
+
+
+def _elements(source: Any, version: int) -> list[Any]:
+    """Return the first list of a request's struct that is not empty."""
+    if not isinstance(source, Struct):
+        return []
+    for name, field in fields(type(source)).items():
+        if field.is_array and field.versions.hold(version) and getattr(source, name):
+            return list(getattr(source, name))
+    return []

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults on demand: rules that say which requests go wrong, and how.
+
+    broker.faults.add("Produce", topic="orders", count=1, drop="after")      # applied, but the client hears nothing
+    broker.faults.add("EndTxn", error="COORDINATOR_NOT_AVAILABLE", count=3)
+    broker.faults.add("Fetch", client="reader-1", delay_ms=500, probability=0.2)
+
+The first rule that matches a request is applied to it. A rule without effect only counts, which tells how often a
+request came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from kcodec.broker.topics import Topics
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.schema import Struct
+
+MOMENTS = ("before", "after")
+
+
+@dataclass
+class FaultRule:
+    """Which requests go wrong, and how. `hits` counts those that did.
+
+    api:         Name of the API, "Produce"; "*" for all.
+    topic, partition: Only requests that name them.
+    client:      Only requests with this client id.
+    skip:        The first matching requests stay unharmed.
+    count:       At most this number of requests; None for all.
+    probability: Of each request, drawn from the broker's seeded random numbers.
+
+    delay_ms:    Wait before the request is handled.
+    error:       Respond with this error code, without handling the request.
+    drop:        "before": do not handle the request; "after": handle it. In both cases the client gets no response.
+    close:       As drop, and the connection is closed.
+    duplicate:   Handle the request twice, as a network that repeats it; the second response counts.
+    """
+
+    api: str = "*"
+    topic: str | None = None
+    partition: int | None = None
+    client: str | None = None
+    skip: int = 0
+    count: int | None = None
+    probability: float = 1.0
+    delay_ms: float = 0
+    error: ErrorCode | None = None
+    drop: str | None = None
+    close: str | None = None
+    duplicate: bool = False
+    hits: int = 0
+    _skipped: int = field(default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("drop", "close"):
+            value = getattr(self, name)
+            if value is not None and value not in MOMENTS:
+                raise ValueError(f"{name} must be 'before' or 'after', not {value!r}")
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f"probability must be between 0 and 1, not {self.probability}")
+
+
+class Faults:
+    """The rules of a broker, in the order in which they are looked at."""
+
+    def __init__(self, topics: Topics, api_names: dict[int, str]) -> None:
+        self._topics = topics
+        self._api_names = api_names
+        self._rules: list[FaultRule] = []
+
+    def __iter__(self) -> Iterator[FaultRule]:
+        return iter(list(self._rules))
+
+    def add(self, api: str = "*", *, error: ErrorCode | str | None = None, **fields: Any) -> FaultRule:
+        """Add a rule, with the fields of FaultRule, and return it. Raise ValueError or TypeError."""
+        names = sorted(self._api_names.values())
+        if api != "*" and api not in names:
+            raise ValueError(f"the broker has no API {api!r}; it has {', '.join(names)}")
+        if isinstance(error, str):
+            if error not in ErrorCode.__members__:
+                raise ValueError(f"unknown error code {error!r}; expected a name as NOT_ENOUGH_REPLICAS")
+            error = ErrorCode[error]
+        rule = FaultRule(api, error=error, **fields)
+        self._rules.append(rule)
+        return rule
+
+    def remove(self, rule: FaultRule) -> None:
+        """Remove a rule, if it is there."""
+        self._rules = [one for one in self._rules if one is not rule]
+
+    def clear(self) -> None:
+        """Remove all rules."""
+        self._rules.clear()
+
+    def match(self, request: Any, client_id: str | None, random: Random) -> FaultRule | None:
+        """Return the rule for a request, and count it."""
+        for rule in self._rules:
+            if not self._matches(rule, request, client_id):
+                continue
+            if rule._skipped < rule.skip:
+                rule._skipped += 1
+                continue
+            if rule.count is not None and rule.hits >= rule.count:
+                continue
+            if rule.probability < 1 and random.random() >= rule.probability:
+                continue
+            rule.hits += 1
+            return rule
+        return None
+
+    def _matches(self, rule: FaultRule, request: Any, client_id: str | None) -> bool:
+        if rule.api not in ("*", self._api_names.get(request.api_key)):
+            return False
+        if rule.client is not None and rule.client != client_id:
+            return False
+        if rule.topic is None and rule.partition is None:
+            return True
+        return any(
+            rule.topic in (None, topic) and rule.partition in (None, partition)
+            for topic, partition in self._partitions(request)
+        )
+
+    def _partitions(self, source: Any) -> Iterator[tuple[str, int | None]]:
+        """Yield the topics and partitions that a request names."""
+        for name in type(source)._fields:
+            for one in _structs(getattr(source, name)):
+                topic = self._topic_of(one)
+                if topic is None:
+                    yield from self._partitions(one)
+                    continue
+                numbers = [number for field_name in type(one)._fields for number in _numbers(getattr(one, field_name))]
+                yield from ((topic, number) for number in numbers or (None,))
+
+    def _topic_of(self, one: Any) -> str | None:
+        name = getattr(one, "name", None) or getattr(one, "topic", None)
+        if not name and hasattr(one, "topic_id"):
+            found = self._topics.by_id(one.topic_id)
+            name = None if found is None else found.name
+        return name
+
+
+def _structs(value: Any) -> list[Any]:
+    return [one for one in value if isinstance(one, Struct)] if isinstance(value, list) else []
+
+
+def _numbers(value: Any) -> list[int]:
+    if not isinstance(value, list):
+        return []
+    found = []
+    for one in value:
+        number = one
+        if isinstance(one, Struct):
+            number = next(
+                (getattr(one, name) for name in ("partition_index", "partition", "index") if hasattr(one, name)), None
+            )
+        if isinstance(number, int):
+            found.append(number)
+    return found
+
+
+def parse_rule(text: str) -> dict[str, Any]:
+    """Return the arguments of `Faults.add` from the command line: "Produce,topic=orders,count=1,drop=after".
+
+    Raise ValueError.
+    """
+    api, *parts = text.split(",")
+    found: dict[str, Any] = {"api": api.strip()}
+    kinds = {
+        **dict.fromkeys(("topic", "client", "error", "drop", "close"), str),
+        **dict.fromkeys(("partition", "skip", "count"), int),
+        **dict.fromkeys(("probability", "delay_ms"), float),
+    }
+    for part in parts:
+        name, separator, value = part.strip().partition("=")
+        if name == "duplicate" and not separator:
+            found[name] = True
+        elif name in kinds and separator:
+            found[name] = kinds[name](value)
+        else:
+            raise ValueError(f"{part!r} in the fault rule {text!r}: expected one of {', '.join(kinds)}, duplicate")
+    return found

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetch: reading with a long poll, in sessions, with the aborted transactions for read_committed (ReplicaManager)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kcodec.broker.api import Api, ApiError, Later, RequestContext
+from kcodec.broker.clock import Clock, Timer
+from kcodec.broker.fetch_sessions import SESSIONLESS, FetchSession, FetchSessions, SessionKey
+from kcodec.broker.settings import BrokerSettings
+from kcodec.broker.topics import Partition, Topic, Topics
+from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
+
+_IDS_VERSION = 13
+NO_RECORDS = b""
+
+
+class _Wanted(NamedTuple):
+    """A partition of a fetch. topic, partition: None if it does not exist."""
+
+    key: SessionKey
+    request: messages.FetchPartition
+    topic: Topic | None
+    partition: Partition | None
+
+
+class Fetch:
+    """The handler of Fetch."""
+
+    def __init__(self, topics: Topics, clock: Clock, settings: BrokerSettings) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._settings = settings
+        self.sessions = FetchSessions(topics.random, settings.max_fetch_sessions)
+
+    def apis(self) -> list[Api]:
+        """Return the API with its handler."""
+        return [Api(messages.FetchRequest, (4, 18), self.fetch)]
+
+    def fetch(self, context: RequestContext, request: messages.FetchRequest) -> messages.FetchResponse | Later:
+        """Respond to Fetch, at once if there is enough to read or an error to report, or after max_wait_ms."""
+        try:
+            session, is_incremental, named = self.sessions.begin(request, context.api_version)
+        except ApiError as error:
+            return messages.FetchResponse(error_code=error.code)
+        waiting = _Waiting(self, context, request, session, self._find(context, named), is_incremental=is_incremental)
+        return waiting.begin()
+
+    def _find(self, context: RequestContext, named: list[tuple[SessionKey, messages.FetchPartition]]) -> list[_Wanted]:
+        by_id = context.api_version >= _IDS_VERSION
+        wanted = []
+        for key, partition in named:
+            topic = self._topics.by_id(key[0]) if by_id else self._topics.get(key[0])
+            wanted.append(_Wanted(key, partition, topic, None if topic is None else topic.partition(key[1])))
+        return wanted
+
+    @property
+    def clock(self) -> Clock:
+        """The broker's clock."""
+        return self._clock
+
+    def is_current(self, wanted: _Wanted) -> bool:
+        """Return whether the topic is still the same one."""
+        return wanted.topic is not None and self._topics.by_id(wanted.topic.id) is wanted.topic
+
+    def most_bytes(self, request: messages.FetchRequest) -> int:
+        """Return how much one response may hold."""
+        return min(request.max_bytes, self._settings.fetch_max_bytes)
+
+
+class _Waiting:
+    """One Fetch request, until its response (DelayedFetch)."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        context: RequestContext,
+        request: messages.FetchRequest,
+        session: FetchSession | None,
+        wanted: list[_Wanted],
+        *,
+        is_incremental: bool,
+    ) -> None:
+        self._fetch = fetch
+        self._context = context
+        self._request = request
+        self._session = session
+        self._wanted = wanted
+        self._is_incremental = is_incremental
+        self._later = Later()
+        self._timer: Timer | None = None
+
+    def begin(self) -> messages.FetchResponse | Later:
+        """Return the response, or wait for it."""
+        read = [(one, self._check(one)) for one in self._wanted]
+        is_due = self._request.max_wait_ms <= 0 or not read or any(error is not None for _, error in read)
+        if is_due or self._is_enough():
+            return self._response()
+        for one in self._wanted:
+            assert one.partition is not None
+            one.partition.log.watchers.add(self._look_again)
+        self._timer = self._fetch.clock.call_later(self._request.max_wait_ms, self._complete)
+        return self._later
+
+    def _check(self, wanted: _Wanted) -> messages.FetchPartitionData | None:
+        """Return the error of a partition, or the epoch at which its log diverges from the client's."""
+        if wanted.topic is None or wanted.partition is None or not self._fetch.is_current(wanted):
+            is_unknown_id = self._context.api_version >= _IDS_VERSION and wanted.topic is None
+            code = ErrorCode.UNKNOWN_TOPIC_ID if is_unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return _refusal(wanted, code, aborted=[])
+        log, request = wanted.partition.log, wanted.request
+        try:
+            wanted.partition.check_leader_epoch(request.current_leader_epoch)
+            if request.last_fetched_epoch >= 0:
+                epoch, end = log.end_of_epoch(request.last_fetched_epoch)
+                if epoch < 0:
+                    raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+                if epoch < request.last_fetched_epoch or end < request.fetch_offset:
+                    found = _refusal(wanted, ErrorCode.NONE, aborted=[])
+                    found.high_watermark, found.last_stable_offset = log.high_watermark, log.last_stable_offset
+                    found.log_start_offset = log.log_start_offset
+                    found.diverging_epoch = messages.FetchEpochEndOffset(epoch=epoch, end_offset=end)
+                    return found
+            log.check_offset(request.fetch_offset)
+        except ApiError as error:
+            return _refusal(wanted, error.code, aborted=None)
+        return None
+
+    def _is_enough(self) -> bool:
+        total = 0
+        for one in self._wanted:
+            assert one.partition is not None
+            readable = one.partition.log.readable_bytes(one.request.fetch_offset, self._request.isolation_level)
+            total += min(readable, one.request.partition_max_bytes)
+        return total >= self._request.min_bytes
+
+    def _look_again(self) -> None:
+        """Respond if there is enough now, or something is wrong now."""
+        if any(self._check(one) is not None for one in self._wanted) or self._is_enough():
+            self._complete()
+
+    def _complete(self) -> None:
+        if self._later.is_done:
+            return
+        for one in self._wanted:
+            assert one.partition is not None
+            one.partition.log.watchers.discard(self._look_again)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._later.respond(self._response())
+
+    def _response(self) -> messages.FetchResponse:
+        left, needs_one = self._fetch.most_bytes(self._request), True
+        by_id = self._context.api_version >= _IDS_VERSION
+        topics: dict[object, messages.FetchableTopicResponse] = {}
+        for wanted in self._wanted:
+            data = self._check(wanted)
+            if data is None:
+                data = self._read(wanted, left, min_one_message=needs_one)
+                size = len(data.records or b"")
+                left, needs_one = max(left - size, 0), needs_one and not size
+            is_changed = self._session is None or self._session.is_changed(wanted.key, data)
+            if is_changed or not self._is_incremental:
+                name = {"topic_id": wanted.key[0]} if by_id else {"topic": wanted.key[0]}
+                topic = topics.setdefault(wanted.key[0], messages.FetchableTopicResponse(**name))
+                topic.partitions.append(data)
+        session_id = SESSIONLESS if self._session is None else self._session.id
+        return messages.FetchResponse(session_id=session_id, responses=list(topics.values()))
+
+    def _read(self, wanted: _Wanted, left: int, *, min_one_message: bool) -> messages.FetchPartitionData:
+        assert wanted.partition is not None
+        found = wanted.partition.log.read(
+            wanted.request.fetch_offset,
+            min(wanted.request.partition_max_bytes, left),
+            self._request.isolation_level,
+            min_one_message=min_one_message,
+        )
+        aborted = None
+        if found.aborted is not None:
+            aborted = [
+                messages.AbortedTransaction(producer_id=producer_id, first_offset=first)
+                for producer_id, first in found.aborted
+            ]
+        return messages.FetchPartitionData(
+            partition_index=wanted.key[1],
+            high_watermark=found.high_watermark,
+            last_stable_offset=found.last_stable_offset,
+            log_start_offset=found.log_start_offset,
+            aborted_transactions=aborted,
+            records=found.records,
+        )
+
+
+def _refusal(
+    wanted: _Wanted, code: ErrorCode, *, aborted: list[messages.AbortedTransaction] | None
+) -> messages.FetchPartitionData:
+    return messages.FetchPartitionData(
+        partition_index=wanted.key[1],
+        error_code=code,
+        high_watermark=-1,
+        aborted_transactions=aborted,
+        records=NO_RECORDS,
+    )

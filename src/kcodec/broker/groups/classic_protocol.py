@@ -1,0 +1,447 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: the rebalances of classic groups.
+
+The rules are those of Kafka's GroupMetadataManager. A rebalance waits for all members, until the longest rebalance
+timeout of a member has passed; the first one of an empty group waits for the initial rebalance delay, again and again
+while members come. The leader's SyncGroup gives everyone its assignment, once the record of the group is in the log.
+"""
+
+from __future__ import annotations
+
+from kcodec.broker.api import ApiError, Later, RequestContext
+from kcodec.broker.groups.classic_group import (
+    ClassicGroup,
+    ClassicGroupMember,
+    ClassicState,
+    protocols_of,
+    rebalance_timeout_of,
+)
+from kcodec.broker.groups.consumer_group import ConsumerGroup
+from kcodec.broker.groups.group_log import classic_group_record
+from kcodec.broker.groups.table import GroupTable
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeavingMemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+# Versions from which JoinGroup needs a known member id (KIP-394) and can skip the assignment (KIP-814), and SyncGroup
+# names the protocol (KIP-559).
+MEMBER_ID_VERSION = 4
+SKIP_ASSIGNMENT_VERSION = 9
+NAMED_SYNC_VERSION = 5
+#: How long a member that has never completed a join may wait for one (ClassicGroup).
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+
+
+class ClassicProtocol:
+    """The requests of members of classic groups."""
+
+    def __init__(self, table: GroupTable) -> None:
+        self._table = table
+        self._settings = table.settings
+
+    # ------------------------------------------------------------------------------------------------------- JoinGroup
+
+    def join(self, context: RequestContext, request: JoinGroupRequest) -> Later:
+        """Join a group. The response comes when the next generation begins."""
+        later = Later()
+        try:
+            self._join(context, request, later)
+        except ApiError as error:
+            later.respond(JoinGroupResponse(error_code=int(error.code), member_id=request.member_id))
+        return later
+
+    def _join(self, context: RequestContext, request: JoinGroupRequest, later: Later) -> None:
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        settings = self._settings
+        longest = settings.group_max_session_timeout_ms
+        if not settings.group_min_session_timeout_ms <= request.session_timeout_ms <= longest:
+            raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        known = self._table.groups.get(request.group_id)
+        if isinstance(known, ConsumerGroup):
+            if not known.is_empty:
+                later.respond(JoinGroupResponse(error_code=int(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)))
+                return
+            self._table.write(request.group_id, known.tombstones())
+            del self._table.groups[request.group_id]
+            known = None
+        if known is None and request.member_id:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        group = known or self._table.create_classic(request.group_id)
+        written = self._table.records_written
+        if not self._accepts(group, request.member_id):
+            group.remove(request.member_id)
+            later.respond(JoinGroupResponse(error_code=int(ErrorCode.GROUP_MAX_SIZE_REACHED)))
+        elif request.member_id:
+            self._join_known(context, request, group, later)
+        else:
+            self._join_new(context, request, group, later)
+        if known is None and written == self._table.records_written:
+            record = classic_group_record(group.group_id, timestamp=group.state_timestamp or self._table.now_ms())
+            self._table.write(group.group_id, [record])
+
+    def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
+        largest = self._settings.group_max_size
+        if group.state is ClassicState.PREPARING_REBALANCE:
+            member = group.members.get(member_id)
+            waiting = sum(one.joining is not None for one in group.members.values())
+            return (member is not None and member.joining is not None) or waiting < largest
+        if group.state in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE):
+            return member_id in group.members or len(group.members) < largest
+        return True
+
+    def _join_new(self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, later: Later) -> None:
+        if not group.supports(request.protocol_type, protocols_of(request)):
+            later.respond(JoinGroupResponse(error_code=int(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)))
+            return
+        instance_id = request.group_instance_id
+        prefix = (context.client_id or "") if instance_id is None else instance_id
+        member_id = f"{prefix}-{self._table.host.new_uuid()}"
+        if instance_id is not None and instance_id in group.static_members:
+            self._replace_static(context, request, group, member_id, later)
+        elif instance_id is None and context.api_version >= MEMBER_ID_VERSION:
+            group.pending_joins.add(member_id)
+            self._table.start_timer(
+                ("session", group.group_id, member_id),
+                request.session_timeout_ms,
+                lambda: self._session_expired(group.group_id, member_id),
+            )
+            later.respond(JoinGroupResponse(error_code=int(ErrorCode.MEMBER_ID_REQUIRED), member_id=member_id))
+        else:
+            self._add_member(context, request, group, member_id, later)
+
+    def _join_known(
+        self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, later: Later
+    ) -> None:
+        if not group.supports(request.protocol_type, protocols_of(request)):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if request.member_id in group.pending_joins:
+            if request.group_instance_id is not None:
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._add_member(context, request, group, request.member_id, later)
+            return
+        member = group.validate_member(request.member_id, request.group_instance_id)
+        if group.state is ClassicState.PREPARING_REBALANCE:
+            is_repeat = False
+        elif group.state is ClassicState.COMPLETING_REBALANCE:
+            is_repeat = member.matches(request)
+        elif group.state is ClassicState.STABLE:
+            is_repeat = group.leader != member.member_id and member.matches(request)
+        else:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if is_repeat:
+            later.respond(group.join_response(member.member_id))
+        else:
+            self._take_join(request, member, later)
+            self._rebalance_or_complete(group)
+
+    def _take_join(self, request: JoinGroupRequest, member: ClassicGroupMember, later: Later) -> None:
+        """Keep the join of a member, instead of an earlier one that it gave up."""
+        member.joining = None
+        member.update(request, later)
+
+    def _add_member(
+        self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, member_id: str, later: Later
+    ) -> None:
+        if group.state is ClassicState.PREPARING_REBALANCE and group.previous_state is ClassicState.EMPTY:
+            group.new_member_added = True
+        member = ClassicGroupMember(
+            member_id,
+            request.group_instance_id,
+            context.client_id or "",
+            context.client_host,
+            rebalance_timeout_of(request),
+            request.session_timeout_ms,
+            request.protocol_type,
+            protocols_of(request),
+            joining=later,
+            is_new=True,
+        )
+        group.add(member)
+        self._restart_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance_or_complete(group)
+
+    def _replace_static(
+        self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, member_id: str, later: Later
+    ) -> None:
+        """Let a static member that was restarted continue under a new member id, without a rebalance if possible."""
+        old = group.members[group.static_members[request.group_instance_id or ""]]
+        old_leader = group.leader
+        self._table.cancel_timer(("session", group.group_id, old.member_id))
+        member = group.replace_static(old, member_id)
+        self._restart_session(group, member)
+        member.update(request, later)
+        if group.state is ClassicState.STABLE:
+            if group.select_protocol() != group.protocol:
+                self._rebalance_or_complete(group)
+                return
+            self._table.write(group.group_id, [group.record()])
+            response = group.join_response(member_id)
+            if context.api_version >= SKIP_ASSIGNMENT_VERSION:
+                response.skip_assignment = member_id == group.leader
+            else:
+                response.members, response.leader = [], old_leader or ""
+            member.respond_join(response)
+        elif group.state is ClassicState.COMPLETING_REBALANCE:
+            self._prepare_rebalance(group)
+        else:
+            self._complete_if_all_joined(group)
+
+    # ------------------------------------------------------------------------------------------------------ rebalances
+
+    def _rebalance_or_complete(self, group: ClassicGroup) -> None:
+        if group.can_rebalance:
+            self._prepare_rebalance(group)
+        else:
+            self._complete_if_all_joined(group)
+
+    def _complete_if_all_joined(self, group: ClassicGroup) -> None:
+        is_preparing = group.state is ClassicState.PREPARING_REBALANCE
+        if is_preparing and group.previous_state is not ClassicState.EMPTY and group.has_all_joined:
+            self._complete_join(group)
+
+    def _prepare_rebalance(self, group: ClassicGroup) -> None:
+        if group.state is ClassicState.COMPLETING_REBALANCE:
+            for member in group.members.values():
+                member.assignment = b""
+            self._give_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.pending_syncs.clear()
+        self._table.cancel_timer(("sync", group.group_id))
+        is_first = group.state is ClassicState.EMPTY
+        group.transition_to(ClassicState.PREPARING_REBALANCE, self._table.now_ms())
+        if is_first:
+            delay = self._settings.group_initial_rebalance_delay_ms
+            self._wait_for_more_members(group, delay, max(group.rebalance_timeout_ms - delay, 0))
+        elif group.has_all_joined:
+            self._complete_join(group)
+        else:
+            self._start_join_timer(group, group.rebalance_timeout_ms)
+
+    def _wait_for_more_members(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
+        """Delay the first generation of a group, again while members come, up to the rebalance timeout."""
+
+        def look_again() -> None:
+            if self._table.groups.get(group.group_id) is not group:
+                return
+            if group.new_member_added and remaining_ms:
+                group.new_member_added = False
+                longest = min(self._settings.group_initial_rebalance_delay_ms, remaining_ms)
+                self._wait_for_more_members(group, longest, max(remaining_ms - delay_ms, 0))
+            else:
+                self._complete_join(group)
+
+        self._table.start_timer(("join", group.group_id), delay_ms, look_again)
+
+    def _start_join_timer(self, group: ClassicGroup, delay_ms: int) -> None:
+        def expire() -> None:
+            if self._table.groups.get(group.group_id) is group:
+                self._complete_join(group)
+
+        self._table.start_timer(("join", group.group_id), delay_ms, expire)
+
+    def _complete_join(self, group: ClassicGroup) -> None:
+        """Begin the next generation with the members that have joined, and static ones that have not."""
+        self._table.cancel_timer(("join", group.group_id))
+        for member in [one for one in group.members.values() if one.joining is None and one.instance_id is None]:
+            self._remove_member(group, member)
+        if group.members and not group.elect_joined_leader():
+            self._start_join_timer(group, group.rebalance_timeout_ms)
+            return
+        group.start_generation(self._table.now_ms())
+        if group.is_empty:
+            self._table.write(group.group_id, [group.record()])
+            return
+        for member in list(group.members.values()):
+            member.respond_join(group.join_response(member.member_id))
+            self._restart_session(group, member)
+            member.is_new = False
+            group.pending_syncs.add(member.member_id)
+        generation = group.generation
+        self._table.start_timer(
+            ("sync", group.group_id), group.rebalance_timeout_ms, lambda: self._sync_expired(group, generation)
+        )
+
+    def _sync_expired(self, group: ClassicGroup, generation: int) -> None:
+        """Remove the members that have not sent SyncGroup within the rebalance timeout."""
+        if self._table.groups.get(group.group_id) is not group or group.generation != generation:
+            return
+        if group.pending_syncs and group.state in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE):
+            for member_id in list(group.pending_syncs):
+                self._remove_member(group, group.members[member_id])
+            self._prepare_rebalance(group)
+
+    def _remove_member(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
+        self._table.cancel_timer(("session", group.group_id, member.member_id))
+        member.respond_join(JoinGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
+        member.respond_sync(SyncGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
+        group.remove(member.member_id)
+
+    # -------------------------------------------------------------------------------------------------------- sessions
+
+    def _restart_session(self, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None) -> None:
+        self._table.start_timer(
+            ("session", group.group_id, member.member_id),
+            member.session_timeout_ms if timeout_ms is None else timeout_ms,
+            lambda: self._session_expired(group.group_id, member.member_id),
+        )
+
+    def start_sessions(self, group: ClassicGroup) -> None:
+        """Start the sessions of the members of a group that was read from the log."""
+        for member in group.members.values():
+            self._restart_session(group, member)
+        if len(group.members) > self._settings.group_max_size:
+            self._prepare_rebalance(group)
+
+    def member_is_alive(self, group: ClassicGroup, member_id: str) -> None:
+        """Restart the session of a member that has committed offsets."""
+        member = group.members.get(member_id)
+        if member is not None and group.state in (ClassicState.STABLE, ClassicState.PREPARING_REBALANCE):
+            self._restart_session(group, member)
+
+    def _session_expired(self, group_id: str, member_id: str) -> None:
+        group = self._table.groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            return
+        if member_id in group.pending_joins:
+            group.remove(member_id)
+            if group.state is ClassicState.PREPARING_REBALANCE and group.has_all_joined:
+                self._complete_join(group)
+            return
+        member = group.members.get(member_id)
+        if member is None:
+            return
+        if not member.is_new and (member.joining is not None or member.syncing is not None):
+            return
+        self._remove_member(group, member)
+        if group.state in (ClassicState.STABLE, ClassicState.COMPLETING_REBALANCE):
+            self._prepare_rebalance(group)
+        elif group.state is ClassicState.PREPARING_REBALANCE and group.has_all_joined:
+            self._complete_join(group)
+
+    # ------------------------------------------------------------------------------------------------------- SyncGroup
+
+    def sync(self, context: RequestContext, request: SyncGroupRequest) -> Later:
+        """Request the assignment of a member, or give those of all members as the leader."""
+        later = Later()
+        try:
+            if context.api_version >= NAMED_SYNC_VERSION and None in (request.protocol_type, request.protocol_name):
+                raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            self._sync(request, later)
+        except ApiError as error:
+            later.respond(SyncGroupResponse(error_code=int(error.code)))
+        return later
+
+    def _sync(self, request: SyncGroupRequest, later: Later) -> None:
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        group = self._table.groups.get(request.group_id)
+        if not isinstance(group, ClassicGroup) or group.is_empty:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        member = group.validate_member(request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        pairs = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol))
+        if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if group.state is ClassicState.PREPARING_REBALANCE:
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+        group.pending_syncs.discard(member.member_id)
+        if not group.pending_syncs:
+            self._table.cancel_timer(("sync", group.group_id))
+        if group.state is ClassicState.STABLE:
+            later.respond(self._sync_response(group, member))
+            return
+        member.syncing = later
+        if group.leader == member.member_id:
+            assignments = {one.member_id: bytes(one.assignment) for one in request.assignments}
+            self._table.write(group.group_id, [group.record(assignments)])
+            for one in group.members.values():
+                one.assignment = assignments.get(one.member_id, b"")
+            group.transition_to(ClassicState.STABLE, self._table.now_ms())
+            self._give_assignments(group, ErrorCode.NONE)
+
+    def _give_assignments(self, group: ClassicGroup, error: ErrorCode) -> None:
+        for member in list(group.members.values()):
+            if error is ErrorCode.NONE:
+                had_waited = member.respond_sync(self._sync_response(group, member))
+            else:
+                had_waited = member.respond_sync(SyncGroupResponse(error_code=int(error)))
+            if had_waited:
+                self._restart_session(group, member)
+
+    def _sync_response(self, group: ClassicGroup, member: ClassicGroupMember) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
+        )
+
+    # ------------------------------------------------------------------------------------------- Heartbeat, LeaveGroup
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Keep the session of a member alive."""
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        group = self._table.groups.get(request.group_id)
+        if not isinstance(group, ClassicGroup):
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        member = group.validate_member(request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        self._restart_session(group, member)
+        is_preparing = group.state is ClassicState.PREPARING_REBALANCE
+        return HeartbeatResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE))
+
+    def leave(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """Remove members from a group."""
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        is_single = context.api_version < 3
+        leaving = [LeavingMember(member_id=request.member_id)] if is_single else request.members
+        group = self._table.groups.get(request.group_id)
+        results = []
+        for one in leaving:
+            code = ErrorCode.UNKNOWN_MEMBER_ID
+            if isinstance(group, ClassicGroup):
+                code = self._leave_one(group, one)
+            results.append(
+                LeavingMemberResponse(
+                    member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=int(code)
+                )
+            )
+        if isinstance(group, ClassicGroup) and any(result.error_code == ErrorCode.NONE for result in results):
+            if group.state in (ClassicState.STABLE, ClassicState.COMPLETING_REBALANCE):
+                self._prepare_rebalance(group)
+            else:
+                self._complete_if_all_joined(group)
+        if is_single:
+            return LeaveGroupResponse(error_code=results[0].error_code)
+        return LeaveGroupResponse(members=results)
+
+    def _leave_one(self, group: ClassicGroup, leaving: LeavingMember) -> ErrorCode:
+        if leaving.member_id in group.pending_joins:
+            group.remove(leaving.member_id)
+            self._table.cancel_timer(("session", group.group_id, leaving.member_id))
+            return ErrorCode.NONE
+        member_id = leaving.member_id or group.static_members.get(leaving.group_instance_id or "", "")
+        try:
+            self._remove_member(group, group.validate_member(member_id, leaving.group_instance_id))
+        except ApiError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    # --------------------------------------------------------------------------------------------------------- leaving
+
+    def abandon(self, group: ClassicGroup, code: ErrorCode) -> None:
+        """Respond to all waiting requests of a group with an error."""
+        for member in group.members.values():
+            member.respond_join(JoinGroupResponse(error_code=int(code), member_id=member.member_id))
+            member.respond_sync(SyncGroupResponse(error_code=int(code)))

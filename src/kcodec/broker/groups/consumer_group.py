@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a group of the consumer protocol (KIP-848), as its records describe it (Kafka: ConsumerGroup).
+
+Every change is a record: `apply_*` takes it, after a request or when the log is read again. So the state in memory
+never differs from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any
+from uuid import UUID
+
+from kcodec.broker.api import ApiError
+from kcodec.broker.groups.group_log import (
+    GroupRecord,
+    Owned,
+    Target,
+    consumer_group_tombstones,
+    current_assignment_record,
+    subscription_record,
+)
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.messages.group_records import (
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberValue,
+    OwnedTopic,
+)
+
+LEAVE_EPOCH = -1
+STATIC_LEAVE_EPOCH = -2
+#: The epoch of a new group and of its empty target assignment; the first assignment has the next one (KIP-1263).
+INITIAL_GROUP_EPOCH = 1
+
+
+class MemberState(IntEnum):
+    """How far a member is on its way to its target assignment. The numbers are those of the log."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+    UNKNOWN = 127
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMember:
+    """A member: its subscription, and the partitions that it owns. assigned, revoking: by topic id, with epochs."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    pattern: str = ""
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Owned = field(default_factory=dict)
+    revoking: Owned = field(default_factory=dict)
+
+    @property
+    def subscription(self) -> ConsumerGroupMemberMetadataValue:
+        """The value of the record of its subscription."""
+        return ConsumerGroupMemberMetadataValue(
+            instance_id=self.instance_id,
+            rack_id=self.rack_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            subscribed_topic_names=sorted(self.topics),
+            subscribed_topic_regex=self.pattern,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            server_assignor=self.server_assignor,
+            classic_member_metadata=None,
+        )
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        """Return whether the member has reached the target assignment of this epoch."""
+        return self.state is MemberState.STABLE and self.epoch == epoch
+
+    def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
+        """Return since which epoch the member owns a partition; None if it does not."""
+        for owned in (self.assigned, self.revoking):
+            if partition in owned.get(topic_id, {}):
+                return owned[topic_id][partition]
+        return None
+
+    def current_record(self, group_id: str) -> GroupRecord:
+        """Return the record of the partitions that it owns."""
+        return current_assignment_record(
+            group_id, self.member_id, self.epoch, self.previous_epoch, self.state, self.assigned, self.revoking
+        )
+
+    def subscription_record(self, group_id: str) -> GroupRecord:
+        """Return the record of its subscription."""
+        return subscription_record(group_id, self.member_id, self.subscription)
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerGroup:
+    """A group. target: the assignment that each member is to reach. patterns: regular expression -> matching topics."""
+
+    group_id: str
+    epoch: int = INITIAL_GROUP_EPOCH
+    metadata_hash: int = 0
+    assignment_epoch: int = INITIAL_GROUP_EPOCH
+    #: When the target assignment was computed, in ms.
+    assigned_ms: int = 0
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    target: dict[str, Target] = field(default_factory=dict)
+    patterns: dict[str, frozenset[str]] = field(default_factory=dict)
+    #: The names of all topics when the patterns were last matched.
+    matched_names: frozenset[str] = frozenset()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group has no members."""
+        return not self.members
+
+    @property
+    def state_name(self) -> str:
+        """The state, as Kafka's tools print it."""
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.assignment_epoch:
+            return "Assigning"
+        is_reconciled = all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values())
+        return "Stable" if is_reconciled else "Reconciling"
+
+    def member(self, member_id: str) -> ConsumerMember:
+        """Return a member. Raise ApiError (UNKNOWN_MEMBER_ID)."""
+        found = self.members.get(member_id)
+        if found is None:
+            text = f"Member {member_id} is not a member of group {self.group_id}."
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, text)
+        return found
+
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+        """Return the member with a group instance id."""
+        return None if instance_id is None else self.members.get(self.static_members.get(instance_id, ""))
+
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """Return the topics that a member subscribes to, by name and by its regular expression."""
+        return member.topics | self.patterns.get(member.pattern, frozenset())
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """Return the topics that any member subscribes to."""
+        return frozenset().union(*(self.topics_of(member) for member in self.members.values()))
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return whether a member subscribes to a topic."""
+        return topic in self.subscribed_topics()
+
+    def taken_partitions(self, member_id: str) -> set[tuple[UUID, int]]:
+        """Return the partitions that other members than this one own or have not revoked yet."""
+        return {
+            (topic_id, partition)
+            for member in self.members.values()
+            if member.member_id != member_id
+            for owned in (member.assigned, member.revoking)
+            for topic_id, epochs in owned.items()
+            for partition in epochs
+        }
+
+    def tombstones(self) -> list[GroupRecord]:
+        """Return the records that remove the group, which has no members."""
+        return consumer_group_tombstones(self.group_id, sorted(self.patterns))
+
+    def validate_commit(
+        self, member_id: str, epoch: int, *, is_transactional: bool, api_version: int
+    ) -> ConsumerMember | None:
+        """Return the member whose partitions must be looked at one by one, as its epoch is old; None: all may be
+        committed. Raise ApiError unless the member may commit at all."""
+        if epoch < 0 and (not self.members or (is_transactional and not member_id)):
+            return None
+        member = self.member(member_id)
+        if not is_transactional and api_version < 9:
+            text = "OffsetCommit version 9 or above must be used by members using the modern group protocol"
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+        if epoch == member.epoch:
+            return None
+        if epoch > member.epoch:
+            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, stale_epoch_text(epoch, member.epoch))
+        return member
+
+    def validate_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Raise ApiError unless this member may read the offsets; tools do not name one."""
+        if member_id is None and epoch < 0:
+            return
+        member = self.member(member_id or "")
+        if member.epoch != epoch:
+            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, stale_epoch_text(epoch, member.epoch))
+
+    # --------------------------------------------------------------------------------------------------------- records
+
+    def apply_subscription(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
+        """Take the subscription of a member, or its removal."""
+        known = self.members.get(member_id)
+        if value is None:
+            self.members.pop(member_id, None)
+            if known is not None and self.static_members.get(known.instance_id or "") == member_id:
+                del self.static_members[known.instance_id or ""]
+            return
+        self.members[member_id] = replace(
+            known or ConsumerMember(member_id),
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            topics=frozenset(value.subscribed_topic_names),
+            pattern=value.subscribed_topic_regex or "",
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            server_assignor=value.server_assignor,
+        )
+        if value.instance_id is not None:
+            self.static_members[value.instance_id] = member_id
+
+    def apply_target(self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None) -> None:
+        """Take the target assignment of a member, or its removal."""
+        if value is None:
+            self.target.pop(member_id, None)
+        else:
+            self.target[member_id] = {one.topic_id: frozenset(one.partitions) for one in value.topic_partitions}
+
+    def apply_current(self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
+        """Take the partitions that a member owns; a removal leaves it without any."""
+        known = self.members.get(member_id)
+        if value is None:
+            if known is not None:
+                empty: dict[str, Any] = {"assigned": {}, "revoking": {}, "state": MemberState.STABLE}
+                self.members[member_id] = replace(known, epoch=LEAVE_EPOCH, previous_epoch=LEAVE_EPOCH, **empty)
+            return
+        self.members[member_id] = replace(
+            known or ConsumerMember(member_id),
+            epoch=value.member_epoch,
+            previous_epoch=value.previous_member_epoch,
+            state=MemberState(value.state) if value.state in set(MemberState) else MemberState.UNKNOWN,
+            assigned=_owned(value.assigned_partitions, value.member_epoch),
+            revoking=_owned(value.partitions_pending_revocation, value.member_epoch),
+        )
+
+    def apply_pattern(self, pattern: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
+        """Take the topics that a regular expression matches, or its removal."""
+        if value is None:
+            self.patterns.pop(pattern, None)
+        else:
+            self.patterns[pattern] = frozenset(value.topics)
+
+
+def stale_epoch_text(epoch: int, known: int) -> str:
+    """Return the message of STALE_MEMBER_EPOCH."""
+    return f"The received member epoch {epoch} does not match the expected member epoch {known}."
+
+
+def _owned(topics: list[OwnedTopic], default_epoch: int) -> dict[UUID, Mapping[int, int]]:
+    """Return partitions with their epochs; records of Kafka 4.0 to 4.2 have none."""
+    owned: dict[UUID, Mapping[int, int]] = {}
+    for one in topics:
+        epochs = one.assignment_epochs
+        known = epochs if epochs and len(epochs) == len(one.partitions) else [default_epoch] * len(one.partitions)
+        owned[one.topic_id] = dict(zip(one.partitions, known, strict=True))
+    return owned

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of ``__consumer_offsets``, in the versions that Kafka 4.3 writes (GroupCoordinatorRecordHelpers)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from kcodec.broker.internal_topics import coordinator_record
+from kcodec.protocol.messages import group_records as consumer
+from kcodec.protocol.messages.records import (
+    GroupMemberMetadata,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from kcodec.protocol.schema import CoordinatorKey, CoordinatorValue
+
+NO_EXPIRY = -1
+#: Topic id -> partition -> the member epoch since which the member owns it.
+Owned = Mapping[UUID, Mapping[int, int]]
+#: Topic id -> partitions that a member is to own.
+Target = Mapping[UUID, frozenset[int]]
+
+
+class GroupRecord(NamedTuple):
+    """A record before it is encoded; value None: a tombstone. version: that of the value."""
+
+    key: CoordinatorKey
+    value: CoordinatorValue | None = None
+    version: int = 0
+
+    def encode(self) -> tuple[bytes, bytes | None]:
+        """Return key and value as bytes, with record type and version in front."""
+        return coordinator_record(self.key, self.value, self.version)
+
+
+def offset_record(group_id: str, topic: str, partition: int, value: OffsetCommitValue) -> GroupRecord:
+    """Return the record of a committed offset. An expiry time of its own exists in version 1 only."""
+    version = 4 if value.expire_timestamp == NO_EXPIRY else 1
+    return GroupRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), value, version)
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> GroupRecord:
+    """Return the record that removes a committed offset."""
+    return GroupRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition))
+
+
+def classic_group_record(
+    group_id: str,
+    *,
+    protocol_type: str = "",
+    generation: int = 0,
+    protocol: str | None = None,
+    leader: str | None = None,
+    timestamp: int = -1,
+    members: Sequence[GroupMemberMetadata] = (),
+) -> GroupRecord:
+    """Return the record of a group of the classic protocol."""
+    value = GroupMetadataValue(
+        protocol_type=protocol_type,
+        generation=generation,
+        protocol=protocol,
+        leader=leader,
+        current_state_timestamp=timestamp,
+        members=list(members),
+    )
+    return GroupRecord(GroupMetadataKey(group=group_id), value, 3)
+
+
+def classic_group_tombstone(group_id: str) -> GroupRecord:
+    """Return the record that removes a group of the classic protocol."""
+    return GroupRecord(GroupMetadataKey(group=group_id))
+
+
+def group_epoch_record(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
+    """Return the record of a group's epoch."""
+    value = consumer.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
+    return GroupRecord(consumer.ConsumerGroupMetadataKey(group_id=group_id), value)
+
+
+def subscription_record(group_id: str, member_id: str, value: consumer.ConsumerGroupMemberMetadataValue) -> GroupRecord:
+    """Return the record of a member's subscription."""
+    return GroupRecord(consumer.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), value)
+
+
+def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> GroupRecord:
+    """Return the record of the target assignment's epoch."""
+    value = consumer.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
+    return GroupRecord(consumer.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
+
+
+def target_record(group_id: str, member_id: str, target: Target) -> GroupRecord:
+    """Return the record of a member's target assignment."""
+    topics = [consumer.AssignedTopic(topic_id=topic, partitions=sorted(numbers)) for topic, numbers in target.items()]
+    key = consumer.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return GroupRecord(key, consumer.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics))
+
+
+def current_assignment_record(
+    group_id: str, member_id: str, epoch: int, previous_epoch: int, state: int, assigned: Owned, revoking: Owned
+) -> GroupRecord:
+    """Return the record of the partitions that a member owns."""
+    value = consumer.ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=epoch,
+        previous_member_epoch=previous_epoch,
+        state=state,
+        assigned_partitions=_owned_topics(assigned),
+        partitions_pending_revocation=_owned_topics(revoking),
+    )
+    key = consumer.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+    return GroupRecord(key, value)
+
+
+def _owned_topics(owned: Owned) -> list[consumer.OwnedTopic]:
+    return [
+        consumer.OwnedTopic(
+            topic_id=topic,
+            partitions=sorted(epochs),
+            assignment_epochs=[epochs[number] for number in sorted(epochs)],
+        )
+        for topic, epochs in owned.items()
+    ]
+
+
+def pattern_record(group_id: str, pattern: str, topics: Sequence[str], version: int, now_ms: int) -> GroupRecord:
+    """Return the record of the topics that match a regular expression."""
+    key = consumer.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
+    value = consumer.ConsumerGroupRegularExpressionValue(topics=list(topics), version=version, timestamp=now_ms)
+    return GroupRecord(key, value)
+
+
+def pattern_tombstone(group_id: str, pattern: str) -> GroupRecord:
+    """Return the record that removes a regular expression."""
+    return GroupRecord(consumer.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern))
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
+    """Return the records that remove a member."""
+    names = {"group_id": group_id, "member_id": member_id}
+    return [
+        GroupRecord(consumer.ConsumerGroupCurrentMemberAssignmentKey(**names)),
+        GroupRecord(consumer.ConsumerGroupTargetAssignmentMemberKey(**names)),
+        GroupRecord(consumer.ConsumerGroupMemberMetadataKey(**names)),
+    ]
+
+
+def consumer_group_tombstones(group_id: str, patterns: Sequence[str]) -> list[GroupRecord]:
+    """Return the records that remove a group of the consumer protocol without members."""
+    return [
+        GroupRecord(consumer.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)),
+        *(pattern_tombstone(group_id, pattern) for pattern in patterns),
+        GroupRecord(consumer.ConsumerGroupMetadataKey(group_id=group_id)),
+    ]

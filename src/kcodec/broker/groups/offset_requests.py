@@ -1,0 +1,414 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, and the expiry of offsets.
+
+The checks are those of KafkaApis (topics and partitions exist) and then of OffsetMetadataManager (group, member,
+generation or epoch, size of the metadata). A request none of whose partitions exists never reaches the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from kcodec.broker.api import ApiError, RequestContext
+from kcodec.broker.groups.classic_group import ClassicGroup, ClassicState
+from kcodec.broker.groups.consumer_group import ConsumerGroup, ConsumerMember, stale_epoch_text
+from kcodec.broker.groups.group_log import NO_EXPIRY, GroupRecord, offset_record, offset_tombstone
+from kcodec.broker.groups.offset_store import OffsetStore, StoredOffset
+from kcodec.broker.groups.table import Group, GroupTable
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.messages import offsets as wire
+from kcodec.protocol.messages.records import OffsetCommitValue
+from kcodec.protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+TOPIC_ID_VERSION = 10
+GROUPS_VERSION = 8
+MODERN_COMMIT_VERSION = 9
+NO_OFFSET = -1
+#: Records of a transaction have no topic id, as Kafka writes them.
+NO_TOPIC_ID = UUID(int=0)
+
+
+class OffsetRequests:
+    """The requests about offsets. alive: called with the member of a classic group that has committed."""
+
+    def __init__(self, table: GroupTable, store: OffsetStore, alive: Callable[[ClassicGroup, str], None]) -> None:
+        self._table = table
+        self._store = store
+        self._alive = alive
+
+    # ----------------------------------------------------------------------------------------------------------- group
+
+    def _group_to_commit(self, group_id: str, generation: int, code: ErrorCode) -> Group:
+        """Return the group, a new one for a commit without members; else raise ApiError with this code."""
+        group = self._table.groups.get(group_id)
+        if group is not None:
+            return group
+        if generation >= 0:
+            raise ApiError(code, f"Group {group_id} not found.")
+        return ClassicGroup(group_id)
+
+    # ---------------------------------------------------------------------------------------------------- OffsetCommit
+
+    def commit(self, context: RequestContext, request: wire.OffsetCommitRequest) -> wire.OffsetCommitResponse:
+        """Commit offsets."""
+        uses_ids = context.api_version >= TOPIC_ID_VERSION
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if uses_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        codes: dict[tuple[int, int], int] = {}
+        found: list[tuple[int, Any, str, UUID]] = []
+        for number, one in enumerate(request.topics):
+            topic = self._table.host.topics.by_id(one.topic_id) if uses_ids else self._table.host.topics.get(one.name)
+            for place, partition in enumerate(one.partitions):
+                if topic is None:
+                    codes[number, place] = int(unknown)
+                elif not 0 <= partition.partition_index < len(topic.partitions):
+                    codes[number, place] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                else:
+                    found.append((number, place, topic.name, topic.id))
+        if found:
+            try:
+                codes |= self._commit_found(context, request, found)
+            except ApiError as error:
+                codes |= {(number, place): int(error.code) for number, place, _, _ in found}
+        return wire.OffsetCommitResponse(
+            topics=[
+                wire.OffsetCommitResponseTopic(
+                    name=one.name,
+                    topic_id=one.topic_id,
+                    partitions=[
+                        wire.OffsetCommitResponsePartition(
+                            partition_index=partition.partition_index, error_code=codes[number, place]
+                        )
+                        for place, partition in enumerate(one.partitions)
+                    ],
+                )
+                for number, one in enumerate(request.topics)
+            ]
+        )
+
+    def _commit_found(
+        self, context: RequestContext, request: wire.OffsetCommitRequest, found: list[tuple[int, Any, str, UUID]]
+    ) -> dict[tuple[int, int], int]:
+        generation, is_modern = request.generation_id_or_member_epoch, context.api_version >= MODERN_COMMIT_VERSION
+        code = ErrorCode.GROUP_ID_NOT_FOUND if is_modern else ErrorCode.ILLEGAL_GENERATION
+        group = self._group_to_commit(request.group_id, generation, code)
+        late: ConsumerMember | None = None
+        if isinstance(group, ClassicGroup):
+            group.validate_commit(request.member_id, request.group_instance_id, generation, is_transactional=False)
+            self._alive(group, request.member_id)
+        else:
+            late = group.validate_commit(
+                request.member_id, generation, is_transactional=False, api_version=context.api_version
+            )
+        now_ms = self._table.now_ms()
+        expiry = NO_EXPIRY if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
+        codes: dict[tuple[int, int], int] = {}
+        records: list[GroupRecord] = []
+        for number, place, name, topic_id in found:
+            partition = request.topics[number].partitions[place]
+            if late is not None:
+                _check_assignment_epoch(late, generation, topic_id, partition.partition_index)
+            codes[number, place] = int(self._metadata_error(partition.committed_metadata))
+            if codes[number, place] == ErrorCode.NONE:
+                is_given = context.api_version == 1 and partition.commit_timestamp != -1
+                value = OffsetCommitValue(
+                    offset=partition.committed_offset,
+                    leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.committed_metadata or "",
+                    commit_timestamp=partition.commit_timestamp if is_given else now_ms,
+                    expire_timestamp=expiry,
+                    topic_id=topic_id,
+                )
+                records.append(offset_record(request.group_id, name, partition.partition_index, value))
+        self._table.commit(request.group_id, records)
+        return codes
+
+    def _metadata_error(self, metadata: str | None) -> ErrorCode:
+        is_long = metadata is not None and len(metadata) > self._table.settings.offset_metadata_max_bytes
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_long else ErrorCode.NONE
+
+    # ------------------------------------------------------------------------------------------------- TxnOffsetCommit
+
+    def _is_there(self, name: str, partition: int) -> bool:
+        topic = self._table.host.topics.get(name)
+        return topic is not None and 0 <= partition < len(topic.partitions)
+
+    def check_transactional(self, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse | None:
+        """Return the response if no partition of the request exists: then no transaction is looked at."""
+        if any(self._is_there(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions):
+            return None
+        return _transactional_response(request, lambda name, partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def commit_transactional(self, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+        """Add offsets to a transaction that has been verified. They are pending until its marker."""
+
+        def response(code_of: Callable[[Any], ErrorCode]) -> TxnOffsetCommitResponse:
+            return _transactional_response(
+                request,
+                lambda name, one: (
+                    code_of(one) if self._is_there(name, one.partition_index) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                ),
+            )
+
+        if not request.group_id:
+            return response(lambda one: ErrorCode.INVALID_GROUP_ID)
+        try:
+            group = self._group_to_commit(
+                request.group_id, request.generation_id_or_member_epoch, ErrorCode.ILLEGAL_GENERATION
+            )
+            self._validate_transactional(group, context, request)
+            now_ms = self._table.now_ms()
+            records = [
+                offset_record(
+                    request.group_id,
+                    topic.name,
+                    one.partition_index,
+                    OffsetCommitValue(
+                        offset=one.committed_offset,
+                        leader_epoch=one.committed_leader_epoch,
+                        metadata=one.committed_metadata or "",
+                        commit_timestamp=now_ms,
+                        topic_id=NO_TOPIC_ID,
+                    ),
+                )
+                for topic in request.topics
+                for one in topic.partitions
+                if self._is_there(topic.name, one.partition_index)
+                and self._metadata_error(one.committed_metadata) is ErrorCode.NONE
+            ]
+            if records:
+                encoded = [record.encode() for record in records]
+                producer = {"producer_id": request.producer_id, "producer_epoch": request.producer_epoch}
+                first = self._table.host.append(self._table.host.partition_of(request.group_id), encoded, **producer)
+                for number, record in enumerate(records):
+                    self._table.apply(record, first + number, request.producer_id)
+        except ApiError as error:
+            code = error.code
+            return response(lambda one: code)
+        return response(lambda one: self._metadata_error(one.committed_metadata))
+
+    def _validate_transactional(self, group: Group, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
+        generation = request.generation_id_or_member_epoch
+        if isinstance(group, ClassicGroup):
+            group.validate_commit(request.member_id, request.group_instance_id, generation, is_transactional=True)
+            return
+        try:
+            late = group.validate_commit(
+                request.member_id, generation, is_transactional=True, api_version=context.api_version
+            )
+            for topic in request.topics if late is not None else ():
+                known = self._table.host.topics.get(topic.name)
+                for one in topic.partitions:
+                    if late is not None and known is not None:
+                        _check_assignment_epoch(late, generation, known.id, one.partition_index)
+        except ApiError as error:
+            if error.code is ErrorCode.STALE_MEMBER_EPOCH:
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION) from None
+            raise
+
+    # ----------------------------------------------------------------------------------------------------- OffsetFetch
+
+    def fetch(self, context: RequestContext, request: wire.OffsetFetchRequest) -> wire.OffsetFetchResponse:
+        """Return committed offsets: of one group up to version 7, of several from version 8 on."""
+        if context.api_version >= GROUPS_VERSION:
+            groups = [self._fetch_group(context, one, request.require_stable) for one in request.groups]
+            return wire.OffsetFetchResponse(groups=groups)
+        topics = request.topics
+        single = wire.OffsetFetchRequestGroup(
+            group_id=request.group_id,
+            topics=topics
+            if topics is None
+            else [
+                wire.OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes) for one in topics
+            ],
+        )
+        found = self._fetch_group(context, single, request.require_stable)
+        return wire.OffsetFetchResponse(
+            error_code=found.error_code,
+            topics=[
+                wire.OffsetFetchResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        wire.OffsetFetchResponsePartition(
+                            partition_index=one.partition_index,
+                            committed_offset=one.committed_offset,
+                            committed_leader_epoch=one.committed_leader_epoch,
+                            metadata=one.metadata,
+                            error_code=one.error_code,
+                        )
+                        for one in topic.partitions
+                    ],
+                )
+                for topic in found.topics
+            ],
+        )
+
+    def _fetch_group(
+        self, context: RequestContext, request: wire.OffsetFetchRequestGroup, require_stable: bool
+    ) -> wire.OffsetFetchResponseGroup:
+        uses_ids = context.api_version >= TOPIC_ID_VERSION
+        group = self._table.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            try:
+                group.validate_fetch(request.member_id, request.member_epoch)
+            except ApiError as error:
+                return wire.OffsetFetchResponseGroup(group_id=request.group_id, error_code=int(error.code))
+        known = self._store.committed.get(request.group_id, {})
+        topics = request.topics
+        if topics is None:
+            numbers: dict[str, list[int]] = {}
+            for name, number in known:
+                numbers.setdefault(name, []).append(number)
+            topics = [self._topic_to_fetch(name, found, uses_ids) for name, found in numbers.items()]
+            topics = [topic for topic in topics if not uses_ids or topic.topic_id.int]
+        results = []
+        for topic in topics:
+            known_name: str | None = topic.name
+            if uses_ids:
+                by_id = self._table.host.topics.by_id(topic.topic_id)
+                known_name = None if by_id is None else by_id.name
+            partitions = [
+                self._fetched(request.group_id, known_name, number, known, require_stable)
+                for number in topic.partition_indexes
+            ]
+            found_topic = wire.OffsetFetchResponseTopics(name=known_name or topic.name, topic_id=topic.topic_id)
+            found_topic.partitions = partitions
+            results.append(found_topic)
+        return wire.OffsetFetchResponseGroup(group_id=request.group_id, topics=results)
+
+    def _topic_to_fetch(self, name: str, numbers: list[int], uses_ids: bool) -> wire.OffsetFetchRequestTopics:
+        topic = self._table.host.topics.get(name) if uses_ids else None
+        topic_id = NO_TOPIC_ID if topic is None else topic.id
+        return wire.OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=sorted(numbers))
+
+    def _fetched(
+        self,
+        group_id: str,
+        name: str | None,
+        number: int,
+        known: dict[tuple[str, int], StoredOffset],
+        require_stable: bool,
+    ) -> wire.OffsetFetchResponsePartitions:
+        code, stored = ErrorCode.NONE, None
+        if name is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+        elif require_stable and self._store.is_pending(group_id, (name, number)):
+            code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        else:
+            stored = known.get((name, number))
+        return wire.OffsetFetchResponsePartitions(
+            partition_index=number,
+            committed_offset=NO_OFFSET if stored is None else stored.offset,
+            committed_leader_epoch=-1 if stored is None else stored.leader_epoch,
+            metadata="" if stored is None else stored.metadata,
+            error_code=int(code),
+        )
+
+    # --------------------------------------------------------------------------------------------- OffsetDelete, expiry
+
+    def delete(self, request: wire.OffsetDeleteRequest) -> wire.OffsetDeleteResponse:
+        """Delete offsets of topics that no member subscribes to."""
+        if not request.group_id:
+            return wire.OffsetDeleteResponse(error_code=int(ErrorCode.INVALID_GROUP_ID))
+        pairs = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
+        there = [pair for pair in pairs if self._is_there(*pair)]
+        group = self._table.groups.get(request.group_id)
+        if group is None:
+            return wire.OffsetDeleteResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND))
+        if isinstance(group, ClassicGroup) and not group.is_empty and not group.is_consumer_group:
+            return wire.OffsetDeleteResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP))
+        subscribed = {name for name, _ in there if group.is_subscribed_to(name)}
+        gone = (pair for pair in there if pair[0] not in subscribed)
+        self._table.commit(request.group_id, self._store.tombstones(request.group_id, gone))
+
+        def code_of(name: str, number: int) -> int:
+            if not self._is_there(name, number):
+                return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return int(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if name in subscribed else ErrorCode.NONE)
+
+        return wire.OffsetDeleteResponse(
+            topics=[
+                wire.OffsetDeleteResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        wire.OffsetDeleteResponsePartition(
+                            partition_index=one.partition_index, error_code=code_of(topic.name, one.partition_index)
+                        )
+                        for one in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def drop_topics(self, names: set[str]) -> None:
+        """Remove the offsets of deleted topics."""
+        for group_id in self._store.group_ids():
+            gone = (key for key in list(self._store.all_partitions(group_id)) if key[0] in names)
+            self._table.commit(group_id, self._store.tombstones(group_id, gone))
+
+    def expire(self) -> None:
+        """Remove offsets that are older than the retention, and then groups that nothing is left of."""
+        for group_id in list(dict.fromkeys((*self._table.groups, *self._store.group_ids()))):
+            group = self._table.groups.get(group_id)
+            known = self._store.committed.get(group_id, {})
+            expired = [
+                offset_tombstone(group_id, *key)
+                for key, stored in known.items()
+                if group is not None
+                and self._is_expired(group, key[0], stored)
+                and not self._store.is_pending(group_id, key)
+            ]
+            is_bare = len(expired) == len(known) and not self._store.has_open_transaction(group_id)
+            if is_bare and isinstance(group, ClassicGroup | ConsumerGroup) and group.is_empty:
+                expired += group_tombstones(group)
+            self._table.commit(group_id, expired)
+
+    def _is_expired(self, group: Group, topic: str, stored: StoredOffset) -> bool:
+        if group.is_subscribed_to(topic) and not group.is_empty:
+            return False
+        base = stored.commit_timestamp
+        if isinstance(group, ClassicGroup) and group.protocol_type is not None:
+            if group.is_empty:
+                base = base if group.state_timestamp is None else group.state_timestamp
+            elif not (group.is_consumer_group and group.state is ClassicState.STABLE):
+                return False
+        limit = base + self._table.settings.offsets_retention_ms
+        return self._table.now_ms() >= (limit if stored.expire_timestamp == NO_EXPIRY else stored.expire_timestamp)
+
+
+def group_tombstones(group: Group) -> list[GroupRecord]:
+    """Return the records that remove an empty group."""
+    return [GroupRecord(group.record().key)] if isinstance(group, ClassicGroup) else group.tombstones()
+
+
+def _check_assignment_epoch(member: ConsumerMember, epoch: int, topic_id: UUID, partition: int) -> None:
+    """Raise ApiError (STALE_MEMBER_EPOCH) unless the member has owned a partition since this epoch (KIP-1251)."""
+    since = member.assignment_epoch(topic_id, partition)
+    if since is None or epoch < since:
+        raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, stale_epoch_text(epoch, member.epoch))
+
+
+def _transactional_response(
+    request: TxnOffsetCommitRequest, code_of: Callable[[str, Any], ErrorCode]
+) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=one.partition_index, error_code=int(code_of(topic.name, one))
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The topics in which coordinators keep their state: the partition of a key, and how records get there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import NamedTuple
+from uuid import UUID
+
+from kcodec.broker.api import ApiError
+from kcodec.broker.clock import Clock
+from kcodec.broker.partition_log import PartitionLog
+from kcodec.broker.settings import BrokerSettings
+from kcodec.broker.topics import Topics
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC, ControlType
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.schema import CoordinatorKey, CoordinatorValue
+
+_INT32 = 1 << 32
+_INT32_SIGN = 1 << 31
+
+
+class InternalRecord(NamedTuple):
+    """A record in the log of an internal topic. producer_id: -1 unless it is transactional."""
+
+    offset: int
+    timestamp: int
+    key: bytes
+    value: bytes | None
+    producer_id: int
+
+
+class TransactionMarker(NamedTuple):
+    """The marker of a transaction in the log of an internal topic."""
+
+    offset: int
+    producer_id: int
+    is_commit: bool
+
+
+def partition_for_key(key: str, partitions: int) -> int:
+    """Return the partition of a coordinator's topic: Java's String.hashCode, its absolute value, modulo."""
+    units = key.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (value * 31 + (high << 8 | low)) % _INT32
+    signed = value - _INT32 if value >= _INT32_SIGN else value
+    return 0 if signed == -_INT32_SIGN else abs(signed) % partitions
+
+
+def coordinator_record(key: CoordinatorKey, value: CoordinatorValue | None, version: int) -> tuple[bytes, bytes | None]:
+    """Return the bytes of a coordinator's record: the type before the key, the version before the value."""
+    encoded = key.api_key.to_bytes(2, "big") + key.encode(0)
+    return encoded, None if value is None else version.to_bytes(2, "big") + value.encode(version)
+
+
+def replayed(log: PartitionLog) -> Iterator[InternalRecord | TransactionMarker]:
+    """Return what the log of an internal topic holds, in the order of offsets."""
+    for batch in log.batches_from(log.log_start_offset):
+        for record in batch.records():
+            if batch.is_control_batch:
+                kind = int.from_bytes((record.key or b"")[2:4], "big", signed=True)
+                yield TransactionMarker(record.offset, batch.producer_id, kind == ControlType.COMMIT)
+            else:
+                producer_id = batch.producer_id if batch.is_transactional else -1
+                yield InternalRecord(record.offset, record.timestamp, record.key or b"", record.value, producer_id)
+
+
+class GroupHost:
+    """What the group coordinator gets from the broker."""
+
+    def __init__(self, clock: Clock, settings: BrokerSettings, topics: Topics) -> None:
+        self.clock = clock
+        self.settings = settings
+        self.topics = topics
+
+    @property
+    def random(self) -> Random:
+        """The broker's random numbers, seeded."""
+        return self.topics.random
+
+    def new_uuid(self) -> UUID:
+        """Return a random id."""
+        return self.topics.new_uuid()
+
+    def partition_of(self, group_id: str) -> int:
+        """Return the partition of ``__consumer_offsets`` that holds a group."""
+        topic = self.topics.get(CONSUMER_OFFSETS_TOPIC)
+        count = self.settings.offsets_topic_partitions if topic is None else len(topic.partitions)
+        return partition_for_key(group_id, count)
+
+    def append(
+        self,
+        partition: int,
+        records: Sequence[tuple[bytes, bytes | None]],
+        *,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+    ) -> int:
+        """Append one batch to a partition of ``__consumer_offsets``. Return the offset of its first record.
+
+        With a producer id it is transactional. Raise ApiError: INVALID_PRODUCER_EPOCH for a fenced epoch,
+        NOT_COORDINATOR before the topic exists.
+        """
+        found = self.topics.partition(CONSUMER_OFFSETS_TOPIC, partition)
+        if found is None:
+            raise ApiError(ErrorCode.NOT_COORDINATOR, f"{CONSUMER_OFFSETS_TOPIC} does not exist yet")
+        return found.log.append_records(list(records), producer_id=producer_id, producer_epoch=producer_epoch)
+
+
+#: A callback for a replay.
+Replay = Callable[[int, InternalRecord | TransactionMarker], None]

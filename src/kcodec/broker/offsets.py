@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: what clients ask about offsets of a partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcodec.broker.api import Api, ApiError, RequestContext
+from kcodec.broker.partition_log import READ_COMMITTED
+from kcodec.broker.topics import Partition, Topics
+from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+#: Kafka: UNSUPPORTED_VERSION below the version that has the special timestamp.
+_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+
+
+class OffsetApis:
+    """The handlers of these APIs."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    def apis(self) -> list[Api]:
+        """Return the APIs with their handlers."""
+        return [
+            Api(messages.ListOffsetsRequest, (1, 11), self.list_offsets),
+            Api(messages.OffsetForLeaderEpochRequest, (2, 4), self.end_of_epochs),
+            Api(messages.DeleteRecordsRequest, (0, 2), self.delete_records),
+        ]
+
+    def _partition(self, topic: str, number: int, leader_epoch: int = -1) -> Partition:
+        found = self._topics.partition(topic, number)
+        if found is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        found.check_leader_epoch(leader_epoch)
+        return found
+
+    def list_offsets(
+        self, context: RequestContext, request: messages.ListOffsetsRequest
+    ) -> messages.ListOffsetsResponse:
+        """Respond to ListOffsets."""
+        return messages.ListOffsetsResponse(
+            topics=[
+                messages.ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[self._listed(context, request, topic.name, one) for one in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _listed(
+        self, context: RequestContext, request: messages.ListOffsetsRequest, topic: str, one: Any
+    ) -> messages.ListOffsetsPartitionResponse:
+        response = messages.ListOffsetsPartitionResponse(partition_index=one.partition_index)
+        try:
+            if one.timestamp < 0 and context.api_version < _VERSION_OF.get(one.timestamp, 0):
+                raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+            if one.timestamp < LATEST_TIERED:
+                raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+            partition = self._partition(topic, one.partition_index, one.current_leader_epoch)
+        except ApiError as error:
+            response.error_code = error.code
+            return response
+        log = partition.log
+        last = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
+        has_epoch = context.api_version >= 4
+        if one.timestamp == LATEST:
+            response.offset = last
+            epoch = partition.leader_epoch
+        elif one.timestamp in (EARLIEST, EARLIEST_LOCAL):
+            response.offset = log.log_start_offset
+            epoch = log.epoch_of(log.log_start_offset)
+        elif one.timestamp == LATEST_TIERED:
+            epoch = -1
+        else:
+            by_time = one.timestamp != MAX_TIMESTAMP
+            found = log.offset_for_time(one.timestamp) if by_time else log.offset_of_max_timestamp()
+            if found is None or found[0] >= last:
+                return response
+            response.offset, response.timestamp = found
+            epoch = log.epoch_of(found[0])
+        if has_epoch:
+            response.leader_epoch = epoch
+        return response
+
+    def end_of_epochs(
+        self, context: RequestContext, request: messages.OffsetForLeaderEpochRequest
+    ) -> messages.OffsetForLeaderEpochResponse:
+        """Respond to OffsetForLeaderEpoch."""
+        return messages.OffsetForLeaderEpochResponse(
+            topics=[
+                messages.OffsetForLeaderTopicResult(
+                    topic=topic.topic, partitions=[self._end_of_epoch(topic.topic, one) for one in topic.partitions]
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _end_of_epoch(self, topic: str, one: messages.OffsetForLeaderPartition) -> messages.EpochEndOffset:
+        try:
+            partition = self._partition(topic, one.partition, one.current_leader_epoch)
+        except ApiError as error:
+            return messages.EpochEndOffset(partition=one.partition, error_code=error.code)
+        epoch, end = partition.log.end_of_epoch(one.leader_epoch)
+        return messages.EpochEndOffset(partition=one.partition, leader_epoch=epoch, end_offset=end)
+
+    def delete_records(
+        self, context: RequestContext, request: messages.DeleteRecordsRequest
+    ) -> messages.DeleteRecordsResponse:
+        """Respond to DeleteRecords."""
+        response = messages.DeleteRecordsResponse(
+            topics=[
+                messages.DeleteRecordsTopicResult(
+                    name=topic.name, partitions=[self._delete(topic.name, one) for one in topic.partitions]
+                )
+                for topic in request.topics
+            ]
+        )
+        self._topics.keep_starts()
+        return response
+
+    def _delete(self, topic: str, one: messages.DeleteRecordsPartition) -> messages.DeleteRecordsPartitionResult:
+        try:
+            found = self._topics.get(topic)
+            if found is not None and (found.is_internal or "delete" not in found.config("cleanup.policy")):
+                raise ApiError(
+                    ErrorCode.POLICY_VIOLATION if not found.is_internal else ErrorCode.INVALID_TOPIC_EXCEPTION
+                )
+            low = self._partition(topic, one.partition_index).log.delete_before(one.offset)
+        except ApiError as error:
+            return messages.DeleteRecordsPartitionResult(
+                partition_index=one.partition_index, low_watermark=-1, error_code=error.code
+            )
+        return messages.DeleteRecordsPartitionResult(partition_index=one.partition_index, low_watermark=low)

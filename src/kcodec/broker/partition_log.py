@@ -1,0 +1,639 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of one partition: appends, reads, offsets, and its recovery from the files (UnifiedLog, LocalLog, LogLoader).
+
+There is one replica, so the high watermark is the end of the log. The last stable offset is the first offset of the
+earliest open transaction, or the high watermark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kcodec._fast import RecordBatch, batches, crc32c, decode, encode_batch, encode_end_transaction_marker
+from kcodec.broker.api import ApiError
+from kcodec.broker.clock import Clock
+from kcodec.broker.producer_state import BatchHeader, CompletedTransaction, ProducerStates
+from kcodec.broker.segment import Segment
+from kcodec.constants import Compression, ControlType, TimestampType
+from kcodec.errors import DecodeError, RecordValidationError
+from kcodec.log import TransactionIndexEntry, pack_snapshot, read_snapshot
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.record.rewrite import set_base_offset, set_max_timestamp, set_partition_leader_epoch
+from kcodec.record.validation import validate
+
+LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
+READ_COMMITTED = 1
+_LOG_NAME = re.compile(r"(\d{20})\.log")
+_SNAPSHOT_NAME = re.compile(r"(\d{20})\.snapshot")
+_CONTROL_KEY_BYTES = 4
+
+# The fields of a batch that `append_records` changes.
+_CRC, _SEQUENCE = slice(17, 21), slice(53, 57)
+
+
+class Appended(NamedTuple):
+    """Where a batch is in the log."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int = -1
+    is_duplicate: bool = False
+
+
+class FetchedData(NamedTuple):
+    """What a fetch finds in one partition. aborted: (producer id, first offset); None under read_uncommitted."""
+
+    records: bytes
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]] | None
+
+
+class LogSettings(NamedTuple):
+    """The settings of the topic that a log needs, as numbers."""
+
+    cleanup_policy: str
+    compression_type: str
+    message_timestamp_type: str
+    before_max_ms: int
+    after_max_ms: int
+    max_message_bytes: int
+    segment_bytes: int
+    segment_ms: int
+    retention_bytes: int
+    retention_ms: int
+
+    @classmethod
+    def of(cls, config: Callable[[str], str]) -> LogSettings:
+        """Return the settings, which `config` gives by their names."""
+        internal = config("internal.segment.bytes")
+        return cls(
+            config("cleanup.policy"),
+            config("compression.type"),
+            config("message.timestamp.type"),
+            int(config("message.timestamp.before.max.ms")),
+            int(config("message.timestamp.after.max.ms")),
+            int(config("max.message.bytes")),
+            int(internal or config("segment.bytes")),
+            int(config("segment.ms")),
+            int(config("retention.bytes")),
+            int(config("retention.ms")),
+        )
+
+
+class PartitionLog:
+    """The log of one partition.
+
+    directory: where its files are; None keeps everything in memory. settings: read before each append.
+    """
+
+    def __init__(self, directory: Path | None, clock: Clock, settings: Callable[[], LogSettings]) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._settings = settings
+        self._segments: list[Segment] = []
+        self.producers = ProducerStates()
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.last_stable_offset = 0
+        #: (leader epoch, its first offset), ascending.
+        self.epochs: list[tuple[int, int]] = []
+        self._are_epochs_kept = True
+        #: Called after the end or the last stable offset has moved.
+        self.watchers: set[Callable[[], None]] = set()
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of the log: every append is replicated at once."""
+        return self.log_end_offset
+
+    @property
+    def size_in_bytes(self) -> int:
+        """The size of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest leader epoch."""
+        return self.epochs[-1][0] if self.epochs else 0
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin a leader epoch at the end of the log."""
+        if self.epochs and self.epochs[-1][0] >= epoch:
+            return
+        while self.epochs and self.epochs[-1][1] >= self.log_end_offset:
+            self.epochs.pop()
+        self.epochs.append((epoch, self.log_end_offset))
+        self._are_epochs_kept = False
+
+    def _keep_epochs(self) -> None:
+        """Write leader-epoch-checkpoint, before the first batch of an epoch."""
+        self._are_epochs_kept = True
+        if self._directory is not None:
+            lines = [f"{epoch} {start}" for epoch, start in self.epochs]
+            content = "\n".join(["0", str(len(lines)), *lines]) + "\n"
+            write_small(self._directory / "leader-epoch-checkpoint", content.encode())
+
+    # ----------------------------------------------------------------------------------------------------- appending
+
+    def append_client(
+        self,
+        data: bytes | bytearray | memoryview,
+        *,
+        api_version: int,
+        has_transactional_id: bool,
+        is_verified: bool,
+    ) -> Appended:
+        """Check and append the one batch of a produce request. Raise RecordValidationError or ApiError.
+
+        is_verified: the transaction coordinator knows that the partition is in the transaction of the batch.
+        """
+        settings, now = self._settings(), self._clock.now_ms()
+        validate(
+            data,
+            cleanup_policy=settings.cleanup_policy,
+            message_timestamp_type=settings.message_timestamp_type,  # type: ignore[arg-type]
+            message_timestamp_before_max_ms=settings.before_max_ms,
+            message_timestamp_after_max_ms=settings.after_max_ms,
+            max_message_bytes=settings.max_message_bytes,
+            segment_bytes=settings.segment_bytes,
+            compression_type=settings.compression_type,
+            now=now,
+            api_version=api_version,
+            has_transactional_id=has_transactional_id,
+        )
+        batch = batches(data)[0]
+        buffer, append_time = self._stored(batch, settings, now)
+        header = None
+        if batch.producer_id >= 0:
+            # the state keeps the timestamp that is in the log
+            header = _header(batch, self.log_end_offset, now if append_time >= 0 else _max_timestamp(buffer))
+            kept = self.producers.duplicate(header)
+            if kept is not None:
+                return Appended(kept.first_offset, kept.last_offset, kept.timestamp, is_duplicate=True)
+            self.producers.check_batch(header, is_client=True, is_verified=is_verified)
+        base = self._write(buffer, batch.last_offset_delta, _max_timestamp(buffer))
+        if header is not None:
+            self.producers.add_batch(header)
+        self._moved()
+        return Appended(base, self.log_end_offset - 1, append_time)
+
+    def _stored(self, batch: RecordBatch, settings: LogSettings, now: int) -> tuple[bytearray, int]:
+        """Return the batch as the leader stores it, and the LogAppendTime; -1 without one (LogValidator)."""
+        target = settings.compression_type
+        codec = batch.compression if target == "producer" else "none" if target == "uncompressed" else target
+        if codec != batch.compression:
+            data = encode_batch(batch.records(), like=batch, compression=Compression(codec), base_offset=0)
+            buffer = bytearray(data)
+        else:
+            buffer = bytearray(batch.data)
+        if settings.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
+            set_max_timestamp(buffer, now, TimestampType.LOG_APPEND_TIME)
+            return buffer, now
+        # a producer's LogAppendTime bit is cleared first: it would hide the timestamps of the records
+        set_max_timestamp(buffer, batch.max_timestamp, TimestampType.CREATE_TIME)
+        times = decode(buffer, columns=("timestamp",), check_crcs=False).column("timestamp")
+        set_max_timestamp(buffer, max(times), TimestampType.CREATE_TIME)
+        return buffer, -1
+
+    def append_records(
+        self,
+        records: list[tuple[bytes | None, bytes | None]],
+        *,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        timestamp: int | None = None,
+    ) -> int:
+        """Append one batch that the broker writes itself, and return its first offset. Raise ApiError if it is fenced.
+
+        With a producer id it is a transactional batch without sequence, as committed offsets are.
+        """
+        now = self._clock.now_ms() if timestamp is None else timestamp
+        buffer = bytearray(
+            encode_batch(
+                [(key, value, (), now) for key, value in records],
+                base_offset=0,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=-1 if producer_id < 0 else 0,
+                is_transactional=producer_id >= 0,
+            )
+        )
+        if producer_id >= 0:
+            # No producer but a coordinator has batches without a sequence, so encode_batch refuses them.
+            buffer[_SEQUENCE] = b"\xff" * 4
+            buffer[_CRC] = crc32c(memoryview(buffer)[_CRC.stop :]).to_bytes(4, "big")
+        header = None
+        if producer_id >= 0:
+            header = _header(batches(buffer)[0], self.log_end_offset, now)
+            self.producers.check_batch(header, is_client=False)
+        base = self._write(buffer, len(records) - 1, now)
+        if header is not None:
+            self.producers.add_batch(header)
+        self._moved()
+        return base
+
+    def append_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, *, is_commit: bool, transaction_version: int
+    ) -> bool:
+        """Append a marker. Return False if it was there already; raise ApiError if it is fenced."""
+        if not self.producers.check_marker(producer_id, epoch, coordinator_epoch, transaction_version):
+            return False
+        now = self._clock.now_ms()
+        marker = encode_end_transaction_marker(
+            ControlType.COMMIT if is_commit else ControlType.ABORT,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=now,
+        )
+        offset = self._write(bytearray(marker), 0, now)
+        ended = self.producers.add_marker(producer_id, epoch, coordinator_epoch, offset, now, is_aborted=not is_commit)
+        self._completed(ended)
+        self._moved()
+        return True
+
+    def _completed(self, ended: CompletedTransaction | None) -> None:
+        """Note an aborted transaction, with the last stable offset that follows (ProducerStateManager)."""
+        if ended is None or not ended.is_aborted:
+            return
+        unstable = self.producers.first_unstable_offset()
+        stable = ended.last_offset + 1 if unstable is None else unstable
+        entry = TransactionIndexEntry(0, ended.producer_id, ended.first_offset, ended.last_offset, stable)
+        self._segments[-1].add_aborted(entry)
+
+    def _write(self, buffer: bytearray, last_offset_delta: int, max_timestamp: int) -> int:
+        """Write a batch with the next offsets."""
+        if not self._are_epochs_kept:
+            self._keep_epochs()
+        base = self.log_end_offset
+        set_base_offset(buffer, base)
+        set_partition_leader_epoch(buffer, self.leader_epoch)
+        segment = self._roll_if_needed(len(buffer), base + last_offset_delta, max_timestamp)
+        segment.append(bytes(buffer), base, base + last_offset_delta, max_timestamp)
+        self.log_end_offset = base + last_offset_delta + 1
+        return base
+
+    def _roll_if_needed(self, size: int, last_offset: int, max_timestamp: int) -> Segment:
+        """Return the active segment, a new one if the batch does not belong into the present one (shouldRoll)."""
+        if not self._segments:
+            self._segments.append(Segment(self.log_end_offset, self._directory, self._clock.now_ms()))
+        active, settings = self._segments[-1], self._settings()
+        first = active.first_timestamp
+        waited = self._clock.now_ms() - active.created_ms
+        if first is not None and first >= 0:
+            waited = max_timestamp - first
+        is_full = active.size > settings.segment_bytes - size
+        is_old = active.size > 0 and waited > settings.segment_ms
+        if not (is_full or is_old or last_offset - active.base_offset > LARGEST_RELATIVE_OFFSET) or not len(active):
+            return active
+        return self.roll()
+
+    def roll(self) -> Segment:
+        """Begin a new segment, with a snapshot of the producers at its first offset."""
+        self._segments[-1].end()
+        self._take_snapshot()
+        self._segments.append(Segment(self.log_end_offset, self._directory, self._clock.now_ms()))
+        return self._segments[-1]
+
+    def _take_snapshot(self) -> None:
+        if self._directory is not None:
+            path = self._directory / f"{self.log_end_offset:020}.snapshot"
+            write_small(path, pack_snapshot(self.producers.stored()))
+
+    def _moved(self) -> None:
+        """Compute the last stable offset, and wake those who wait for it or for data."""
+        unstable = self.producers.first_unstable_offset()
+        self.last_stable_offset = self.log_end_offset if unstable is None else self._unstable_batch(unstable)
+        for watcher in list(self.watchers):
+            watcher()
+
+    def _unstable_batch(self, first_offset: int) -> int:
+        """Return the first unstable offset; if the log begins after it, the batch that the log begins with."""
+        if first_offset >= self.log_start_offset:
+            return first_offset
+        segment = self._segments[self._number_of(self.log_start_offset)]
+        number = segment.batch_at_or_after(self.log_start_offset)
+        return self.log_start_offset if number is None else segment.batch(number).base_offset
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def _number_of(self, offset: int) -> int:
+        """Return the number of the segment with the greatest base offset that is not above `offset`."""
+        number = len(self._segments) - 1
+        while number > 0 and self._segments[number].base_offset > offset:
+            number -= 1
+        return number
+
+    def check_offset(self, offset: int) -> None:
+        """Raise ApiError if no fetch can begin at this offset."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside {self.log_start_offset} to {self.log_end_offset}",
+            )
+
+    def readable_bytes(self, offset: int, isolation_level: int) -> int:
+        """Return the number of bytes from `offset` to the end of what may be read, over all segments."""
+        end = self.last_stable_offset if isolation_level == READ_COMMITTED else self.log_end_offset
+        if offset >= end or not self._segments:
+            return 0
+        first, last = self._number_of(offset), self._number_of(end)
+        size = sum(segment.size for segment in self._segments[first:last])
+        return size + self._segments[last].position_of(end) - self._segments[first].position_of(offset)
+
+    def read(self, offset: int, max_bytes: int, isolation_level: int, *, min_one_message: bool) -> FetchedData:
+        """Return the bytes of one segment from the batch with `offset` on. They may end inside a batch.
+
+        min_one_message: the first batch is whole, even above max_bytes. Raise ApiError for an offset out of range.
+        """
+        self.check_offset(offset)
+        is_committed = isolation_level == READ_COMMITTED
+        end = self.last_stable_offset if is_committed else self.log_end_offset
+        records = b""
+        aborted: list[tuple[int, int]] = []
+        if offset < end:
+            records, aborted = self._read(offset, end, max_bytes, min_one_message=min_one_message)
+        return FetchedData(
+            records,
+            self.high_watermark,
+            self.last_stable_offset,
+            self.log_start_offset,
+            aborted if is_committed else None,
+        )
+
+    def _read(
+        self, offset: int, end: int, max_bytes: int, *, min_one_message: bool
+    ) -> tuple[bytes, list[tuple[int, int]]]:
+        for number in range(self._number_of(offset), len(self._segments)):
+            segment = self._segments[number]
+            found = segment.batch_at_or_after(offset)
+            if found is None:
+                continue
+            first = segment.batch(found)
+            available = segment.position_of(end) - first.position
+            wanted = max(max_bytes, first.size) if min_one_message else max_bytes
+            if wanted < first.size or available <= 0:
+                return b"", self._aborted(number, offset, first.position)
+            data = segment.read(first.position, min(available, wanted))
+            return data, self._aborted(number, offset, first.position + len(data))
+        return b"", []
+
+    def _aborted(self, number: int, offset: int, end_position: int) -> list[tuple[int, int]]:
+        """Return the aborted transactions that may matter for what was read (LocalLog.addAbortedTransactions)."""
+        upper = self._segments[number].upper_bound_offset(end_position)
+        if upper is None:
+            is_last = number + 1 == len(self._segments)
+            upper = self.log_end_offset if is_last else self._segments[number + 1].base_offset
+        found = []
+        for segment in self._segments[number:]:
+            for entry in segment.aborted:
+                if entry.last_offset >= offset and entry.first_offset < upper:
+                    found.append((entry.producer_id, entry.first_offset))
+                if entry.last_stable_offset >= upper:
+                    return found
+        return found
+
+    def aborted_transactions(self) -> list[tuple[int, int]]:
+        """Return the aborted transactions of the whole log."""
+        return [(entry.producer_id, entry.first_offset) for segment in self._segments for entry in segment.aborted]
+
+    def batches_from(self, offset: int) -> Iterator[RecordBatch]:
+        """Return the stored batches from the one with `offset` on."""
+        for segment in self._segments[max(self._number_of(offset), 0) :]:
+            first = segment.batch_at_or_after(offset)
+            if first is not None:
+                position = segment.batch(first).position
+                yield from batches(segment.read(position, segment.size - position))
+
+    # ------------------------------------------------------------------------------------------------------- offsets
+
+    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
+        """Return the first offset whose timestamp is not below this one, with its timestamp; None without one."""
+        segment = next((one for one in self._segments if one.max_timestamp >= timestamp), None)
+        number = None if segment is None else segment.batch_from_time(timestamp, self.log_start_offset)
+        # Kafka looks into the first such segment only, even if the log starts behind what it finds there
+        return None if segment is None or number is None else self._record_from_time(segment, number, timestamp)
+
+    def _record_from_time(self, segment: Segment, number: int, timestamp: int) -> tuple[int, int] | None:
+        while number < len(segment):
+            where = segment.batch(number)
+            for record in batches(segment.read(where.position, where.size))[0].records():
+                if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
+                    return record.offset, record.timestamp
+            number += 1
+        return None
+
+    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """Return the first offset with the largest timestamp, and the timestamp; None in an empty log."""
+        filled = [segment for segment in self._segments if segment.max_timestamp >= 0]
+        if not filled:
+            return None
+        latest = max(filled, key=lambda segment: segment.max_timestamp)
+        number = latest.batch_from_time(latest.max_timestamp, latest.base_offset)
+        return None if number is None else self._record_from_time(latest, number, latest.max_timestamp)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the largest leader epoch up to `epoch` and its end offset; (-1, -1) if unknown."""
+        if not self.epochs or epoch > self.epochs[-1][0]:
+            return -1, -1
+        if epoch == self.epochs[-1][0]:
+            return epoch, self.log_end_offset
+        later = [start for known, start in self.epochs if known > epoch]
+        earlier = [known for known, _ in self.epochs if known <= epoch]
+        return (earlier[-1] if earlier else epoch), later[0]
+
+    def epoch_of(self, offset: int) -> int:
+        """Return the leader epoch that wrote an offset, -1 if unknown."""
+        return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), -1)
+
+    # -------------------------------------------------------------------------------------------- deletion, retention
+
+    def delete_before(self, offset: int) -> int:
+        """Move the start of the log to `offset`, -1 for the high watermark. Return it. Raise ApiError."""
+        offset = self.high_watermark if offset == -1 else offset
+        if not 0 <= offset <= self.high_watermark:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is above the high watermark")
+        if offset > self.log_start_offset:
+            self._start_at(offset)
+        return self.log_start_offset
+
+    def _start_at(self, offset: int) -> None:
+        """Move the start. The segments before it go with the retention."""
+        self.log_start_offset = offset
+        self._moved()
+
+    def _delete_segments(self) -> None:
+        """Remove the segments before the start of the log."""
+        while len(self._segments) > 1 and self._segments[1].base_offset <= self.log_start_offset:
+            self._segments.pop(0).delete()
+
+    def apply_retention(self) -> None:
+        """Delete segments that are too old or too much (UnifiedLog.deleteOldSegments)."""
+        settings, now = self._settings(), self._clock.now_ms()
+        self._delete_segments()
+        if "delete" not in settings.cleanup_policy:
+            return
+        keep_from = 0
+        excess = self.size_in_bytes - settings.retention_bytes
+        for number, segment in enumerate(self._segments):
+            if not len(segment):
+                break
+            latest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+            is_expired = settings.retention_ms >= 0 and now - latest > settings.retention_ms
+            is_excess = settings.retention_bytes >= 0 and excess >= segment.size
+            if not (is_expired or is_excess):
+                break
+            excess -= segment.size
+            keep_from = number + 1
+        if keep_from == 0:
+            return
+        if keep_from == len(self._segments):
+            self.roll()
+        self._start_at(max(self._segments[keep_from].base_offset, self.log_start_offset))
+        self._delete_segments()
+
+    # --------------------------------------------------------------------------------------------------- the files
+
+    def load(self, log_start_offset: int) -> None:
+        """Read the files, rebuild indexes and producer states, and cut what is not whole at the end (LogLoader)."""
+        assert self._directory is not None
+        self.log_start_offset = log_start_offset
+        names = [path.name for path in self._directory.iterdir()]
+        bases = sorted(int(match[1]) for name in names if (match := _LOG_NAME.fullmatch(name)))
+        start, from_snapshot = self._load_snapshot(bases)
+        for number, base in enumerate(bases):
+            segment = Segment(base, self._directory, self._clock.now_ms())
+            self._segments.append(segment)
+            self.log_end_offset = max(self.log_end_offset, base)
+            is_known = from_snapshot and base < start
+            if not is_known:
+                segment.forget_aborted()
+            is_whole = self._load_segment(segment, changes_producers=not is_known)
+            if not is_whole:
+                for later in bases[number + 1 :]:
+                    Segment(later, self._directory, 0).delete()
+                break
+        self.log_start_offset = max(self.log_start_offset, self._segments[0].base_offset if self._segments else 0)
+        self.log_end_offset = max(self.log_end_offset, self.log_start_offset)
+        epochs = self._directory / "leader-epoch-checkpoint"
+        if epochs.exists():
+            lines = epochs.read_text().splitlines()[2:]
+            self.epochs = [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines)]
+            self.epochs = [(epoch, offset) for epoch, offset in self.epochs if offset <= self.log_end_offset]
+        self._moved()
+
+    def _load_snapshot(self, bases: list[int]) -> tuple[int, bool]:
+        """Load the newest readable snapshot that begins a segment. Return its offset, and whether there is one."""
+        assert self._directory is not None
+        found = [_SNAPSHOT_NAME.fullmatch(path.name) for path in self._directory.iterdir()]
+        for offset in sorted((int(match[1]) for match in found if match is not None), reverse=True):
+            path = self._directory / f"{offset:020}.snapshot"
+            if offset not in bases:
+                continue
+            try:
+                self.producers.load(read_snapshot(path).producers)
+            except DecodeError:
+                path.unlink()
+                continue
+            return offset, True
+        return 0, False
+
+    def _load_segment(self, segment: Segment, *, changes_producers: bool) -> bool:
+        """Note the batches in the file. Return whether all of it was whole."""
+        size = segment.path("log").stat().st_size
+        data = segment.read(0, size)
+        if not changes_producers and segment.path("txnindex").exists():
+            self._load_aborted(segment)
+        position = 0
+        try:
+            for batch in batches(data):
+                if batch.base_offset < self.log_end_offset or not batch.is_valid():
+                    break
+                segment.add(batch.base_offset, batch.last_offset, batch.max_timestamp, batch.size_in_bytes)
+                self.log_end_offset = batch.last_offset + 1
+                position += batch.size_in_bytes
+                if changes_producers and batch.producer_id >= 0:
+                    self._replay(batch)
+        except DecodeError:
+            pass  # a batch that is not one ends the log, as one with a wrong CRC does
+        if position < size:
+            segment.truncate(position)
+        return position == size
+
+    def _load_aborted(self, segment: Segment) -> None:
+        from kcodec.log import read_transaction_index
+
+        segment.aborted.extend(read_transaction_index(segment.path("txnindex")))
+
+    def _replay(self, batch: RecordBatch) -> None:
+        if not batch.is_control_batch:
+            self.producers.add_batch(_header(batch, batch.base_offset, batch.max_timestamp))
+            return
+        for record in batch.records():
+            assert record.key is not None and record.value is not None
+            kind = int.from_bytes(record.key[2:_CONTROL_KEY_BYTES], "big", signed=True)
+            coordinator_epoch = int.from_bytes(record.value[2:6], "big", signed=True)
+            ended = self.producers.add_marker(
+                batch.producer_id,
+                batch.producer_epoch,
+                coordinator_epoch,
+                record.offset,
+                record.timestamp,
+                is_aborted=kind == ControlType.ABORT,
+            )
+            self._completed(ended)
+
+    def close(self, *, is_clean: bool) -> None:
+        """Close the files. is_clean: with a snapshot of the producers, as after an ordinary stop."""
+        if is_clean and self._segments:
+            self._segments[-1].end()
+            self._take_snapshot()
+        for segment in self._segments:
+            segment.close()
+
+    def delete(self) -> None:
+        """Remove the files of a deleted topic, and wake those who wait."""
+        for segment in self._segments:
+            segment.delete()
+        self._segments.clear()
+        if self._directory is not None:
+            for path in self._directory.iterdir():
+                path.unlink()
+            self._directory.rmdir()
+        for watcher in list(self.watchers):
+            watcher()
+
+
+def _header(batch: RecordBatch, base_offset: int, timestamp: int) -> BatchHeader:
+    last_offset = base_offset + batch.last_offset_delta
+    return BatchHeader(
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.last_sequence,
+        base_offset,
+        last_offset,
+        timestamp,
+        batch.is_transactional,
+    )
+
+
+def _max_timestamp(buffer: Any) -> int:
+    return int.from_bytes(buffer[35:43], "big", signed=True)
+
+
+def write_small(path: Path, data: bytes) -> None:
+    """Write a small file that is there whole or not at all, also after the process is killed."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+__all__ = ["Appended", "FetchedData", "LogSettings", "PartitionLog", "RecordValidationError", "write_small"]

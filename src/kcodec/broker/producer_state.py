@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the leader of a partition knows of producers: epochs, the last five batches, open transactions.
+
+The rules are Kafka's (ProducerStateManager, ProducerAppendInfo, ProducerStateEntry). A check comes before the append,
+and the state changes after it: `check_batch` and `check_marker` change nothing, `add_batch` and `add_marker` follow the
+log, and are all that a replay of the log needs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from kcodec.broker.api import ApiError
+from kcodec.log import ProducerState
+from kcodec.protocol.error_codes import ErrorCode
+
+#: The batches of a producer in which a repeated one is recognized; why a client may have five requests in flight.
+WINDOW = 5
+HIGHEST_SEQUENCE = (1 << 31) - 1
+NO_EPOCH = NO_SEQUENCE = -1
+#: From this transaction version on the marker of a transaction has a higher epoch than its data (KIP-890).
+EPOCH_BUMP_VERSION = 2
+
+
+class BatchHeader(NamedTuple):
+    """The fields of a batch of a producer that its state depends on."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+    is_transactional: bool
+
+
+class KeptBatch(NamedTuple):
+    """A batch in the window."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        """The offset that was the response to the batch."""
+        return self.last_offset - self.offset_delta
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class ProducerEntry:
+    """The state of one producer."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "first_offset", "producer_id", "timestamp")
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = NO_EPOCH
+        self.coordinator_epoch = -1
+        self.timestamp = -1
+        #: Of the open transaction; None without one.
+        self.first_offset: int | None = None
+        self.batches: deque[KeptBatch] = deque(maxlen=WINDOW)
+
+    @property
+    def last_sequence(self) -> int:
+        """-1 if no batch is known."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def set_epoch(self, epoch: int) -> None:
+        """A new epoch begins with sequence 0."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
+
+    def stored(self) -> ProducerState:
+        """The entry in a snapshot, which has the last batch only."""
+        last = self.batches[-1] if self.batches else None
+        return ProducerState(
+            self.producer_id,
+            self.epoch,
+            -1 if last is None else last.last_sequence,
+            -1 if last is None else last.last_offset,
+            0 if last is None else last.offset_delta,
+            self.timestamp,
+            self.coordinator_epoch,
+            self.first_offset,
+        )
+
+
+class _Verification:
+    """The tentative first batch of a producer in a transaction (VerificationStateEntry)."""
+
+    __slots__ = ("bumps_epoch", "epoch", "lowest_sequence")
+
+    def __init__(self, epoch: int, sequence: int, bumps_epoch: bool) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.bumps_epoch = bumps_epoch
+
+
+class ProducerStates:
+    """The states of all producers of a partition."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        self._open: dict[int, int] = {}
+        self._verifications: dict[int, _Verification] = {}
+
+    def __iter__(self) -> Iterator[ProducerEntry]:
+        return iter(self._entries.values())
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """Return the state of a producer; None if it is unknown."""
+        return self._entries.get(producer_id)
+
+    def first_unstable_offset(self) -> int | None:
+        """Return the first offset of the earliest open transaction; None without one."""
+        return min(self._open.values(), default=None)
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Return whether the producer has an open transaction in this epoch."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.first_offset is not None and entry.epoch == epoch
+
+    # --------------------------------------------------------------------------------------------------- client data
+
+    def begin_verification(self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool) -> None:
+        """Note the first batch of a transaction before the coordinator is asked about it.
+
+        Raise ApiError for an epoch that the partition knows to be fenced. bumps_epoch: the producer ends transactions
+        with an epoch bump; what its first attempt said counts.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, f"epoch {epoch} is behind {entry.epoch}")
+        found = self._verifications.get(producer_id)
+        if found is None:
+            self._verifications[producer_id] = _Verification(epoch, sequence, bumps_epoch)
+            return
+        if epoch > found.epoch or (epoch == found.epoch and sequence < found.lowest_sequence):
+            found.epoch, found.lowest_sequence = epoch, sequence
+
+    def duplicate(self, batch: BatchHeader) -> KeptBatch | None:
+        """Return the batch of the window that this one repeats. Sequences are compared, contents are not."""
+        entry = self._entries.get(batch.producer_id)
+        if entry is None or entry.epoch != batch.producer_epoch:
+            return None
+        wanted = (batch.base_sequence, batch.last_sequence)
+        return next((kept for kept in entry.batches if kept[:2] == wanted), None)
+
+    def check_batch(self, batch: BatchHeader, *, is_client: bool, is_verified: bool = True) -> None:
+        """Raise ApiError if a leader refuses the batch. is_verified: the transaction is known to the coordinator."""
+        entry = self._entries.get(batch.producer_id)
+        epoch = NO_EPOCH if entry is None else entry.epoch
+        if batch.producer_epoch < epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Epoch of producer {batch.producer_id} is {batch.producer_epoch}, which is smaller than the last seen"
+                f" epoch {epoch}",
+            )
+        is_open = entry is not None and entry.first_offset is not None and epoch == batch.producer_epoch
+        if batch.is_transactional and not is_open and not is_verified:
+            raise ApiError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
+        if is_client:
+            self._check_sequence(batch, entry)
+        if entry is not None and entry.first_offset is not None and not batch.is_transactional:
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Expected transactional write from producer {batch.producer_id} with its open transaction",
+            )
+
+    def _check_sequence(self, batch: BatchHeader, entry: ProducerEntry | None) -> None:
+        verification = self._verifications.get(batch.producer_id)
+        first = batch.base_sequence
+        if (
+            verification is not None
+            and verification.bumps_epoch
+            and first != 0
+            and (entry is None or not entry.batches)
+        ):
+            raise _out_of_order(batch, "0 in a partition that does not know the producer")
+        if verification is not None and first > verification.lowest_sequence:
+            raise _out_of_order(batch, f"{verification.lowest_sequence}, which came first")
+        if entry is None or entry.epoch == NO_EPOCH:
+            return
+        if batch.producer_epoch != entry.epoch:
+            if first != 0:
+                raise _out_of_order(batch, "0 in a new epoch")
+            return
+        last = entry.last_sequence
+        if first != last + 1 and not (first == 0 and last == HIGHEST_SEQUENCE):
+            raise _out_of_order(batch, f"the one after {last}")
+
+    def add_batch(self, batch: BatchHeader) -> None:
+        """Follow a batch of data that is in the log."""
+        entry = self._entries.get(batch.producer_id)
+        if entry is None:
+            entry = self._entries[batch.producer_id] = ProducerEntry(batch.producer_id)
+        entry.set_epoch(batch.producer_epoch)
+        entry.batches.append(
+            KeptBatch(
+                batch.base_sequence,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.last_offset - batch.base_offset,
+                batch.timestamp,
+            )
+        )
+        entry.timestamp = batch.timestamp
+        if batch.is_transactional:
+            self._verifications.pop(batch.producer_id, None)
+            if entry.first_offset is None:
+                entry.first_offset = self._open[batch.producer_id] = batch.base_offset
+
+    # ------------------------------------------------------------------------------------------------------- markers
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> bool:
+        """Return whether a marker has to be written: False for one of transaction version 2 that was written already.
+
+        Raise ApiError for a producer epoch or coordinator epoch that is fenced (KIP-1228).
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return True
+        bumps_epoch = transaction_version >= EPOCH_BUMP_VERSION
+        if bumps_epoch and epoch == entry.epoch and entry.first_offset is None:
+            return False
+        if epoch < entry.epoch or (bumps_epoch and epoch == entry.epoch):
+            raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, f"the marker has epoch {epoch}, the last is {entry.epoch}")
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"the marker has coordinator epoch {coordinator_epoch}, the last is {entry.coordinator_epoch}",
+            )
+        return True
+
+    def add_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, *, is_aborted: bool
+    ) -> CompletedTransaction | None:
+        """Follow a marker that is in the log. Return the transaction that it ended, if there was one."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id)
+        entry.set_epoch(epoch)
+        entry.coordinator_epoch, entry.timestamp = coordinator_epoch, timestamp
+        first, entry.first_offset = entry.first_offset, None
+        self._open.pop(producer_id, None)
+        self._verifications.pop(producer_id, None)
+        return None if first is None else CompletedTransaction(producer_id, first, offset, is_aborted)
+
+    # ------------------------------------------------------------------------------------------- expiry and snapshots
+
+    def expire(self, before_ms: int, producer_ids: Iterable[int] | None = None) -> None:
+        """Forget producers without an open transaction whose last batch or marker is not after `before_ms`."""
+        chosen = None if producer_ids is None else set(producer_ids)
+        for entry in list(self._entries.values()):
+            is_chosen = chosen is None or entry.producer_id in chosen
+            if is_chosen and entry.first_offset is None and entry.timestamp <= before_ms:
+                del self._entries[entry.producer_id]
+                self._verifications.pop(entry.producer_id, None)
+
+    def stored(self) -> list[ProducerState]:
+        """Return the entries of a snapshot."""
+        return [entry.stored() for entry in self._entries.values()]
+
+    def load(self, states: Iterable[ProducerState]) -> None:
+        """Take the entries of a snapshot."""
+        for state in states:
+            entry = self._entries[state.producer_id] = ProducerEntry(state.producer_id)
+            entry.epoch, entry.coordinator_epoch = state.producer_epoch, state.coordinator_epoch
+            entry.timestamp, entry.first_offset = state.timestamp, state.current_transaction_first_offset
+            if entry.first_offset is not None:
+                self._open[state.producer_id] = entry.first_offset
+            if state.last_offset >= 0:
+                entry.batches.append(
+                    KeptBatch(
+                        state.first_sequence,
+                        state.last_sequence,
+                        state.last_offset,
+                        state.offset_delta,
+                        state.timestamp,
+                    )
+                )
+
+
+def _out_of_order(batch: BatchHeader, expected: str) -> ApiError:
+    return ApiError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"Out of order sequence number for producer {batch.producer_id} at epoch {batch.producer_epoch}:"
+        f" {batch.base_sequence}, expected {expected}",
+    )

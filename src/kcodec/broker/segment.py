@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One segment of a log: its batches in memory or in a ``.log`` file, and its indexes in Kafka's files.
+
+With a directory, an append is one write to the file, so that a killed process loses nothing that it acknowledged. The
+positions of all batches are kept in memory in both cases: a read needs no search in the file. The sparse offset index
+is kept as well: the aborted transactions in a Fetch response depend on it (LogSegment.fetchUpperBoundOffset).
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from pathlib import Path
+from typing import NamedTuple
+
+from kcodec.log import TransactionIndexEntry
+from kcodec.log.indexes import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
+
+INDEX_INTERVAL_BYTES = 4096  # index.interval.bytes
+#: Entries at the end of an index that Kafka searches first.
+WARM_ENTRIES = 8192 // OFFSET_ENTRY.size
+
+
+class BatchPosition(NamedTuple):
+    """Where a batch is."""
+
+    base_offset: int
+    last_offset: int
+    position: int
+    size: int
+
+
+class Segment:
+    """The batches from `base_offset` on."""
+
+    def __init__(self, base_offset: int, directory: Path | None, created_ms: int) -> None:
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.size = 0
+        self.max_timestamp, self.max_timestamp_offset = -1, base_offset
+        #: max_timestamp of the first batch; None without a batch.
+        self.first_timestamp: int | None = None
+        self.aborted: list[TransactionIndexEntry] = []
+        self._base_offsets, self._last_offsets = array("q"), array("q")
+        self._positions, self._timestamps = array("q"), array("q")
+        self._index_offsets, self._index_positions = array("q"), array("q")
+        self._last_indexed_time = -1
+        self._bytes_since_index = 0
+        self._chunks: list[bytes] = []
+        self._directory = directory
+        self._file: int | None = None
+        if directory is not None:
+            self._file = os.open(self.path("log"), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            for kind in ("index", "timeindex"):
+                self._replace(kind, b"")
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def path(self, kind: str) -> Path:
+        """Return the path of the file with this ending."""
+        assert self._directory is not None
+        return self._directory / f"{self.base_offset:020}.{kind}"
+
+    # ----------------------------------------------------------------------------------------------------- appending
+
+    def append(self, data: bytes, base_offset: int, last_offset: int, max_timestamp: int) -> None:
+        """Write a batch to the end."""
+        if self._file is None:
+            self._chunks.append(data)
+        else:
+            written = os.write(self._file, data)
+            while written < len(data):
+                written += os.write(self._file, memoryview(data)[written:])
+        self.add(base_offset, last_offset, max_timestamp, len(data))
+
+    def add(self, base_offset: int, last_offset: int, max_timestamp: int, size: int) -> None:
+        """Note a batch that is at the end of the file, and its entries of the indexes (LogSegment.append)."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = max_timestamp, last_offset
+        if self._bytes_since_index > INDEX_INTERVAL_BYTES:
+            self._index_offsets.append(last_offset)
+            self._index_positions.append(self.size)
+            self._append("index", OFFSET_ENTRY.pack(last_offset - self.base_offset, self.size))
+            self._index_time()
+            self._bytes_since_index = 0
+        if self.first_timestamp is None:
+            self.first_timestamp = max_timestamp
+        self._base_offsets.append(base_offset)
+        self._last_offsets.append(last_offset)
+        self._positions.append(self.size)
+        self._timestamps.append(max_timestamp)
+        self.size += size
+        self._bytes_since_index += size
+
+    def _index_time(self) -> None:
+        if self.max_timestamp > self._last_indexed_time:
+            self._last_indexed_time = self.max_timestamp
+            entry = TIME_ENTRY.pack(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            self._append("timeindex", entry)
+
+    def add_aborted(self, entry: TransactionIndexEntry) -> None:
+        """Note an aborted transaction whose marker is in this segment."""
+        self.aborted.append(entry)
+        self._append("txnindex", TRANSACTION_ENTRY.pack(*entry))
+
+    def forget_aborted(self) -> None:
+        """Empty the transaction index, before a recovery fills it again."""
+        self.aborted.clear()
+        if self._directory is not None:
+            self.path("txnindex").unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """Complete the files of a segment that nothing is appended to any more."""
+        if len(self):
+            self._index_time()
+
+    def _append(self, kind: str, data: bytes) -> None:
+        if self._directory is not None:
+            with self.path(kind).open("ab") as file:
+                file.write(data)
+
+    def _replace(self, kind: str, data: bytes) -> None:
+        self.path(kind).write_bytes(data)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file behind the last whole batch, in a recovery."""
+        if self._file is not None:
+            os.ftruncate(self._file, size)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def delete(self) -> None:
+        """Remove the files."""
+        self.close()
+        if self._directory is not None:
+            for kind in ("log", "index", "timeindex", "txnindex"):
+                self.path(kind).unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def batch_at_or_after(self, offset: int) -> int | None:
+        """Return the number of the first batch whose last offset is not below `offset`."""
+        number = bisect_left(self._last_offsets, offset)
+        return number if number < len(self) else None
+
+    def batch(self, number: int) -> BatchPosition:
+        """Return where a batch is."""
+        position = self._positions[number]
+        end = self._positions[number + 1] if number + 1 < len(self) else self.size
+        return BatchPosition(self._base_offsets[number], self._last_offsets[number], position, end - position)
+
+    def batch_from_time(self, timestamp: int, offset: int) -> int | None:
+        """Return the number of the first batch, not before `offset`, whose largest timestamp is not below this one."""
+        for number in range(bisect_left(self._last_offsets, offset), len(self)):
+            if self._timestamps[number] >= timestamp:
+                return number
+        return None
+
+    def position_of(self, offset: int) -> int:
+        """Return the position of the first batch that does not end before `offset`; the size without one."""
+        number = self.batch_at_or_after(offset)
+        return self.size if number is None else self._positions[number]
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return bytes from the beginning of a batch on."""
+        if self._file is not None:
+            return os.pread(self._file, size, position)
+        number = bisect_left(self._positions, position)
+        end = bisect_left(self._positions, position + size)
+        if end == number + 1 and len(self._chunks[number]) == size:
+            return self._chunks[number]
+        return b"".join(self._chunks[number:end])[:size]
+
+    def upper_bound_offset(self, position: int) -> int | None:
+        """Return the offset of an index entry from `position` on, as Kafka finds it (OffsetIndex, AbstractIndex).
+
+        Its binary search does not look whether the entry that is left at the end is the wanted one. An entry exactly at
+        `position` is therefore missed at times, and more aborted transactions are listed than necessary.
+        """
+        entries, count = self._index_positions, len(self._index_positions)
+        if not count:
+            return None
+        hot = max(0, count - 1 - WARM_ENTRIES)
+        if entries[hot] < position:
+            low, high = hot, count - 1
+        elif entries[0] > position:
+            return self._index_offsets[0]
+        else:
+            low, high = 0, hot
+        while low < high:
+            middle = (low + high + 1) // 2
+            if entries[middle] == position:
+                return self._index_offsets[middle]
+            if entries[middle] > position:
+                high = middle - 1
+            else:
+                low = middle
+        return None if low == count - 1 else self._index_offsets[low + 1]

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the broker, with the defaults of Kafka 4.3. The comment names Kafka's setting where there is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """The settings of a broker. Times are in ms, sizes in bytes."""
+
+    node_id: int = 1
+    cluster_id: str = "kcodec-broker-cluster1"
+    #: transaction.version of the cluster: 0, 1 or 2 (KIP-890).
+    transaction_version: int = 2
+    #: Seeds everything that is random: member ids, topic ids, probabilities of fault rules.
+    seed: int = 0
+
+    #: group.version of the cluster: 1 has the consumer group protocol of KIP-848, 0 only the classic one.
+    group_version: int = 1
+
+    #: The highest version of an API, by its name, to play an older broker: {"Produce": 8}. -1 leaves the API out.
+    max_versions: dict[str, int] = field(default_factory=dict)
+
+    # ------------------------------------------------------------------------------------------------------- topics
+    auto_create_topics: bool = True  # auto.create.topics.enable
+    default_partitions: int = 1  # num.partitions
+    #: Overrides of the defaults of topic settings, by Kafka's names: {"max.message.bytes": "2000000"}.
+    topic_defaults: dict[str, str] = field(default_factory=dict)
+    retention_check_interval_ms: int = 300_000  # log.retention.check.interval.ms
+
+    # ------------------------------------------------------------------------------------------------- transactions
+    transaction_topic_partitions: int = 50  # transaction.state.log.num.partitions
+    max_transaction_timeout_ms: int = 900_000  # transaction.max.timeout.ms
+    transaction_timeout_scan_ms: int = 10_000  # transaction.abort.timed.out.transaction.cleanup.interval.ms
+    transactional_id_expiration_ms: int = 604_800_000  # transactional.id.expiration.ms
+    transactional_id_scan_ms: int = 3_600_000  # transaction.remove.expired.transaction.cleanup.interval.ms
+    #: Time between the decision about a transaction (EndTxn) and its markers. Requests in between get
+    #: CONCURRENT_TRANSACTIONS.
+    marker_delay_ms: int = 0
+    producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
+    #: transaction.partition.verification.enable
+    verifies_transactions: bool = True
+
+    # ------------------------------------------------------------------------------------------------------- groups
+    offsets_topic_partitions: int = 50  # offsets.topic.num.partitions
+    offset_metadata_max_bytes: int = 4096  # offset.metadata.max.bytes
+    offsets_retention_ms: int = 604_800_000  # offsets.retention.minutes
+    group_initial_rebalance_delay_ms: int = 0  # group.initial.rebalance.delay.ms; Kafka: 3000
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = (1 << 31) - 1
+    group_consumer_max_size: int = (1 << 31) - 1
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_assignment_interval_ms: int = 0  # group.consumer.assignment.interval.ms; Kafka 4.3: 1000
+    offsets_retention_check_interval_ms: int = 600_000
+
+    # ------------------------------------------------------------------------------------------------------- limits
+    max_request_bytes: int = 100 * MIB  # socket.request.max.bytes
+    max_connections: int = 10_000  # max.connections
+    fetch_max_bytes: int = 55 * MIB  # fetch.max.bytes
+    max_fetch_sessions: int = 1000  # max.incremental.fetch.session.cache.slots

@@ -1,0 +1,443 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics, their partitions and settings, in the records of ``__cluster_metadata`` as Kafka's controller writes them.
+
+Every change is appended to that log first. Its replay after a restart gives the same topics, settings, leader epochs
+and blocks of producer ids.
+A restart raises every leader epoch by 2, as on a Kafka cluster of one node: the registration of
+the broker takes the leadership away and gives it back.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from shutil import rmtree
+from uuid import UUID
+
+from kcodec.broker import topic_configs
+from kcodec.broker.api import ApiError
+from kcodec.broker.clock import Clock
+from kcodec.broker.partition_log import LogSettings, PartitionLog, write_small
+from kcodec.broker.settings import BrokerSettings
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.schema import MetadataRecord
+
+METADATA_TOPIC = "__cluster_metadata"
+INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
+LONGEST_NAME = 249
+MOST_PARTITIONS = 10_000
+PRODUCER_ID_BLOCK = 1000
+TOPIC_RESOURCE = 2
+GROUP_RESOURCE = 32
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_FRAME_VERSION = 1
+
+
+class Partition:
+    """A partition: its number, leader epoch and log."""
+
+    __slots__ = ("leader_epoch", "log", "number")
+
+    def __init__(self, number: int, leader_epoch: int, log: PartitionLog) -> None:
+        self.number = number
+        self.leader_epoch = leader_epoch
+        self.log = log
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Raise ApiError if a client knows another leader epoch; -1 is any."""
+        if 0 <= epoch < self.leader_epoch:
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {epoch} is behind {self.leader_epoch}")
+        if epoch > self.leader_epoch:
+            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch} is ahead of {self.leader_epoch}")
+
+
+class Topic:
+    """A topic. configs: its own settings; `config` gives every setting."""
+
+    def __init__(self, name: str, topic_id: UUID, defaults: Mapping[str, str]) -> None:
+        self.name = name
+        self.id = topic_id
+        self.configs: dict[str, str] = {}
+        self.partitions: list[Partition] = []
+        self._defaults = defaults
+        self._log_settings: LogSettings | None = None
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether only the broker writes it."""
+        return self.name in INTERNAL_TOPICS
+
+    def config(self, name: str) -> str:
+        """Return a setting: the topic's own, the broker's or Kafka's default."""
+        return self.configs.get(name) or self._defaults.get(name) or topic_configs.DEFAULTS[name]
+
+    def log_settings(self) -> LogSettings:
+        """Return the settings of the topic's logs."""
+        if self._log_settings is None:
+            self._log_settings = LogSettings.of(self.config)
+        return self._log_settings
+
+    def forget_settings(self) -> None:
+        """Read the settings again from now on."""
+        self._log_settings = None
+
+    def partition(self, number: int) -> Partition | None:
+        """Return a partition; None if it does not exist."""
+        return self.partitions[number] if 0 <= number < len(self.partitions) else None
+
+
+class Topics:
+    """All topics of the broker.
+
+    directory: of the logs; None keeps them in memory.
+    """
+
+    def __init__(self, settings: BrokerSettings, clock: Clock, directory: Path | None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._directory = directory
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
+        self._next_producer_id = self._end_of_block = 0
+        self._registrations = 0
+        self._starts: dict[tuple[str, int], int] = {}
+        #: Partitions of topics that were deleted, in the replay of the log: their files may have stayed.
+        self._removed: set[tuple[str, int]] = set()
+        #: The configurations of groups, which need not exist.
+        self.group_configs: dict[str, dict[str, str]] = {}
+        #: Called with the names of deleted topics.
+        self.on_deleted: Callable[[list[str]], None] = lambda names: None
+        home = None if directory is None else directory / f"{METADATA_TOPIC}-0"
+        own = Topic(METADATA_TOPIC, UUID(int=1), {})
+        self._log = PartitionLog(home, clock, own.log_settings)
+        if home is not None:
+            self._load()
+        self.random = random.Random(f"{settings.seed}/{self._registrations}")
+        self._register()
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory of the logs; None in memory."""
+        return self._directory
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._by_name.values()))
+
+    def get(self, name: str) -> Topic | None:
+        """Return a topic; None if it does not exist."""
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: UUID) -> Topic | None:
+        """Return a topic; None if it does not exist."""
+        return self._by_id.get(topic_id)
+
+    def names(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        return sorted(self._by_name)
+
+    def partition(self, name: str, number: int) -> Partition | None:
+        """Return a partition; None if it or its topic does not exist."""
+        topic = self._by_name.get(name)
+        return None if topic is None else topic.partition(number)
+
+    def new_uuid(self) -> UUID:
+        """Return a random id of version 4."""
+        return UUID(int=self.random.getrandbits(128), version=4)
+
+    # ------------------------------------------------------------------------------------------------------- changes
+
+    def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Raise ApiError if a topic cannot be created."""
+        check_name(name)
+        if name in self._by_name:
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        clash = next((one for one in self._by_name if _unified(one) == _unified(name)), None)
+        if clash is not None:
+            reason = f"Topic '{name}' collides with existing topic: {clash}"
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+        if not 1 <= partitions <= MOST_PARTITIONS:
+            reason = f"Number of partitions was set to {partitions}; expected 1 to {MOST_PARTITIONS}"
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, reason)
+        for key, value in configs.items():
+            topic_configs.check(key, value)
+
+    def create(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> Topic:
+        """Create a topic. Raise ApiError."""
+        configs = dict(configs or {})
+        self.check_new(name, partitions, configs)
+        topic_id = self.new_uuid()
+        records: list[tuple[MetadataRecord, int]] = [(messages.TopicRecord(name=name, topic_id=topic_id), 0)]
+        records += [(_config(name, key, value), 0) for key, value in configs.items()]
+        records += [(self._partition_record(topic_id, number), 0) for number in range(partitions)]
+        self._write(records)
+        return self._by_name[name]
+
+    def create_internal(self, name: str) -> Topic:
+        """Return an internal topic, created if it does not exist."""
+        found = self._by_name.get(name)
+        if found is not None:
+            return found
+        configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
+        partitions = self._settings.offsets_topic_partitions
+        if name == TRANSACTION_STATE_TOPIC:
+            configs["compression.type"] = "uncompressed"
+            partitions = self._settings.transaction_topic_partitions
+        return self.create(name, partitions, configs)
+
+    def delete(self, name: str) -> None:
+        """Delete a topic and its files. Raise ApiError."""
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        self._write([(messages.RemoveTopicRecord(topic_id=topic.id), 0)])
+        for partition in topic.partitions:
+            partition.log.delete()
+        self.on_deleted([name])
+
+    def add_partitions(self, topic: Topic, total: int) -> None:
+        """Add partitions up to `total`. Raise ApiError."""
+        if total <= len(topic.partitions) or total > MOST_PARTITIONS:
+            reason = f"The topic {topic.name} currently has {len(topic.partitions)} partition(s); {total} is not more."
+            raise ApiError(ErrorCode.INVALID_PARTITIONS, reason)
+        added = range(len(topic.partitions), total)
+        self._write([(self._partition_record(topic.id, number), 0) for number in added])
+
+    def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """Replace the topic's own settings. Raise ApiError."""
+        for name, value in configs.items():
+            topic_configs.check(name, value)
+        changed = [_config(topic.name, name, value) for name, value in configs.items()]
+        removed = [_config(topic.name, name, None) for name in topic.configs if name not in configs]
+        if changed or removed:
+            self._write([(record, 0) for record in (*changed, *removed)])
+
+    def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
+        """Replace the configurations of a group."""
+        names = dict.fromkeys((*configs, *self.group_configs.get(group_id, {})))
+        records: list[tuple[MetadataRecord, int]] = [
+            (
+                messages.ConfigRecord(
+                    resource_type=GROUP_RESOURCE, resource_name=group_id, name=name, value=configs.get(name)
+                ),
+                0,
+            )
+            for name in names
+        ]
+        if records:
+            self._write(records)
+
+    def change_leader_epoch(self, topic: Topic, partition: Partition) -> None:
+        """Elect the leader of a partition again, which raises its leader epoch by 1."""
+        record = messages.PartitionChangeRecord(
+            partition_id=partition.number, topic_id=topic.id, leader=self._settings.node_id
+        )
+        self._write([(record, 0)])
+
+    def next_producer_id(self) -> int:
+        """Return a producer id that was never given out; blocks of 1000 are written to the log."""
+        if self._next_producer_id == self._end_of_block:
+            record = messages.ProducerIdsRecord(
+                broker_id=self._settings.node_id,
+                broker_epoch=self._registrations,
+                next_producer_id=self._end_of_block + PRODUCER_ID_BLOCK,
+            )
+            self._write([(record, 0)])
+        self._next_producer_id += 1
+        return self._next_producer_id - 1
+
+    # ------------------------------------------------------------------------------------------------ the metadata log
+
+    def _partition_record(self, topic_id: UUID, number: int) -> MetadataRecord:
+        node = self._settings.node_id
+        return messages.PartitionRecord(
+            partition_id=number,
+            topic_id=topic_id,
+            replicas=[node],
+            isr=[node],
+            leader=node,
+            leader_epoch=0,
+            partition_epoch=0,
+        )
+
+    def _register(self) -> None:
+        """Write the registration of the broker."""
+        node = self._settings.node_id
+        record = messages.RegisterBrokerRecord(
+            broker_id=node, incarnation_id=self.new_uuid(), broker_epoch=self._log.log_end_offset, fenced=False
+        )
+        feature = messages.FeatureLevelRecord(
+            name="transaction.version", feature_level=self._settings.transaction_version
+        )
+        self._write([(record, 1), (feature, 0)])
+
+    def _write(self, records: list[tuple[MetadataRecord, int]]) -> None:
+        values: list[tuple[bytes | None, bytes | None]] = [(None, _framed(*record)) for record in records]
+        self._log.append_records(values)
+        for record, _ in records:
+            self._apply(record, is_new=True)
+
+    def _load(self) -> None:
+        self._log.load(0)
+        self._starts = self._read_starts()
+        for batch in self._log.batches_from(0):
+            for record in batch.records():
+                self._apply(_unframed(record.value or b""), is_new=False)
+        self._next_producer_id = self._end_of_block
+        for name, number in self._removed:
+            if self.partition(name, number) is None:
+                rmtree(self._home(name, number) or "", ignore_errors=True)
+        for topic in self._by_name.values():
+            for partition in topic.partitions:
+                partition.log.load(self._starts.get((topic.name, partition.number), 0))
+
+    def _apply(self, record: MetadataRecord, *, is_new: bool) -> None:
+        match record:
+            case messages.TopicRecord():
+                topic = Topic(record.name, record.topic_id, self._settings.topic_defaults)
+                self._by_name[topic.name] = self._by_id[topic.id] = topic
+            case messages.PartitionRecord():
+                self._add_partition(self._by_id[record.topic_id], record, is_new=is_new)
+            case messages.RemoveTopicRecord():
+                topic = self._by_id.pop(record.topic_id)
+                del self._by_name[topic.name]
+                if not is_new:
+                    self._removed.update((topic.name, partition.number) for partition in topic.partitions)
+            case messages.ConfigRecord() if record.resource_type == TOPIC_RESOURCE:
+                topic = self._by_name[record.resource_name]
+                topic.configs.pop(record.name, None)
+                if record.value is not None:
+                    topic.configs[record.name] = record.value
+                topic.forget_settings()
+            case messages.ConfigRecord() if record.resource_type == GROUP_RESOURCE:
+                configs = self.group_configs.setdefault(record.resource_name, {})
+                configs.pop(record.name, None)
+                if record.value is not None:
+                    configs[record.name] = record.value
+            case messages.PartitionChangeRecord():
+                self._raise_epoch(self._by_id[record.topic_id].partitions[record.partition_id], 1, begins=is_new)
+            case messages.ProducerIdsRecord():
+                self._end_of_block = record.next_producer_id
+            case messages.RegisterBrokerRecord():
+                self._registrations += 1
+                for topic in self._by_name.values():
+                    for partition in topic.partitions:
+                        self._raise_epoch(partition, 2, begins=is_new)
+
+    def _add_partition(self, topic: Topic, record: messages.PartitionRecord, *, is_new: bool) -> None:
+        home = self._home(topic.name, record.partition_id)
+        if home is not None and is_new:
+            rmtree(home, ignore_errors=True)
+        log = PartitionLog(home, self._clock, topic.log_settings)
+        partition = Partition(record.partition_id, record.leader_epoch, log)
+        topic.partitions.append(partition)
+        if is_new:
+            log.begin_epoch(record.leader_epoch)
+            if home is not None:
+                write_small(home / "partition.metadata", f"version: 0\ntopic_id: {short_id(topic.id)}\n".encode())
+
+    def _raise_epoch(self, partition: Partition, by: int, *, begins: bool) -> None:
+        partition.leader_epoch += by
+        if begins:
+            partition.log.begin_epoch(partition.leader_epoch)
+
+    # --------------------------------------------------------------------------------------------------- the directory
+
+    def _home(self, topic: str, partition: int) -> Path | None:
+        return None if self._directory is None else self._directory / f"{topic}-{partition}"
+
+    def _read_starts(self) -> dict[tuple[str, int], int]:
+        """Read log-start-offset-checkpoint."""
+        assert self._directory is not None
+        path = self._directory / "log-start-offset-checkpoint"
+        if not path.exists():
+            return {}
+        found = {}
+        for line in path.read_text().splitlines()[2:]:
+            name, partition, offset = line.rsplit(" ", 2)
+            found[name, int(partition)] = int(offset)
+        return found
+
+    def keep_starts(self) -> None:
+        """Write log-start-offset-checkpoint, after a log start offset has moved."""
+        if self._directory is None:
+            return
+        moved = [
+            f"{topic.name} {partition.number} {partition.log.log_start_offset}"
+            for topic in self
+            for partition in topic.partitions
+            if partition.log.log_start_offset > 0
+        ]
+        content = "\n".join(["0", str(len(moved)), *moved]) + "\n"
+        write_small(self._directory / "log-start-offset-checkpoint", content.encode())
+
+    def apply_retention(self) -> None:
+        """Delete what the settings of the topics do not keep, and forget idle producers."""
+        before = self._clock.now_ms() - self._settings.producer_id_expiration_ms
+        for topic in self:
+            for partition in topic.partitions:
+                partition.log.apply_retention()
+                partition.log.producers.expire(before)
+        self.keep_starts()
+
+    def close(self, *, is_clean: bool) -> None:
+        """Close all files."""
+        self._log.close(is_clean=is_clean)
+        for topic in self:
+            for partition in topic.partitions:
+                partition.log.close(is_clean=is_clean)
+
+
+def check_name(name: str) -> None:
+    """Raise ApiError for a name that no topic can have (Topic.validate)."""
+    reason = None
+    if not name:
+        reason = "the empty string is not allowed"
+    elif name in (".", ".."):
+        reason = "'.' or '..' is not allowed"
+    elif len(name) > LONGEST_NAME:
+        reason = f"the length of '{name}' is longer than the max allowed length {LONGEST_NAME}"
+    elif not _NAME.fullmatch(name):
+        reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    if reason is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+
+
+def _unified(name: str) -> str:
+    """The name as metrics have it: names that differ in this way only collide."""
+    return name.replace(".", "_")
+
+
+def short_id(value: UUID) -> str:
+    """Return an id as Kafka prints it."""
+    return urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def _config(topic: str, name: str, value: str | None) -> MetadataRecord:
+    return messages.ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
+
+
+def _framed(record: MetadataRecord, version: int) -> bytes:
+    """A record of the metadata log: frame version, type and version as varints, then the message."""
+    return bytes((_FRAME_VERSION, record.api_key, version)) + record.encode(version)
+
+
+def _unframed(value: bytes) -> MetadataRecord:
+    kind = next(kind for kind in _RECORDS if kind.api_key == value[1])
+    return kind.decode(value, value[2], 3)
+
+
+_RECORDS: tuple[type[MetadataRecord], ...] = (
+    messages.TopicRecord,
+    messages.PartitionRecord,
+    messages.RemoveTopicRecord,
+    messages.ConfigRecord,
+    messages.PartitionChangeRecord,
+    messages.ProducerIdsRecord,
+    messages.RegisterBrokerRecord,
+    messages.FeatureLevelRecord,
+)

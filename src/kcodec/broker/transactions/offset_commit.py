@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TxnOffsetCommit: the transaction is verified, then the group coordinator takes the offsets (KIP-447, KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kcodec.broker.api import Api, ApiError, RequestContext
+from kcodec.broker.error_responses import error_response
+from kcodec.broker.internal_topics import GroupHost
+from kcodec.broker.produce import verification_code
+from kcodec.broker.topics import Topics
+from kcodec.broker.transactions.coordinator import ProducerIdentity, TransactionCoordinator
+from kcodec.broker.transactions.state import EPOCH_BUMP_VERSION
+from kcodec.constants import CONSUMER_OFFSETS_TOPIC
+from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
+
+_ADD_PARTITION_VERSION = 5
+_ABORTABLE_VERSION = 4
+# What a group coordinator says instead of a leader's error.
+_COORDINATOR_CODES = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+Commit = Callable[[RequestContext, messages.TxnOffsetCommitRequest], Any]
+
+
+class TxnOffsetCommit:
+    """The handler of TxnOffsetCommit.
+
+    commit: of the group coordinator, which checks the group and writes the offsets.
+    verifies: whether the broker verifies transactions of older clients.
+    """
+
+    def __init__(
+        self, topics: Topics, coordinator: TransactionCoordinator, host: GroupHost, commit: Commit, *, verifies: bool
+    ) -> None:
+        self._topics = topics
+        self._coordinator = coordinator
+        self._host = host
+        self._commit = commit
+        self._verifies = verifies
+
+    def apis(self) -> list[Api]:
+        """Return the API with its handler."""
+        return [Api(messages.TxnOffsetCommitRequest, (0, 5), self.commit)]
+
+    def commit(self, context: RequestContext, request: messages.TxnOffsetCommitRequest) -> Any:
+        """Respond to TxnOffsetCommit."""
+        if not request.group_id:
+            return error_response(request, context.api_version, ErrorCode.INVALID_GROUP_ID)
+        code = self._verified(context, request)
+        if code is not ErrorCode.NONE:
+            return error_response(request, context.api_version, _COORDINATOR_CODES.get(code, code))
+        return self._commit(context, request)
+
+    def _verified(self, context: RequestContext, request: messages.TxnOffsetCommitRequest) -> ErrorCode:
+        key = CONSUMER_OFFSETS_TOPIC, self._host.partition_of(request.group_id)
+        partition = self._topics.partition(*key)
+        if partition is None:
+            return ErrorCode.NOT_COORDINATOR
+        if partition.log.producers.has_open_transaction(request.producer_id, request.producer_epoch):
+            return ErrorCode.NONE
+        adds = context.api_version >= _ADD_PARTITION_VERSION
+        if not adds and not self._verifies:
+            return ErrorCode.NONE
+        producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+        try:
+            if adds:
+                self._coordinator.add_partitions(
+                    request.transactional_id, producer, frozenset((key,)), EPOCH_BUMP_VERSION
+                )
+                return ErrorCode.NONE
+            code = self._coordinator.verify(request.transactional_id, producer, [key])[key]
+        except ApiError as error:
+            code = error.code
+        return verification_code(code, is_new=context.api_version >= _ABORTABLE_VERSION, adds=adds)

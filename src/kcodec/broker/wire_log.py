@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What went over the wire: the latest requests and responses, for assertions in tests and for a trace file."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+MOST_ENTRIES = 10_000
+MOST_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class WireEntry:
+    """One request, and its response as far as there is one.
+
+    time_ms: when it arrived. api, version: its API. fault: the rule that was applied to it, or None.
+    response: None for a request without a response (yet). Both are messages of kcodec.protocol.
+    """
+
+    time_ms: int
+    connection_id: int
+    client_id: str | None
+    correlation_id: int
+    api: str
+    version: int
+    request: Any
+    size: int
+    response: Any = None
+    fault: Any = None
+
+
+class WireLog:
+    """The latest requests and responses: at most 10,000, and at most 64 MiB of requests.
+
+    on_response: called with each entry when its response is sent.
+    """
+
+    def __init__(self) -> None:
+        self._entries: deque[WireEntry] = deque()
+        self._bytes = 0
+        self.on_response: Callable[[WireEntry], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[WireEntry]:
+        return iter(list(self._entries))
+
+    def add(self, entry: WireEntry) -> None:
+        """Note a request."""
+        self._entries.append(entry)
+        self._bytes += entry.size
+        while len(self._entries) > MOST_ENTRIES or self._bytes > MOST_BYTES:
+            self._bytes -= self._entries.popleft().size
+
+    def requests(self, api: str | None = None, client: str | None = None) -> list[WireEntry]:
+        """Return the entries of an API ("Produce"), of a client, or all, in the order of arrival."""
+        return [one for one in self if api in (None, one.api) and client in (None, one.client_id)]
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._entries.clear()
+        self._bytes = 0
+
+
+def trace_line(entry: WireEntry) -> str:
+    """Return an entry as one line of JSON, with the messages as their reprs, which hide secrets."""
+    return json.dumps(
+        {
+            "time_ms": entry.time_ms,
+            "connection": entry.connection_id,
+            "client": entry.client_id,
+            "correlation_id": entry.correlation_id,
+            "api": entry.api,
+            "version": entry.version,
+            "request": repr(entry.request),
+            "response": None if entry.response is None else repr(entry.response),
+            "fault": None if entry.fault is None else repr(entry.fault),
+        }
+    )

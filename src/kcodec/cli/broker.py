@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec broker``: run the embedded broker as a process, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from typing import Any
+
+from kcodec.cli.output import ExitStatus, Output
+from kcodec.cli.parser import Example, Parser, UsageError
+
+DESCRIPTION = (
+    "Runs a Kafka broker for development, tests and demos: a single node without Java. Prints one line when the broker "
+    "accepts requests, and runs until SIGTERM or Ctrl-C. Without --data-dir, everything is lost at the end."
+)
+EXAMPLES = (
+    Example("a broker on port 9092, in memory", "kcodec broker"),
+    Example("keep the logs in a directory, in Kafka's files", "kcodec broker --port 9192 --data-dir logs"),
+    Example("let every third Produce go unanswered", "kcodec broker --fault Produce,probability=0.33,drop=after"),
+)
+
+
+def parser() -> Parser:
+    """The options of the command."""
+    found = Parser("broker", DESCRIPTION, EXAMPLES)
+    found.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default: 127.0.0.1)")
+    found.add_argument("--port", type=int, default=9092, metavar="N", help="0: a free port (default: 9092)")
+    found.add_argument("--data-dir", metavar="DIR", help="directory of the logs; created if it does not exist")
+    found.add_argument(
+        "--transaction-version",
+        type=int,
+        choices=(0, 1, 2),
+        default=2,
+        help="level of the feature transaction.version (default: 2)",
+    )
+    found.add_repeatable(
+        "--max-version", metavar="API=N", help="highest version of an API, to play an older broker: Produce=8"
+    )
+    found.add_repeatable(
+        "--fault", metavar="RULE", help="a fault, as Produce,topic=orders,count=1,drop=after; see docs/broker.md"
+    )
+    found.add_argument("--trace", metavar="FILE", help="write each request and its response to FILE, as JSON lines")
+    return found
+
+
+def run(options: argparse.Namespace, output: Output) -> ExitStatus:
+    """Run the broker until a signal comes."""
+    from kcodec.broker import Broker, parse_rule
+
+    broker = Broker(
+        host=options.host,
+        port=options.port,
+        data_dir=options.data_dir,
+        trace=options.trace,
+        transaction_version=options.transaction_version,
+        max_versions=dict(map(_max_version, options.max_version)),
+    )
+    rules: list[dict[str, Any]] = [parse_rule(text) for text in options.fault]
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    with broker:
+        for rule in rules:
+            broker.faults.add(**rule)
+        output.write(f"kcodec broker: {broker.bootstrap_servers} accepts requests\n".encode())
+        output.flush()
+        ended.wait()
+    return ExitStatus.OK
+
+
+def _max_version(text: str) -> tuple[str, int]:
+    name, _, version = text.partition("=")
+    if not name or not version.lstrip("-").isdecimal():
+        raise UsageError(f"--max-version {text!r}: expected API=N, for example Produce=8")
+    return name, int(version)

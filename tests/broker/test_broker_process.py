@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`kcodec broker` as a process: its examples, its only line, SIGTERM, a fault, a trace, a kill and a restart."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kcodec.cli.broker import EXAMPLES
+from kcodec.client import Producer
+
+LINE = "kcodec broker: "
+
+
+@contextmanager
+def process(*arguments: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A broker process, and the address that it printed."""
+    command = [sys.executable, "-m", "kcodec", "broker", *arguments]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None
+            line = running.stdout.readline()
+            assert line.startswith(LINE), running.stderr.read() if running.stderr else line
+            yield running, line.removeprefix(LINE).split()[0]
+        finally:
+            running.kill()
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return str(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.summary)
+def test_examples_of_the_broker_run(example: object, tmp_path: Path) -> None:
+    words = shlex.split(example.call)[2:]  # type: ignore[attr-defined]
+    if "--port" in words:
+        words[words.index("--port") + 1] = free_port()
+    else:
+        words += ["--port", free_port()]
+    with process(*words, folder=tmp_path) as (running, address):
+        with Producer(bootstrap_servers=address) as producer:
+            producer.send("t", b"v").result(30)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(10) == 0
+        assert running.stderr is not None
+        assert running.stderr.read() == ""
+
+
+def test_killed_process_recovers_and_traces(tmp_path: Path) -> None:
+    port = free_port()
+    arguments = ("--port", port, "--data-dir", "logs", "--trace", "trace.jsonl", "--max-version", "Produce=9")
+    with Producer(bootstrap_servers=f"127.0.0.1:{port}", transactional_id="a") as producer:
+        with process(*arguments, folder=tmp_path) as (running, _):
+            with producer.transaction() as txn:
+                txn.send("t", b"first")
+            running.kill()
+            running.wait(10)
+        with process(*arguments, folder=tmp_path):
+            with producer.transaction() as txn:
+                txn.send("t", b"second")
+            assert txn.committed
+    lines = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
+    versions = {line["version"] for line in lines if line["api"] == "Produce"}
+    assert versions == {9}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--fault", "Produce,when=now"), "'when=now'"),
+        (("--fault", "Prodduce,count=1"), "no API 'Prodduce'"),
+        (("--max-version", "Produce"), "expected API=N"),
+        (("--max-version", "Nothing=3"), "APIs that the broker does not have: Nothing"),
+    ],
+)
+def test_wrong_options_say_what_is_wrong(arguments: tuple[str, ...], text: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kcodec", "broker", "--port", "0", *arguments]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 2
+    assert text in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The broker's files: what a killed broker leaves is all that it acknowledged, and others can read it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from broker_core import CoreClient, Identity
+
+import kcodec
+from kcodec.log import Log, check_file
+from kcodec.protocol.error_codes import ErrorCode
+
+NONE = ErrorCode.NONE
+
+
+def reopened(client: CoreClient, directory: Path, *, is_clean: bool = False) -> CoreClient:
+    client.core.close(is_clean=is_clean)
+    return CoreClient(directory, start_ms=client.clock.now_ms() + 1000)
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
+def test_open_and_decided_transactions_survive(tmp_path: Path, is_clean: bool) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare()
+    client.core.transactions.marker_delay_ms = 1000
+    opened = client.init("open")[1]
+    client.produce(opened, transactional_id="open", values=(b"open",))
+    decided = client.init("decided")[1]
+    client.produce(decided, transactional_id="decided", values=(b"decided",))
+    following = client.end("decided", decided)[1]
+    plain = client.init(None)[1]
+    client.produce(plain, 0, values=(b"plain",))
+    again = reopened(client, tmp_path, is_clean=is_clean)
+    again.clock.run_due()
+    assert (again.state("open"), again.state("decided")) == ("Ongoing", "CompleteCommit")
+    assert (again.committed(), again.last_stable_offset()) == ([], 0)
+    assert again.produce(plain, 0, values=(b"plain",)) == (NONE, 2)
+    assert again.produce(opened, 1, transactional_id="open", values=(b"more",))[0] is NONE
+    assert again.end("open", opened)[0] is NONE
+    assert again.committed() == [b"open", b"decided", b"plain", b"more"]
+    assert again.produce(following, transactional_id="decided")[0] is NONE
+    newest = again.init(None)[1].producer_id
+    assert newest >= 1000 > following.producer_id
+    again.core.close()
+
+
+def test_topics_settings_and_leader_epochs_survive(tmp_path: Path) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare("a", 2, max_message_bytes="5000")
+    client.prepare("b")
+    client.core.topics.delete("b")
+    client.core.topics.create("b", 1)
+    topic = client.core.topics.get("a")
+    assert topic is not None
+    client.core.topics.change_leader_epoch(topic, topic.partitions[1])
+    client.produce(None, topic="a", partition=1)
+    again = reopened(client, tmp_path)
+    found = again.core.topics.get("a")
+    assert found is not None
+    assert (found.id, found.configs, len(found.partitions)) == (topic.id, {"max.message.bytes": "5000"}, 2)
+    assert [partition.leader_epoch for partition in found.partitions] == [2, 3]
+    assert found.partitions[1].log.epochs == [(1, 0), (3, 1)]
+    assert found.partitions[1].log.end_of_epoch(1) == (1, 1)
+    assert again.core.topics.names() == ["__consumer_offsets", "__transaction_state", "a", "b"]
+    again.core.close()
+
+
+def test_a_torn_batch_at_the_end_is_cut_off(tmp_path: Path) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare()
+    for number in range(3):
+        client.produce(None, values=(b"%d" % number,))
+    client.core.close(is_clean=False)
+    path = tmp_path / "t-0" / f"{0:020}.log"
+    whole = path.read_bytes()
+    for size in (len(whole) - 1, len(whole) - 60, len(whole) // 3 + 5):
+        path.write_bytes(whole[:size])
+        again = CoreClient(tmp_path)
+        kept = again.committed()
+        assert kept == [b"0", b"1", b"2"][: len(kept)]
+        assert path.stat().st_size == len(whole) // 3 * len(kept)
+        assert again.produce(None)[1] == len(kept)
+        again.core.close(is_clean=False)
+
+
+def test_files_are_those_of_kafka(tmp_path: Path) -> None:
+    """Segments, indexes, transaction index and snapshots have no findings, and kcodec.open reads the committed data."""
+    client = CoreClient(tmp_path)
+    client.prepare("t", 1, **{"internal.segment.bytes": "20000", "index.interval.bytes": "4096"})
+    producer = client.init("a")[1]
+    expected: list[bytes] = []
+    for number in range(30):
+        values = (b"%d" % number * 500, b"x" * 900)
+        assert client.produce(producer, transactional_id="a", values=values)[0] is NONE
+        producer = client.end("a", producer, commit=number % 3 > 0)[1]
+        expected += values if number % 3 else ()
+    client.core.close()
+    folder = tmp_path / "t-0"
+    endings = {path.suffix for path in folder.iterdir()}
+    assert endings >= {".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".metadata"}
+    findings = [finding for path in sorted(folder.iterdir()) for finding in check_file(path)]
+    assert [finding for finding in findings if finding.severity != "info"] == []
+    log = kcodec.open(folder)
+    assert isinstance(log, Log)
+    stream = log.records(isolation_level="read_committed")
+    assert [record.value for record in stream] == expected
+    again = CoreClient(tmp_path)
+    found = again.core.topics.partition("t", 0)
+    before = client.core.topics.partition("t", 0)
+    assert found is not None
+    assert before is not None
+    assert found.log.aborted_transactions() == before.log.aborted_transactions()
+    assert found.log.log_end_offset == before.log.log_end_offset == 90
+    assert {entry.producer_id: entry.epoch for entry in found.log.producers} == {
+        entry.producer_id: entry.epoch for entry in before.log.producers
+    }
+    again.core.close()
+
+
+def test_a_moved_log_start_survives(tmp_path: Path) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare()
+    client.produce(None, values=(b"a", b"b", b"c"))
+    partition = client.core.topics.partition("t", 0)
+    assert partition is not None
+    partition.log.delete_before(2)
+    client.core.topics.keep_starts()
+    again = reopened(client, tmp_path)
+    found = again.core.topics.partition("t", 0)
+    assert found is not None
+    assert (found.log.log_start_offset, found.log.log_end_offset) == (2, 3)
+    again.core.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_kills_lose_nothing_acknowledged(tmp_path: Path, seed: int) -> None:
+    """Transactions of two producers, the broker gone between any two requests; a model says what is committed."""
+    chosen = random.Random(seed)
+    client = CoreClient(tmp_path)
+    client.prepare()
+    client.core.transactions.marker_delay_ms = 5
+    producers: dict[str, Identity] = {}
+    sequences: dict[str, int] = {}
+    written: dict[str, list[tuple[int, bytes]]] = {"a": [], "b": []}
+    committed: dict[int, bytes] = {}
+    for number in range(60):
+        name = chosen.choice("ab")
+        action = chosen.random()
+        if action < 0.12:
+            client = reopened(client, tmp_path, is_clean=chosen.random() < 0.3)
+            client.core.transactions.marker_delay_ms = 5
+        client.clock.advance(20)
+        if name not in producers or action > 0.95:
+            while (found := client.init(name))[0] is ErrorCode.CONCURRENT_TRANSACTIONS:
+                client.clock.advance(20)
+            assert found[0] is NONE
+            producers[name], sequences[name] = found[1], 0
+            written[name] = []
+        elif action < 0.7 or not written[name]:
+            value = b"%s%d" % (name.encode(), number)
+            code, offset = client.produce(producers[name], sequences[name], transactional_id=name, values=(value,))
+            assert code is NONE
+            written[name].append((offset, value))
+            sequences[name] += 1
+        else:
+            is_commit = chosen.random() < 0.6
+            code, producers[name] = client.end(name, producers[name], commit=is_commit)
+            assert code is NONE
+            committed.update(written[name] if is_commit else ())
+            written[name], sequences[name] = [], 0
+    client = reopened(client, tmp_path)
+    client.clock.advance(20)
+    for name, producer in producers.items():
+        client.end(name, producer, commit=False)
+    client.clock.advance(20)
+    assert client.committed() == [committed[offset] for offset in sorted(committed)]
+    client.core.close()

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare the embedded group coordinator with Apache Kafka: the same random requests to both, the same responses.
+
+    python tests/prove/prove_group_coordinator.py --walks 300 --steps 40
+
+Walks of members of the classic protocol and of the consumer protocol take turns. Prints each difference with the steps
+before it and the number of responses by API and error code; exits with 1 if more walks differ than `--allowed` says.
+The uniform assignor of Kafka follows the order of hash tables, so that now and then another member gives up a
+partition. Its timers run a little late, so that once in a few hundred walks a join meets the generation before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
+from group_pairs import ClassicWalk, ConsumerWalk, Walk, wait_for_groups
+
+from kcodec.testing.kafka import ApacheKafka
+
+
+def main() -> int:
+    """Take the walks. Return 0 if the two agree."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--walks", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--allowed", type=int, default=2, help="walks of each kind that may differ, of each 100")
+    options = parser.parse_args()
+    counts: Counter[tuple[str, str]] = Counter()
+    differing: Counter[str] = Counter()
+    begun = time.monotonic()
+    with ApacheKafka(group_consumer_assignment_interval_ms=0) as kafka:
+        topics = kafka.create_topic(partitions=3), kafka.create_topic(partitions=12)
+        wait_for_groups(kafka.bootstrap_servers)
+        kinds: tuple[type[Walk], ...] = (ClassicWalk, ConsumerWalk)
+        for seed in range(options.seed, options.seed + options.walks):
+            for kind in kinds:
+                walk = kind(kafka.bootstrap_servers, seed, f"walk-{uuid.uuid4()}", topics)
+                walk.run(options.steps)
+                walk.close()
+                counts += walk.counts
+                if walk.differences:
+                    differing[kind.__name__] += 1
+                    print(f"{kind.__name__} {seed}:", *walk.trace[-14:], *walk.differences, sep="\n  ")
+    for (api, code), number in sorted(counts.items()):
+        print(f"{api:24} {code:28} {number}")
+    allowed = options.allowed * -(-options.walks // 100)
+    print(f"{options.walks} walks of each kind, {dict(differing)} differ, {time.monotonic() - begun:.0f} s")
+    return 0 if all(number <= allowed for number in differing.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

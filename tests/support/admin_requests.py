@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of administration with right and wrong fields, and what of their responses Kafka and the broker share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kcodec.protocol import messages
+
+TOPIC, BROKER, UNKNOWN = 2, 4, 77
+ABSENT = "admin-absent"
+_Change = messages.IncrementalAlterableConfig
+
+
+def changes(topic: str) -> Iterator[tuple[str, int, list[Any]]]:
+    """Changes of configurations: resource name, type and changes."""
+    yield ABSENT, TOPIC, [_Change(name="retention.ms", config_operation=0, value="1")]
+    for name, operation, value in (
+        ("nope", 0, "1"),
+        ("retention.ms", 0, "x"),
+        ("retention.ms", 2, "1"),
+        ("retention.ms", 0, None),
+        ("cleanup.policy", 2, "foo"),
+        ("retention.ms", 0, "86400000"),
+        ("cleanup.policy", 2, "compact"),
+        ("cleanup.policy", 3, "delete"),
+        ("retention.ms", 1, None),
+    ):
+        yield topic, TOPIC, [_Change(name=name, config_operation=operation, value=value)]
+    yield topic, TOPIC, [_Change(name="retention.ms", value="1"), _Change(name="retention.ms", value="2")]
+    yield "1", BROKER, [_Change(name="node.id", value="2")]
+    yield "9", BROKER, [_Change(name="node.id", value="2")]
+    yield "1", UNKNOWN, [_Change(name="node.id", value="2")]
+
+
+def requests(topic: str) -> Iterator[tuple[Any, int]]:
+    """Requests with their versions. They change the configurations of `topic` and add partitions to it."""
+    change = messages.IncrementalAlterConfigsResource
+    for name, kind, altered in changes(topic):
+        yield (
+            messages.IncrementalAlterConfigsRequest(
+                resources=[change(resource_type=kind, resource_name=name, configs=altered)]
+            ),
+            1,
+        )
+        yield described(TOPIC, topic, ["retention.ms", "cleanup.policy"], with_synonyms=True)
+    twice = change(resource_type=TOPIC, resource_name=topic, configs=[])
+    yield messages.IncrementalAlterConfigsRequest(resources=[twice, twice]), 1
+    whole, value = messages.AlterConfigsResource, messages.AlterableConfig
+    for name, configs in (
+        (topic, [value(name="retention.ms", value=None)]),
+        (topic, [value(name="nope", value="1")]),
+        (ABSENT, []),
+        (topic, [value(name="segment.ms", value="5")]),
+        (topic, []),
+    ):
+        yield (
+            messages.AlterConfigsRequest(resources=[whole(resource_type=TOPIC, resource_name=name, configs=configs)]),
+            2,
+        )
+        yield described(TOPIC, topic, ["segment.ms", "retention.ms"])
+    for kind, name in ((TOPIC, ABSENT), (TOPIC, ""), (BROKER, "9"), (BROKER, "x")):
+        yield described(kind, name, None)
+    yield from of_partitions(topic)
+    for endpoint in (2, 3):
+        yield messages.DescribeClusterRequest(endpoint_type=endpoint), 2
+    elected = messages.ElectLeadersTopicPartitions(topic=topic, partitions=[0, 999])
+    yield messages.ElectLeadersRequest(topic_partitions=[elected]), 2
+    yield messages.ListPartitionReassignmentsRequest(), 0
+    yield messages.DescribeAclsRequest(resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1), 3
+
+
+def described(kind: int, name: str, keys: list[str] | None, *, with_synonyms: bool = False) -> tuple[Any, int]:
+    """DescribeConfigs of one resource."""
+    resource = messages.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    return messages.DescribeConfigsRequest(resources=[resource], include_synonyms=with_synonyms), 4
+
+
+def of_partitions(topic: str) -> Iterator[tuple[Any, int]]:
+    """CreatePartitions and DescribeTopicPartitions."""
+    grown, assigned = messages.CreatePartitionsTopic, messages.CreatePartitionsAssignment
+    for name, count, brokers in (
+        (topic, 2, None),
+        (topic, 3, None),
+        (ABSENT, 3, None),
+        (topic, 5, [1]),
+        (topic, 4, [9]),
+        (topic, 5, None),
+    ):
+        assignments = None if brokers is None else [assigned(broker_ids=[one]) for one in brokers]
+        for only_validates in (True, False):
+            yield (
+                messages.CreatePartitionsRequest(
+                    topics=[grown(name=name, count=count, assignments=assignments)],
+                    timeout_ms=5000,
+                    validate_only=only_validates,
+                ),
+                3,
+            )
+    both = [grown(name=topic, count=count, assignments=None) for count in (7, 8)]
+    yield messages.CreatePartitionsRequest(topics=both, timeout_ms=5000), 3
+    names = [messages.DescribeTopicPartitionsTopic(name=name) for name in (topic, ABSENT, topic)]
+    for cursor in (None, messages.Cursor(topic_name=topic, partition_index=3)):
+        yield messages.DescribeTopicPartitionsRequest(topics=names, response_partition_limit=3, cursor=cursor), 0
+
+
+def shared(response: Any) -> Any:
+    """What Kafka and the broker have in common of a response: all but ids, addresses and defaults of the cluster."""
+    match response:
+        case messages.DescribeConfigsResponse():
+            return [
+                (
+                    one.error_code,
+                    one.error_message,
+                    sorted((c.name, c.value, c.config_type, c.config_source == 1) for c in one.configs),
+                )
+                for one in response.results
+            ]
+        case messages.DescribeTopicPartitionsResponse():
+            found = [(one.error_code, one.name, one.partitions) for one in response.topics]
+            return found, response.next_cursor
+    return response
