@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,10 @@ def _alter(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
     if not chosen:
         raise CommandError("alter needs at least one of --user, --client-id and --ip")
     changes: dict[str, float | None] = {name: _number(name, value) for name, value in options.set}
-    changes |= dict.fromkeys(options.unset)
+    for name in options.unset:
+        if name in changes:
+            raise CommandError(f"{name}: --set and --unset exclude each other")
+        changes[name] = None
     if not changes:
         raise CommandError("alter needs --set or --unset")
     entity = ClientQuotaEntity(**chosen)
@@ -88,9 +92,12 @@ def _alter(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
 
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
-        raise CommandError(f"--set {name}: {value!r} is not a number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise CommandError(f"--set {name}: {value!r} is not a finite number")
+    return number
 
 
 ACTIONS: dict[str, Callable[[Admin, argparse.Namespace, Output], ExitStatus]] = {"list": _list, "alter": _alter}
