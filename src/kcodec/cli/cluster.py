@@ -47,7 +47,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Do the action; ERROR where it failed for a broker, which is said on stderr."""
+    """Do the action. The status is ERROR if it failed for a broker, which stderr reports."""
     with make_admin(options) as admin:
         return ACTIONS[options.action](admin, options, output)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Shows and changes the quotas of clients. --user, --client-id and --ip name the clients; --user '' means all users "
-    "without quotas of their own. list: prints the quotas of these clients, or all quotas. alter: changes individual "
+    "that have no quota by name. list: prints the quotas of these clients, or all quotas. alter: changes individual "
     "quotas with --set and --unset, and keeps the others; with --validate-only, only checks whether it is possible."
 )
 EXAMPLES = (
