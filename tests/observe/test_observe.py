@@ -124,7 +124,7 @@ def test_the_lag_of_a_lost_partition_becomes_zero(kcodec_broker: Broker) -> None
     servers, topic = kcodec_broker.bootstrap_servers, kcodec_broker.create_topic()
     with Producer(bootstrap_servers=servers) as producer:
         for _ in range(5):
-            producer.send(topic, b"record")
+            producer.send(topic, b"record", partition=0)
     with Consumer(bootstrap_servers=servers, metrics=Lags(), max_poll_records=1) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.seek_to_beginning()
