@@ -33,7 +33,7 @@ START_SECONDS = 10.0
 
 
 class EmbeddedBrokerError(KcodecError):
-    """The broker cannot do what it was asked for: a topic does not exist, or the broker does not run."""
+    """The broker cannot do what a call requires: a topic does not exist, or the broker does not run."""
 
 
 class BrokerClock:
