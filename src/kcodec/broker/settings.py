@@ -3,14 +3,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+
+from kcodec.broker import topic_configs
+from kcodec.broker.api import ApiError
 
 MIB = 1 << 20
+_HIGHEST = (1 << 31) - 1
+#: The least and the greatest value of the settings that are not times; those of a time are 0 and the greatest int64.
+_RANGES: dict[str, tuple[int, int]] = {
+    "node_id": (0, _HIGHEST),
+    "transaction_version": (0, 2),
+    "group_version": (0, 1),
+    "default_partitions": (1, 10_000),
+    "transaction_topic_partitions": (1, 10_000),
+    "offsets_topic_partitions": (1, 10_000),
+    "offset_metadata_max_bytes": (0, _HIGHEST),
+    "group_max_size": (1, _HIGHEST),
+    "group_consumer_max_size": (1, _HIGHEST),
+    "max_request_bytes": (1024, _HIGHEST),
+    "max_connections": (1, _HIGHEST),
+    "max_unsent_bytes": (1024, (1 << 63) - 1),
+    "fetch_max_bytes": (1024, _HIGHEST),
+    "max_fetch_sessions": (0, _HIGHEST),
+}
+# A time of 0 between two runs of the same work would leave no time for anything else.
+_PERIODS = (
+    "retention_check_interval_ms",
+    "transaction_timeout_scan_ms",
+    "transactional_id_scan_ms",
+    "offsets_retention_check_interval_ms",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """The settings of a broker. Times are in ms, sizes in bytes."""
+    """The settings of a broker. Times are in ms, sizes in bytes.
+
+    Raise TypeError or ValueError for a value that a setting cannot have.
+    """
 
     node_id: int = 1
     cluster_id: str = "kcodec-broker-cluster1"
@@ -62,5 +93,31 @@ class BrokerSettings:
     # ------------------------------------------------------------------------------------------------------- limits
     max_request_bytes: int = 100 * MIB  # socket.request.max.bytes
     max_connections: int = 10_000  # max.connections
+    #: Bytes of responses that clients have not read yet. Above it, the connections that have waited longest are closed.
+    max_unsent_bytes: int = 256 * MIB
     fetch_max_bytes: int = 55 * MIB  # fetch.max.bytes
     max_fetch_sessions: int = 1000  # max.incremental.fetch.session.cache.slots
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name.endswith("_ms") or one.name in _RANGES:
+                _check_number(one.name, value)
+            elif one.name in ("max_versions", "topic_defaults"):
+                kind = int if one.name == "max_versions" else str
+                if not isinstance(value, dict) or not all(isinstance(found, kind) for found in value.values()):
+                    raise TypeError(f"{one.name} must be a dict of names and values ({kind.__name__}), got {value!r}")
+        for name, value in self.topic_defaults.items():
+            try:
+                topic_configs.check(name, value)
+            except ApiError as error:
+                raise ValueError(f"topic_defaults: {error}") from None
+
+
+def _check_number(name: str, value: object) -> None:
+    least, most = _RANGES.get(name, (1 if name in _PERIODS else 0, (1 << 63) - 1))
+    kinds = (int, float) if name.endswith("_ms") else (int,)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{name} must be between {least} and {most}, got {value}")

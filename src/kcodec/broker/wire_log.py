@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+#: The limits of the wire log.
 MOST_ENTRIES = 10_000
 MOST_BYTES = 64 << 20
 
@@ -19,6 +20,7 @@ class WireEntry:
 
     time_ms: when it arrived. api, version: its API. fault: the rule that was applied to it, or None.
     response: None for a request without a response (yet). Both are messages of kcodec.protocol.
+    size: bytes of the request frame, and of the response once it is there.
     """
 
     time_ms: int
@@ -31,10 +33,11 @@ class WireEntry:
     size: int
     response: Any = None
     fault: Any = None
+    is_kept: bool = True
 
 
 class WireLog:
-    """The latest requests and responses: at most 10,000, and at most 64 MiB of requests.
+    """The latest requests and responses: at most MOST_ENTRIES, and at most MOST_BYTES of both.
 
     on_response: called with each entry when its response is sent.
     """
@@ -54,8 +57,20 @@ class WireLog:
         """Note a request."""
         self._entries.append(entry)
         self._bytes += entry.size
+        self._forget_oldest()
+
+    def add_response(self, entry: WireEntry, size: int) -> None:
+        """Count the bytes of a response, which is in the entry."""
+        if entry.is_kept:
+            entry.size += size
+            self._bytes += size
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         while len(self._entries) > MOST_ENTRIES or self._bytes > MOST_BYTES:
-            self._bytes -= self._entries.popleft().size
+            oldest = self._entries.popleft()
+            oldest.is_kept = False
+            self._bytes -= oldest.size
 
     def requests(self, api: str | None = None, client: str | None = None) -> list[WireEntry]:
         """Return the entries of an API ("Produce"), of a client, or all, in the order of arrival."""
@@ -63,6 +78,8 @@ class WireLog:
 
     def clear(self) -> None:
         """Forget all entries."""
+        for entry in self._entries:
+            entry.is_kept = False
         self._entries.clear()
         self._bytes = 0
 
