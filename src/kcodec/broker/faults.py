@@ -170,6 +170,8 @@ def _numbers(value: Any) -> list[int]:
 def parse_rule(text: str) -> dict[str, Any]:
     """Return the arguments of `Faults.add` from the command line: "Produce,topic=orders,count=1,drop=after".
 
+    text: The rule.
+
     Raise ValueError for a field that a rule does not have, or a value that is not a number.
     """
     api, *parts = text.split(",")

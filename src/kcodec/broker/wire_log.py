@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 #: The limits of the wire log.
@@ -18,7 +18,8 @@ MOST_BYTES = 64 << 20
 class WireEntry:
     """One request, and its response as far as there is one.
 
-    time_ms: when it arrived. api, version: its API. fault: the rule that was applied to it, or None.
+    time_ms: when it arrived. connection_id: number of the connection. client_id: of the client.
+    correlation_id: that of the request. api, version: its API. fault: the rule that was applied to it, or None.
     response: None for a request without a response (yet). Both are messages of kcodec.protocol.
     size: bytes of the request frame, and of the response once it is there.
     """
@@ -33,7 +34,7 @@ class WireEntry:
     size: int
     response: Any = None
     fault: Any = None
-    is_kept: bool = True
+    _is_kept: bool = field(default=True, init=False, repr=False)
 
 
 class WireLog:
@@ -61,7 +62,7 @@ class WireLog:
 
     def add_response(self, entry: WireEntry, size: int) -> None:
         """Count the bytes of a response, which is in the entry."""
-        if entry.is_kept:
+        if entry._is_kept:
             entry.size += size
             self._bytes += size
             self._forget_oldest()
@@ -69,7 +70,7 @@ class WireLog:
     def _forget_oldest(self) -> None:
         while len(self._entries) > MOST_ENTRIES or self._bytes > MOST_BYTES:
             oldest = self._entries.popleft()
-            oldest.is_kept = False
+            oldest._is_kept = False
             self._bytes -= oldest.size
 
     def requests(self, api: str | None = None, client: str | None = None) -> list[WireEntry]:
@@ -79,7 +80,7 @@ class WireLog:
     def clear(self) -> None:
         """Forget all entries."""
         for entry in self._entries:
-            entry.is_kept = False
+            entry._is_kept = False
         self._entries.clear()
         self._bytes = 0
 
