@@ -12,6 +12,7 @@ import pytest
 from broker_core import CoreClient, Identity
 
 import kcodec
+from kcodec.broker.transactions.coordinator import MARKER_RETRY_MS
 from kcodec.log import Log, check_file
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -223,3 +224,23 @@ def test_full_disk_loses_no_record_after_it(tmp_path: Path, monkeypatch: pytest.
     again = reopened(client, tmp_path)
     assert again.committed() == [b"before", b"after"]
     again.core.close()
+
+
+def test_markers_are_written_again_after_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare()
+    client.core.transactions.marker_delay_ms = 10
+    producer = client.init("a")[1]
+    client.produce(producer, transactional_id="a")
+    assert client.end("a", producer)[0] is NONE
+
+    def full(file: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        client.clock.advance(100)
+    assert (client.state("a"), client.committed()) == ("PrepareCommit", [])
+    client.clock.advance(MARKER_RETRY_MS)
+    assert (client.state("a"), client.committed()) == ("CompleteCommit", [b"v"])
+    client.core.close()

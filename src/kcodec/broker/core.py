@@ -312,8 +312,8 @@ class BrokerCore:
                     partition.log.producers.expire(1 << 62)
 
     def _retain(self) -> None:
-        self.topics.apply_retention()
         self.clock.call_later(self.settings.retention_check_interval_ms, self._retain)
+        self.topics.apply_retention()
 
     def close(self, *, is_clean: bool = True) -> None:
         """Close the files. Without is_clean they are what a killed process leaves."""

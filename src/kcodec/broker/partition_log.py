@@ -536,7 +536,8 @@ class PartitionLog:
         found = [_SNAPSHOT_NAME.fullmatch(path.name) for path in self._directory.iterdir()]
         for offset in sorted((int(match[1]) for match in found if match is not None), reverse=True):
             path = self._directory / f"{offset:020}.snapshot"
-            if offset not in bases:
+            if offset not in bases:  # of an ordinary stop: the segment is read as a whole, so it is not needed
+                path.unlink()
                 continue
             try:
                 self.producers.load(read_snapshot(path).producers)

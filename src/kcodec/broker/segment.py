@@ -143,7 +143,7 @@ class Segment:
         """Remove the files."""
         self.close()
         if self._directory is not None:
-            for kind in ("log", "index", "timeindex", "txnindex"):
+            for kind in ("log", "index", "timeindex", "txnindex", "snapshot"):
                 self.path(kind).unlink(missing_ok=True)
 
     # ------------------------------------------------------------------------------------------------------- reading
