@@ -23,10 +23,16 @@ def test_killed_producers_and_brokers_lose_and_repeat_nothing(
 
 
 def test_the_control_without_transactions_repeats_records(apache_kafka: ApacheKafka) -> None:
-    """The proof can fail: an application that sends again what it does not know of writes twice."""
-    report = Story(apache_kafka, count=3000, transactional=False).run([kill_producer] * 6)
-    assert report.duplicates > 0
-    assert report.lost == 0
+    """The proof can fail: an application that sends again what it does not know of writes twice. A run in which all
+    kills come between two chunks repeats nothing: about one in eight."""
+    duplicates = 0
+    for _ in range(6):
+        report = Story(apache_kafka, count=3000, transactional=False).run([kill_producer] * 6)
+        assert report.lost == 0
+        duplicates += report.duplicates
+        if duplicates:
+            break
+    assert duplicates > 0
 
 
 @pytest.mark.parametrize(
