@@ -207,7 +207,7 @@ def kafka_python_by_position(bootstrap_servers: str, topic: str, isolation_level
 
 def _kafka_python(bootstrap_servers: str, topic: str, isolation_level: str, is_by_record: bool) -> Items:
     from kafka import KafkaConsumer
-    from kafka import TopicPartition as Place
+    from kafka.structs import TopicPartition as Place
 
     consumer: Any = KafkaConsumer(
         bootstrap_servers=bootstrap_servers,
