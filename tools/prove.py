@@ -202,7 +202,7 @@ def prove_read_topic(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_bounded_reads(arguments: argparse.Namespace) -> tuple[str, str]:
-    """The kit for bounded reads: kcodec finds every end; results of other clients and Spark's source."""
+    """The kit for bounded reads: kcodec finds every end; results of other clients, Spark's source and Ray Data."""
     program = ROOT / "tests" / "prove" / "prove_bounded_reads.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see bounded-reads.txt")
 
