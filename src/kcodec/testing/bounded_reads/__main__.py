@@ -8,7 +8,8 @@ The readers, each as often as needed (default: those of kcodec):
                               {topic} and {isolation_level} in its arguments are replaced.
 
 Each check runs in a process, which is killed after --timeout. Without --bootstrap-servers, a Kafka is started for the
-checks. The exit status is 0 if all checks are ok, 1 if not, and 2 if the arguments are invalid.
+checks. The exit status is 0 if all checks are ok, 1 if not, and 2 if the arguments are invalid or the topics could not
+be built.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from kcodec.errors import KcodecError
 from kcodec.testing.bounded_reads.checks import TIMEOUT_SECONDS, Command, Reader, Result, check
 from kcodec.testing.bounded_reads.output import as_json, cases_text, table
 from kcodec.testing.bounded_reads.readers import READERS, command_of, reader_of
 from kcodec.testing.bounded_reads.rows import ISOLATION_LEVELS
 from kcodec.testing.bounded_reads.topics import CASES, bounded_topics
-from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
+from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka, KafkaFailed, MissingTool
 
 __all__ = ["main", "run"]
 
@@ -98,6 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
+    except (KcodecError, KafkaFailed, MissingTool, RuntimeError, TimeoutError) as error:
+        print(f"{parser.prog}: the topics could not be built: {error}", file=sys.stderr)
+        return 2
     if str(given.json) == "-":
         print(as_json(results), end="")
     else:
