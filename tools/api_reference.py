@@ -59,6 +59,7 @@ MODULES = (
     "kcodec.consumer.health",
     "kcodec.observe.prometheus",
     "kcodec.observe.opentelemetry",
+    "kcodec.testing.bounded_reads",
     "kcodec.testing.kafka",
     "kcodec.testing.proxy",
     "kcodec.testing.pytest_plugin",

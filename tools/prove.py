@@ -207,6 +207,12 @@ def prove_read_topic(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see read-topic.txt")
 
 
+def prove_bounded_reads(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The kit for bounded reads: kcodec finds every end; results of other clients, Spark's source and Ray Data."""
+    program = ROOT / "tests" / "prove" / "prove_bounded_reads.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see bounded-reads.txt")
+
+
 def prove_groups(arguments: argparse.Namespace) -> tuple[str, str]:
     """Groups under stress, each assignor: members come, go and die, the broker is killed; nothing is owned twice."""
     program = ROOT / "tests" / "prove" / "prove_groups.py"
@@ -295,6 +301,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "recipes": prove_recipes,
     "schema-registry": prove_schema_registry,
     "read-topic": prove_read_topic,
+    "bounded-reads": prove_bounded_reads,
     "groups": prove_groups,
     "embedded-broker": prove_embedded_broker,
     "embedded-kills": prove_embedded_kills,

@@ -27,6 +27,7 @@ from kcodec.client import (
     WriterReceipt,
     commit_transaction,
 )
+from kcodec.testing.bounded_reads.readers import READERS
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 
@@ -224,3 +225,17 @@ def test_reading_examples_run(apache_kafka: ApacheKafka) -> None:
     assert examples.run(stream, **names)["table"].num_rows == 9
     assert examples.run(ranges)["read"] == 4
     assert examples.run(scan, **names)["found"].height == 6
+
+
+def test_bounded_read_examples_run(apache_kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = Examples("bounded-reads.md", apache_kafka)
+    read, consume, check = examples.blocks
+    with examples.producer(transactional_id=examples.topics["orders"]) as producer, producer.transaction() as txn:
+        for number in range(3):
+            txn.send(examples.topics["orders"], b"value-%d" % number, partition=0)
+    examples.run(read)
+    assert "0 2 b'value-2'" in capsys.readouterr().out
+    examples.run(consume)
+    assert f"{examples.topics['orders']}-0 lag 0" in capsys.readouterr().out
+    names = examples.run(check, my_reader=READERS["kcodec-read-topic"])
+    names["test_my_reader_finds_the_end"](apache_kafka)

@@ -2,8 +2,8 @@
 """The direction of imports inside kcodec, and what may be imported at all, read from the source without running it.
 
 MAY_IMPORT names, for each package, the packages that it may import; PUBLIC lists the modules that `cli`, `spark`,
-`testing`, `compat` and `observe` may import. Packages without I/O must not import what is in IMPURE, and what is in
-LATE is imported where it is used, so that `import kcodec` stays quick. Imports under TYPE_CHECKING count for the
+`testing`, `compat`, `observe` and `ray` may import. Packages without I/O must not import what is in IMPURE, and what is
+in LATE is imported where it is used, so that `import kcodec` stays quick. Imports under TYPE_CHECKING count for the
 direction, and not for what is imported late. `tools/structure.py` reads the imports, and finds circles of modules.
 """
 
@@ -104,7 +104,7 @@ PUBLIC = {
     "kcodec.text",
     "kcodec.transactions.handle",
 }
-ON_TOP = {"cli", "spark", "testing", "compat", "observe"}
+ON_TOP = {"cli", "spark", "testing", "compat", "observe", "ray"}
 # Of the compiled core, kcodec.compat alone uses more than its public names.
 CORE_USERS = {"compat", "cli"}
 PURE = {

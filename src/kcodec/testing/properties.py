@@ -74,6 +74,7 @@ DEFAULTS: dict[str, Value] = {
     "num.recovery.threads.per.data.dir": 1,
     "log.cleaner.dedupe.buffer.size": 4 << 20,
     "log.cleaner.io.buffer.size": 64 << 10,
+    "log.cleaner.backoff.ms": 1000,
     "log.index.size.max.bytes": 1 << 20,
     "log.retention.ms": -1,
     "log.message.timestamp.after.max.ms": (1 << 63) - 1,

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kcodec.ray with stand-ins for Ray's classes. tests/prove/prove_bounded_reads.py runs it with Ray."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import kcodec
+from kcodec.client import Producer
+from kcodec.testing.kafka import ApacheKafka
+
+
+class Task:
+    def __init__(self, read: Any, metadata: Any, per_task_row_limit: int | None) -> None:
+        self.read, self.metadata, self.limit = read, metadata, per_task_row_limit
+
+
+@pytest.fixture
+def source_module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """kcodec.ray, imported with the stand-ins."""
+    values: dict[str, dict[str, Any]] = {
+        "ray": {},
+        "ray.data": {"Datasource": object},
+        "ray.data.block": {"BlockMetadata": SimpleNamespace},
+        "ray.data.datasource": {"ReadTask": Task},
+    }
+    for name, members in values.items():
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "kcodec.ray", raising=False)
+    yield importlib.import_module("kcodec.ray")
+    sys.modules.pop("kcodec.ray", None)
+
+
+def test_without_ray_the_import_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "kcodec.ray", raising=False)
+    with pytest.raises(ImportError, match=r"kcodec.ray needs Ray Data .*pip install 'ray\[data\]'"):
+        importlib.import_module("kcodec.ray")
+
+
+def test_large_ranges_are_divided_and_empty_ones_left_out(source_module: Any) -> None:
+    given = [kcodec.OffsetRange("orders", 0, 5, 45_005), kcodec.OffsetRange("orders", 1, 7, 7)]
+    assert [(one.start, one.end) for one in source_module.divided(given, 3)] == [
+        (5, 15_005),
+        (15_005, 30_005),
+        (30_005, 45_005),
+    ]
+    assert len(source_module.divided(given, 100)) == 5  # at least 10,000 offsets each
+    assert source_module.divided(given, -1) == given[:1]
+
+
+def test_the_tasks_read_the_frozen_ranges(
+    source_module: Any, apache_kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task has one range, also in the middle of a transaction; later records do not belong to it."""
+    monkeypatch.setattr(source_module, "MIN_TASK_OFFSETS", 4)
+    topic, servers = apache_kafka.create_topic(partitions=1), apache_kafka.bootstrap_servers
+    with Producer(bootstrap_servers=servers, transactional_id=topic) as producer:
+        with producer.transaction() as transaction:
+            for number in range(8):
+                transaction.send(topic, b"%d" % number, headers=[("h", b"1"), ("h", b"2")])
+        source = source_module.KafkaDatasource(topic, bootstrap_servers=servers, end=9)
+        with producer.transaction() as transaction:
+            transaction.send(topic, b"later")
+    tasks = source.get_read_tasks(parallelism=8, per_task_row_limit=5)
+    assert [task.metadata.input_files for task in tasks] == [
+        [f"{topic}-0 [{at}, {min(at + 4, 9)})"] for at in (0, 4, 8)
+    ]
+    rows = [row for task in tasks for table in task.read() for row in table.to_pylist()]
+    assert [row["value"] for row in rows] == [b"%d" % number for number in range(8)]
+    assert rows[0]["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}]
+    assert source.estimate_inmemory_data_size() is None and tasks[0].limit == 5
