@@ -181,8 +181,9 @@ class PostgresOutbox:
             return int(high), int(last)
         row = self._connection.execute(self.HORIZON).fetchone()
         assert row is not None
-        high = max(int(row[0]), position.offset)
-        row = self._connection.execute(self.DIVISION, {"low": str(position.offset), "high": str(high)}).fetchone()
+        horizon = max(int(row[0]), position.offset)
+        limits = {"low": str(position.offset), "high": str(horizon)}
+        row = self._connection.execute(self.DIVISION, limits).fetchone()
         assert row is not None
         return max(int(row[0]), position.offset), 0
 
