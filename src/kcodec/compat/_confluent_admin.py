@@ -86,7 +86,7 @@ TYPES = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupType.CON
 class AdminMethods:
     """The methods of an administration client. librdkafka's own handle is never opened."""
 
-    _reader: ClusterReader | None
+    _reader: ClusterReader | None = None
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._reader = None

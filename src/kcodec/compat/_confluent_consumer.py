@@ -54,7 +54,7 @@ Offsets = dict[TopicPartition, OffsetAndMetadata]
 class ConsumerMethods:
     """The methods of a consumer. librdkafka's own handle is never opened."""
 
-    _kcodec: KcodecConsumer | None
+    _kcodec: KcodecConsumer | None = None
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._kcodec = None

@@ -57,7 +57,7 @@ def encoded_headers(headers: Any) -> list[tuple[str, bytes | None]]:
 class ProducerMethods:
     """The methods of a producer. librdkafka's own handle is never opened."""
 
-    _kcodec: KcodecProducer | None
+    _kcodec: KcodecProducer | None = None
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._kcodec = None
