@@ -15,7 +15,7 @@ from kcodec.observe.prometheus import PrometheusMetrics
 
 def main(servers: str, topic: str, port: str) -> None:
     start_http_server(int(port), addr="127.0.0.1")
-    metrics = PrometheusMetrics()  # one for all clients of the process
+    metrics = PrometheusMetrics()
     with Consumer(
         bootstrap_servers=servers, group_id=f"metrics-of-{topic}", auto_offset_reset="earliest", metrics=metrics
     ) as consumer:

@@ -41,6 +41,7 @@ MODULES = (
     "kcodec.log",
     "kcodec.log.check",
     "kcodec.spark",
+    "kcodec.broker",
     "kcodec.text",
     "kcodec.protocol.schema",
     "kcodec.protocol.error_codes",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kafka's message definitions, as JSON inside its jars: found, and read version by version.
 
-Two releases are wanted: the newest for all that it has, and 3.9.1 for versions that 4.0 dropped (KIP-896). A definition
+Two releases are used: the newest for all that it has, and 3.9.1 for versions that 4.0 dropped (KIP-896). A definition
 says of each field from which version to which it is there, may be null, and is tagged; `present` turns that into the
 fields of one version, which is what the drafting tool and the check compare by.
 """

@@ -190,6 +190,12 @@ def prove_embedded_broker(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--sequences", "2000"]))
 
 
+def prove_embedded_kills(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The embedded broker killed in 200 random workloads: nothing acknowledged is lost, nothing aborted is visible."""
+    program = ROOT / "tests" / "prove" / "prove_broker_kills.py"
+    return judged(run([sys.executable, program, "--workloads", "200"]))
+
+
 def prove_group_coordinator(arguments: argparse.Namespace) -> tuple[str, str]:
     """The embedded group coordinator compared with Kafka's: random requests of members of both protocols."""
     return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_group_coordinator.py"]))
@@ -291,6 +297,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "read-topic": prove_read_topic,
     "groups": prove_groups,
     "embedded-broker": prove_embedded_broker,
+    "embedded-kills": prove_embedded_kills,
     "group-coordinator": prove_group_coordinator,
     "copy": prove_copy,
     "guarantees": prove_guarantees,

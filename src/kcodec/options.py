@@ -98,8 +98,12 @@ class OptionSet:
             if field.type == "bool" and value not in (True, False):
                 raise ValueError(f"{name} must be True or False, not {value!r}")
             least = None if value is None and field.default is None else declared.minimum
-            if least is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < least):
+            if least is not None and (
+                isinstance(value, bool) or not isinstance(value, int | float) or not value >= least
+            ):
                 raise ValueError(f"{name} must be a number of at least {number_text(least)}, not {value!r}")
+            if least is not None and isinstance(value, float) and str(field.type).startswith("int"):
+                raise ValueError(f"{name} must be a whole number, an int, not {value!r}")
             if declared.choices and value not in declared.choices:
                 import difflib  # only where a value is wrong
 

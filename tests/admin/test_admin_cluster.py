@@ -133,6 +133,7 @@ def test_partitions_move_as_kafkas_tool_shows_it(kafka: ApacheKafka) -> None:
         while len(admin.describe_cluster().brokers) > 2:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+        assert "broker 3: would be unregistered; " in run("cluster", "unregister", "-b", servers, "3").err
         removed = run("cluster", "unregister", "-b", servers, "3", "--execute")
         assert removed.status is ExitStatus.OK and "broker 3: unregistered; " in removed.err, removed.err
         deadline = time.monotonic() + 20

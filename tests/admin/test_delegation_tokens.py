@@ -7,7 +7,7 @@ import asyncio
 import base64
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,22 @@ def test_tokens_in_asyncio(options: dict[str, Any]) -> None:
             return await admin.expire_delegation_token(made.hmac)
 
     assert asyncio.run(life()) > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda admin: admin.create_delegation_token(owner="alice"), "owner: expected KafkaPrincipal, got 'alice'"),
+        (lambda admin: admin.create_delegation_token(max_lifetime_ms=-5), "max_lifetime_ms must be at least 0 ms"),
+        (lambda admin: admin.renew_delegation_token("c2VjcmV0"), "hmac: expected bytes, got str"),
+        (lambda admin: admin.expire_delegation_token(b"s", expiry_time_period_ms=-2), "must be at least 0 ms, got -2"),
+    ],
+)
+def test_invalid_arguments_of_tokens_are_refused(call: Callable[[Admin], Any], text: str) -> None:
+    """A broker would take a negative lifetime for its longest one. The secret is not in the error."""
+    with Admin(bootstrap_servers="localhost:1") as admin, pytest.raises((TypeError, ValueError)) as caught:
+        call(admin)
+    assert text in str(caught.value) and "c2VjcmV0" not in str(caught.value)
 
 
 def test_without_authentication_tokens_are_refused(apache_kafka: ApacheKafka) -> None:

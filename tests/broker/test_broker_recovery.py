@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from broker_core import CoreClient, Identity
 
 import kcodec
+from kcodec.broker.transactions.coordinator import MARKER_RETRY_MS
 from kcodec.log import Log, check_file
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -177,4 +180,67 @@ def test_random_kills_lose_nothing_acknowledged(tmp_path: Path, seed: int) -> No
         client.end(name, producer, commit=False)
     client.clock.advance(20)
     assert client.committed() == [committed[offset] for offset in sorted(committed)]
+    client.core.close()
+
+
+@pytest.mark.parametrize("is_killed_early", [False, True])
+def test_new_topic_of_an_old_name_keeps_its_records(tmp_path: Path, is_killed_early: bool) -> None:
+    """The log start offset of a deleted topic is not that of the next topic with its name."""
+    client = CoreClient(tmp_path)
+    client.prepare()
+    client.produce(None, values=(b"a", b"b", b"c"))
+    partition = client.core.topics.partition("t", 0)
+    assert partition is not None
+    partition.log.delete_before(2)
+    client.core.topics.keep_starts()
+    starts = (tmp_path / "log-start-offset-checkpoint").read_bytes()
+    client.core.topics.delete("t")
+    if is_killed_early:  # between the deletion in the metadata log and the checkpoint
+        (tmp_path / "log-start-offset-checkpoint").write_bytes(starts)
+        client = reopened(client, tmp_path)
+    client.core.topics.create("t", 1)
+    assert client.produce(None, values=(b"new",)) == (NONE, 0)
+    again = reopened(client, tmp_path)
+    assert again.committed() == [b"new"]
+    again.core.close()
+
+
+def test_full_disk_loses_no_record_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that fails in the middle leaves no part of a batch between the batches before and after it."""
+    client = CoreClient(tmp_path)
+    client.prepare()
+    assert client.produce(None, values=(b"before",))[0] is NONE
+    write = os.write
+
+    def half(file: int, data: bytes) -> int:
+        write(file, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        assert client.produce(None, values=(b"refused",))[0] is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert client.produce(None, values=(b"after",)) == (NONE, 1)
+    assert client.committed() == [b"before", b"after"]
+    again = reopened(client, tmp_path)
+    assert again.committed() == [b"before", b"after"]
+    again.core.close()
+
+
+def test_markers_are_written_again_after_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare()
+    client.core.transactions.marker_delay_ms = 10
+    producer = client.init("a")[1]
+    client.produce(producer, transactional_id="a")
+    assert client.end("a", producer)[0] is NONE
+
+    def full(file: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        client.clock.advance(100)
+    assert (client.state("a"), client.committed()) == ("PrepareCommit", [])
+    client.clock.advance(MARKER_RETRY_MS)
+    assert (client.state("a"), client.committed()) == ("CompleteCommit", [b"v"])
     client.core.close()

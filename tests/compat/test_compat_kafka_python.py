@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import pickle
 import random
 import subprocess
@@ -20,7 +22,7 @@ import kafka.producer.record_accumulator as accumulator_module
 import kafka.record.default_records as default_records
 import kafka.record.memory_records as memory_records
 import pytest
-from batch_writer import build_batch, control_batch, end_transaction_marker, fix_crc
+from batch_writer import RecordSpec, build_batch, control_batch, end_transaction_marker, fix_crc
 from compat_cases import Client, batch_of, damaged, server
 from kafka.consumer.subscription_state import SubscriptionState
 from kafka.errors import CorruptRecordError, UnsupportedCodecError
@@ -144,6 +146,33 @@ def test_control_records_say_what_they_are(client: Client) -> None:
         assert (record.version, record.type, record.abort, record.commit) == (0, kind, not commits, commits)
     (other,) = client.read(control_batch(5, b"")).next_batch()
     assert (other.type, other.abort, other.commit) == (5, False, False)
+
+
+def test_code_that_a_collection_runs_may_read_another_batch(client: Client) -> None:
+    """Batches that were decoded together share the names of their headers, which are remembered from row to row."""
+    random_rows = random.Random(0)
+    headers = [tuple((b"%s%d" % (kind, place), b"v" * 40) for place in range(4)) for kind in (b"a", b"b")]
+    rows = [RecordSpec(value=b"%d" % kind, headers=headers[kind]) for kind in random_rows.choices((0, 1), k=900)]
+    records = client.read(b"".join(build_batch(rows[first : first + 300]) for first in (0, 300, 600)))
+    outer, inner = iter(records.next_batch()), iter(records.next_batch())
+    read_inside: list[tuple[bytes, list[str]]] = []
+
+    def read_some(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            for record in itertools.islice(inner, random_rows.randrange(4)):
+                read_inside.append((record.value, [name for name, _ in record.headers]))
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(read_some)
+    gc.set_threshold(5)
+    try:
+        found = [(record.value, [name for name, _ in record.headers]) for record in outer]
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(read_some)
+    names = {b"%d" % kind: [name.decode() for name, _ in headers[kind]] for kind in (0, 1)}
+    assert len(found) == 300 and read_inside
+    assert [value for value, known in found + read_inside if known != names[value]] == []
 
 
 # ---------------------------------------------------------------------------------------------- its consumer, running

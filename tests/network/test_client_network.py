@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import time
+from typing import Any
 
 import pytest
 from client_runners import Make, options
@@ -15,7 +16,7 @@ from usual_responses import free_port, init_producer_id, usual
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import ANY_NODE, Flow, call, join, spawn
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.messages.auth import ApiVersionsRequest, ApiVersionsResponse
+from kcodec.protocol.messages.auth import ApiVersionsResponse
 from kcodec.protocol.messages.metadata import MetadataResponse
 from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
@@ -42,7 +43,7 @@ def test_an_unsupported_version_is_followed_by_a_known_one(make: Make) -> None:
     with Peer(answer) as peer:
         reply = make(peer.address).run(init_producer_id())
     asked = [request.version for request in peer.requests if request.api_key == API_VERSIONS]
-    assert asked[:2] == [ApiVersionsRequest.versions[1], 2]
+    assert asked[:2] == [4, 2]
     assert reply.version == 1
 
 
@@ -54,7 +55,7 @@ def test_an_unsupported_version_without_a_list_means_version_0(make: Make) -> No
 
     with Peer(answer) as peer:
         make(peer.address).run(init_producer_id())
-    assert [request.version for request in peer.requests if request.api_key == API_VERSIONS][:2] == [5, 0]
+    assert [request.version for request in peer.requests if request.api_key == API_VERSIONS][:2] == [4, 0]
 
 
 def test_features_become_known_and_the_highest_epoch_counts(make: Make) -> None:
@@ -294,6 +295,22 @@ def test_a_broker_of_another_cluster_is_noticed(make: Make, apache_kafka: Apache
     runner.run(cluster.refresh(5.0))
     assert cluster_id is not None and unnarrowed(cluster.cluster_id) == cluster_id
     assert runner.run(init_producer_id(node=1)).node_id == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "is_named"),
+    [({}, True), ({"metadata_cluster_check_enable": False}, False), ({"metadata_recovery_strategy": "none"}, False)],
+)
+def test_the_expected_broker_can_be_left_unnamed(make: Make, options: dict[str, Any], is_named: bool) -> None:
+    """Behind a proxy that changes ids the check would fail forever. Version 4 also saves a round trip before 4.4."""
+    with Peer(usual) as peer:
+        runner = make(peer.address, **options)
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.client.cluster.cluster_id = "expected"
+        runner.run(init_producer_id(node=1))
+    asked = [request for request in peer.requests if request.api_key == API_VERSIONS]
+    assert [request.version for request in asked] == [4, 5 if is_named else 4]
+    assert (b"expected" in asked[1].body) is is_named
 
 
 def test_an_idle_connection_is_closed_and_the_next_call_opens_another(make: Make) -> None:

@@ -274,6 +274,7 @@ def error_classes() -> list[type[KcodecError]]:
 def test_the_text_of_an_error_is_one_line(kind: type[KcodecError]) -> None:
     required: dict[str, Any] = {
         "TruncatedError": {"needed": 1, "available": 0},
+        "DeserializationError": {"offset": 1, "field": "key", "raw_record": None},
         "CorruptBatchError": {"stored_crc": 1, "computed_crc": 2},
         "LimitExceededError": {"limit": "x", "value": 1, "claimed": 2},
         "RecordValidationError": {"code": ErrorCode.INVALID_RECORD, "name": "INVALID_RECORD"},

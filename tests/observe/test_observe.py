@@ -22,6 +22,8 @@ from opentelemetry.trace import SpanKind
 from prometheus_client import CollectorRegistry, generate_latest
 from virtual_broker import RECORDS, TOPIC, virtual_time
 
+from kcodec import TopicPartition
+from kcodec.broker import Broker
 from kcodec.client import Consumer, Producer, aio
 from kcodec.errors import KcodecError
 from kcodec.observe.names import METRICS
@@ -106,6 +108,34 @@ def test_failures_and_throttling_are_counted() -> None:
     assert found["kcodec_consumer_records_total"] == RECORDS
     for name in ("consumer_fetch_errors", "consumer_fetch_failed", "producer_failures"):
         assert found[f"kcodec_{name}_total"] >= 1, name
+
+
+def test_the_lag_of_a_lost_partition_becomes_zero(kcodec_broker: Broker) -> None:
+    """Otherwise a dashboard would show the last lag for as long as the process runs."""
+    lags: list[float] = []
+
+    class Lags:
+        def count(self, name: str, value: int = 1, **labels: object) -> None: ...
+        def latency(self, name: str, seconds: float, **labels: object) -> None: ...
+        def gauge(self, name: str, value: float, **labels: object) -> None:
+            if name == "consumer.lag":
+                lags.append(value)
+
+    servers, topic = kcodec_broker.bootstrap_servers, kcodec_broker.create_topic()
+    with Producer(bootstrap_servers=servers) as producer:
+        for _ in range(5):
+            producer.send(topic, b"record", partition=0)
+    with Consumer(bootstrap_servers=servers, metrics=Lags(), max_poll_records=1) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek_to_beginning()
+        deadline = time.monotonic() + 20
+        while not consumer.poll(timeout=0.1):
+            assert time.monotonic() < deadline
+        while not any(lags):  # four records are not polled
+            time.sleep(0.05)
+            assert time.monotonic() < deadline
+        consumer.unsubscribe()
+    assert lags[-1] == 0
 
 
 def test_metrics_go_to_opentelemetry(apache_kafka: ApacheKafka) -> None:

@@ -11,6 +11,7 @@ from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, started, va
 
 from kcodec import TopicPartition, batches
 from kcodec.client import Consumer, Producer
+from kcodec.producer.delivery import Delivery
 from kcodec.testing.kafka import ApacheKafka
 
 
@@ -84,10 +85,9 @@ def busy(requests: int, latency: float = 0.5, **settings: Any) -> tuple[Scripted
     return world, rig
 
 
-def fill(rig: Rig) -> None:
+def fill(rig: Rig, partition: int | None = None) -> list[Delivery]:
     """Send as many records as make a batch full, and one more."""
-    for _ in range(11):
-        rig.send("orders", b"x" * 100)
+    return [rig.send("orders", b"x" * 100, partition=partition) for _ in range(11)]
 
 
 def test_a_full_batch_lingers_at_a_busy_broker() -> None:
@@ -111,6 +111,25 @@ def test_a_full_batch_goes_with_the_next_response() -> None:
     assert len(world.requests) == 3
     world.run(0.2)
     assert len(world.requests) == 4
+
+
+def test_a_full_batch_does_not_wait_for_a_former_leader() -> None:
+    """The broker that was busy does not respond any more, and the new leader has nothing to do."""
+    world = ScriptedCluster(nodes=2)
+    (moved, _, _) = world.create_topic("orders", 3)
+    rig = started(world, batch_size=1000, linger=60.0)
+    for partition in range(3):
+        rig.send("orders", b"x", partition=partition)
+    rig.flush()
+    world.faults = lambda node, request: Fault(answer_delay=25.0) if node == 1 else Fault()
+    for _ in range(2):
+        fill(rig, 2)
+        world.run(0.01)
+    sent = fill(rig, 0)
+    world.move_leader(moved, 2)
+    world.cluster.request_update("the leader moved")
+    world.run(1.0)
+    assert sent[0].offset == 2
 
 
 def test_a_full_batch_that_cannot_grow_goes_to_a_busy_broker() -> None:

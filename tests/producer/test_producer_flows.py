@@ -320,6 +320,14 @@ def test_metrics_hear_of_records_repeats_and_failures() -> None:
     rig.flush()
     rig.send("orders", b"refused")
     rig.flush()
-    assert heard.counts == {"producer.records": 4, "producer.retries": 1, "producer.failures": 1}
+    sent = [data.records for _, _, request in world.requests for data in request.topic_data[0].partition_data]
+    first, _, repeated, _ = (len(data or b"") for data in sent)
+    assert heard.counts == {
+        "producer.records": 4,
+        "producer.batches": 2,
+        "producer.batch_bytes": first + repeated,
+        "producer.retries": 1,
+        "producer.failures": 1,
+    }
     assert [name for name, _ in heard.latencies] == ["producer.delivery"] * 2
     assert heard.latencies[1][1] > 0.1

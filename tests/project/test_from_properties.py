@@ -56,6 +56,8 @@ BOOTSTRAP = {"bootstrap.servers": "localhost:1"}
             ValueError("sasl.jaas.config and sasl.username both set sasl_plain_username, to different values"),
         ),
         ("producer", {"linger.ms": "soon"}, ValueError("linger.ms must be a number")),
+        ("producer", {"linger.ms": "nan"}, ValueError("linger.ms must be a number")),
+        ("producer", {"queue.buffering.max.kbytes": "inf"}, ValueError("queue.buffering.max.kbytes must be a number")),
     ],
 )
 def test_properties_become_options(client: str, properties: dict[str, Any], options: Any) -> None:

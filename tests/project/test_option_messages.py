@@ -237,3 +237,25 @@ def test_a_misspelled_argument_of_begin_transaction_is_named(module: str) -> Non
     with pytest.raises(TypeError, match="begin_transaction has no option 'partition'; did you mean 'partitions'"):
         called = begin("copy-1", partition=[("orders", 0)], bootstrap_servers="localhost:1")
         asyncio.run(called)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delivery_timeout_ms": float("nan")}, "delivery_timeout_ms must be a number of at least 1, not nan"),
+        ({"linger_ms": float("nan")}, "linger_ms must be a number of at least 0, not nan"),
+        ({"batch_size": 1000.0}, "batch_size must be a whole number, an int, not 1000.0"),
+    ],
+)
+def test_numbers_that_a_client_cannot_use_are_refused(options: dict[str, Any], message: str) -> None:
+    """A record with a deadline that is not a number would never end; a size with a fraction ended the I/O thread."""
+    with pytest.raises(ValueError, match=message):
+        Producer(**NOWHERE, **options)
+
+
+def test_a_coroutine_function_is_no_deserializer() -> None:
+    async def decode(data: bytes) -> str:
+        return data.decode()
+
+    with pytest.raises(TypeError, match="value_deserializer must be a plain function, not the coroutine function"):
+        aio.Consumer(**NOWHERE, value_deserializer=decode)

@@ -510,6 +510,7 @@ of_consumer("lag", lambda stage, it: it.lag(timeout=stage.timeout))
 of_consumer("committed", lambda stage, it: it.committed([stage.partition], timeout=stage.timeout))
 of_consumer("commit", lambda stage, it: it.commit({stage.partition: 1}, timeout=stage.timeout))
 of_consumer("poll", lambda stage, it: it.poll(stage.timeout))
+of_consumer("poll_one", lambda stage, it: it.poll_one(stage.timeout))
 of_consumer("poll_arrow", lambda stage, it: it.poll_arrow(stage.timeout))
 of_consumer("close", lambda stage, it: it.close(stage.timeout), "[assigned]", has_polled=True)
 of_consumer("unsubscribe", lambda stage, it: it.unsubscribe(stage.timeout), "[assigned]", has_polled=True)
@@ -608,6 +609,8 @@ def with_timeout(run: Callable[[Stage, Any, float], Any]) -> Callable[[Stage, An
 
 
 def _admin_calls() -> None:
+    from kcodec.admin.brokers import TopicPartitionReplica
+    from kcodec.admin.quotas import ClientQuotaEntity
     from kcodec.client import (
         AclBinding,
         AclOperation,
@@ -623,6 +626,15 @@ def _admin_calls() -> None:
     of_admin("close", lambda stage, it: it.close(stage.timeout))
     for name, run in {
         "abort_transaction": lambda s, it, t: it.abort_transaction(s.partition, 12345, 0, timeout=t),
+        "alter_client_quotas": lambda s, it, t: it.alter_client_quotas(
+            {ClientQuotaEntity(user=s.name): {"producer_byte_rate": 1e9}}, validate_only=True, timeout=t
+        ),
+        "alter_partition_reassignments": lambda s, it, t: it.alter_partition_reassignments(
+            {s.partition: [1]}, timeout=t
+        ),
+        "alter_replica_log_dirs": lambda s, it, t: it.alter_replica_log_dirs(
+            {TopicPartitionReplica(s.partition, 1): "/nowhere"}, timeout=t
+        ),
         "alter_configs": lambda s, it, t: it.alter_configs(
             {ConfigResource.topic(s.topic): {"retention.ms": "100000"}}, timeout=t
         ),
@@ -631,6 +643,7 @@ def _admin_calls() -> None:
             [ScramCredentialUpsertion(s.name, "secret", iterations=4096)], timeout=t
         ),
         "create_acls": lambda s, it, t: it.create_acls([acl(s)], timeout=t),
+        "create_delegation_token": lambda s, it, t: it.create_delegation_token(timeout=t),
         "create_partitions": lambda s, it, t: it.create_partitions({s.new_topic(): 3}, timeout=t),
         "create_topics": lambda s, it, t: it.create_topics([NewTopic(s.name, num_partitions=1)], timeout=t),
         "delete_acls": lambda s, it, t: it.delete_acls([], timeout=t) or it.describe_acls(timeout=t),
@@ -639,6 +652,10 @@ def _admin_calls() -> None:
         "delete_records": lambda s, it, t: it.delete_records({s.goal: 0}, timeout=t),
         "delete_topics": lambda s, it, t: it.delete_topics([s.new_topic()], timeout=t),
         "describe_acls": lambda s, it, t: it.describe_acls(timeout=t),
+        "describe_client_quotas": lambda s, it, t: it.describe_client_quotas(timeout=t),
+        "describe_delegation_tokens": lambda s, it, t: it.describe_delegation_tokens(timeout=t),
+        "describe_log_dirs": lambda s, it, t: it.describe_log_dirs(timeout=t),
+        "describe_quorum": lambda s, it, t: it.describe_quorum(timeout=t),
         "describe_cluster": lambda s, it, t: it.describe_cluster(timeout=t),
         "describe_configs": lambda s, it, t: it.describe_configs(
             [ConfigResource.topic(s.topic), ConfigResource.broker(1)], timeout=t
@@ -651,15 +668,21 @@ def _admin_calls() -> None:
         "describe_transactions": lambda s, it, t: it.describe_transactions([s.name], timeout=t),
         "describe_user_scram_credentials": lambda s, it, t: it.describe_user_scram_credentials(timeout=t),
         "elect_leaders": lambda s, it, t: it.elect_leaders([s.partition], timeout=t),
+        "expire_delegation_token": lambda s, it, t: it.expire_delegation_token(b"none", timeout=t),
         "fence_producers": lambda s, it, t: it.fence_producers([s.name], timeout=t),
         "find_hanging_transactions": lambda s, it, t: it.find_hanging_transactions(topics=[s.topic], timeout=t),
         "find_abandoned_transactions": lambda s, it, t: it.find_abandoned_transactions(timeout=t),
         "find_stray_transactions": lambda s, it, t: it.find_stray_transactions(timeout=t),
+        "list_config_resources": lambda s, it, t: it.list_config_resources(timeout=t),
+        "list_partition_reassignments": lambda s, it, t: it.list_partition_reassignments(timeout=t),
+        "list_share_group_offsets": lambda s, it, t: it.list_share_group_offsets(s.name, timeout=t),
         "list_group_offsets": lambda s, it, t: it.list_group_offsets(s.name, timeout=t),
         "list_groups": lambda s, it, t: it.list_groups(timeout=t),
         "list_offsets": lambda s, it, t: it.list_offsets({s.partition: "latest"}, timeout=t),
         "list_topics": lambda s, it, t: it.list_topics(timeout=t),
         "list_transactions": lambda s, it, t: it.list_transactions(timeout=t),
+        "renew_delegation_token": lambda s, it, t: it.renew_delegation_token(b"none", timeout=t),
+        "unregister_broker": lambda s, it, t: it.unregister_broker(99, timeout=t),
         "update_features": lambda s, it, t: it.update_features({"group.version": 1}, validate_only=True, timeout=t),
     }.items():
         of_admin(name, with_timeout(run))

@@ -255,7 +255,11 @@ def alter_replica_log_dirs(
     Raises BrokerError: LOG_DIR_NOT_FOUND, REPLICA_NOT_AVAILABLE if the replica does not exist yet (the broker then
     creates it there), AuthorizationError (ALTER on the cluster); AdminError for several replicas. (KIP-113)
     """
-    items_of(moves, TopicPartitionReplica, "moves")
+    if not isinstance(moves, Mapping):
+        raise TypeError(f"moves: expected {{TopicPartitionReplica(...): path}}, got {moves!r}")
+    for replica in items_of(moves, TopicPartitionReplica, "moves"):
+        partitions_of([replica.partition], "moves")
+        numbers_of([replica.broker_id], "moves: broker_id")
     handler: ApiHandler[TopicPartitionReplica, None] = ApiHandler(
         "move replica",
         _BrokerOfReplica(),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kcodec.arguments import items_of
+from kcodec.arguments import items_of, numbers_of
 from kcodec.cluster.retry_driver import ApiHandler, CallContext, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.flow import Flow
@@ -71,14 +71,20 @@ def create_delegation_token(
 ) -> Flow[DelegationToken]:
     """Create a delegation token, and return it with its secret.
 
+    The controller and the brokers know the token a moment later. Until then they respond DELEGATION_TOKEN_NOT_FOUND.
+
     owner: principal whose permissions the token gives; None for the user of this client (another: Kafka 3.3).
     renewers: principals that may renew the token in addition to its owner.
     max_lifetime_ms: time after which the token ends in any case; None for the broker's limit.
 
-    Raises BrokerError: DELEGATION_TOKEN_AUTH_DISABLED, DELEGATION_TOKEN_REQUEST_NOT_ALLOWED without authentication or
-    with a token, INVALID_PRINCIPAL_TYPE; AuthorizationError (CREATE_TOKENS on the owner).
+    Raises ValueError or TypeError if an argument is invalid; BrokerError: DELEGATION_TOKEN_AUTH_DISABLED,
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED without authentication or with a token, INVALID_PRINCIPAL_TYPE;
+    AuthorizationError (CREATE_TOKENS on the owner).
     """
     chosen = items_of(renewers, KafkaPrincipal, "renewers")
+    if owner is not None and not isinstance(owner, KafkaPrincipal):
+        raise TypeError(f"owner: expected KafkaPrincipal, got {owner!r} of type {type(owner).__name__}")
+    lifetime = _period(max_lifetime_ms, "max_lifetime_ms", BROKERS_LIMIT)
     handler: ApiHandler[str, DelegationToken] = ApiHandler(
         "create",
         Controller(context.cluster),
@@ -86,7 +92,7 @@ def create_delegation_token(
             owner_principal_type=None if owner is None else owner.type,
             owner_principal_name=None if owner is None else owner.name,
             renewers=[messages.CreatableRenewers(principal_type=one.type, principal_name=one.name) for one in chosen],
-            max_lifetime_ms=BROKERS_LIMIT if max_lifetime_ms is None else max_lifetime_ms,
+            max_lifetime_ms=lifetime,
         ),
         lambda response, items: whole(response, items, lambda response: _created(response, tuple(chosen))),
         named=str,
@@ -96,6 +102,21 @@ def create_delegation_token(
 
 
 A_TOKEN = "a delegation token"
+
+
+def _period(given: int | None, parameter: str, default: int) -> int:
+    """Return a time in ms. Brokers read a negative one as their default, or as at once."""
+    if given is None:
+        return default
+    (number,) = numbers_of([given], parameter)
+    if number < 0 and number != default:
+        raise ValueError(f"{parameter} must be at least 0 ms, got {number}; None is the default")
+    return number
+
+
+def _check_hmac(hmac: bytes) -> None:
+    if not isinstance(hmac, bytes | bytearray | memoryview):
+        raise TypeError(f"hmac: expected bytes, got {type(hmac).__name__}; decode a password in base64 first")
 
 
 def _created(response: Any, renewers: tuple[KafkaPrincipal, ...]) -> DelegationToken:
@@ -116,13 +137,15 @@ def renew_delegation_token(
 ) -> Flow[int]:
     """Make a token end later, and return the time at which it ends now, in ms since 1970.
 
-    hmac: the secret of the token.
+    hmac: the secret of the token, as DelegationToken has it.
     renew_period_ms: time from now on; None for the broker's delegation.token.expiry.time.ms.
 
-    Raises BrokerError: DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH if the
-    user is neither owner nor renewer, and those of `create_delegation_token`.
+    Raises ValueError or TypeError if an argument is invalid; BrokerError: DELEGATION_TOKEN_NOT_FOUND,
+    DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH if the user is neither owner nor renewer, and those of
+    `create_delegation_token`.
     """
-    period = BROKERS_LIMIT if renew_period_ms is None else renew_period_ms
+    period = _period(renew_period_ms, "renew_period_ms", BROKERS_LIMIT)
+    _check_hmac(hmac)
     handler: ApiHandler[str, int] = ApiHandler(
         "renew",
         Controller(context.cluster),
@@ -139,12 +162,13 @@ def expire_delegation_token(
 ) -> Flow[int]:
     """Make a token end sooner, and return the time at which it ends, in ms since 1970.
 
-    hmac: the secret of the token.
+    hmac: the secret of the token, as DelegationToken has it.
     expiry_time_period_ms: time from now on; None deletes the token at once.
 
     Raises BrokerError as `renew_delegation_token`.
     """
-    period = AT_ONCE if expiry_time_period_ms is None else expiry_time_period_ms
+    period = _period(expiry_time_period_ms, "expiry_time_period_ms", AT_ONCE)
+    _check_hmac(hmac)
     handler: ApiHandler[str, int] = ApiHandler(
         "expire",
         Controller(context.cluster),

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import isfinite
+from numbers import Real
 from typing import Any, Final
 
 from kcodec.arguments import items_of
@@ -108,12 +110,10 @@ def alter_client_quotas(
         `ip`.
     validate_only: check the request without changing anything.
 
-    Raises ValueError for an entity without a type, AuthorizationError (ALTER_CONFIGS on the cluster), BrokerError
-    INVALID_REQUEST; AdminError for several entities.
+    Raises ValueError for an entity without a type or a value that is not a finite number, TypeError,
+    AuthorizationError (ALTER_CONFIGS on the cluster), BrokerError INVALID_REQUEST; AdminError for several entities.
     """
-    for entity in items_of(changes, ClientQuotaEntity, "changes"):
-        if entity == ClientQuotaEntity():
-            raise ValueError("changes: an entity needs at least one of user, client_id and ip; '' is the default")
+    _check(changes)
     handler: ApiHandler[ClientQuotaEntity, None] = ApiHandler(
         "alter quotas of",
         Controller(context.cluster),
@@ -125,6 +125,22 @@ def alter_client_quotas(
     outcome = yield from request_items(context, changes, handler, context.deadline(timeout))
     outcome.doing = "alter client quotas"
     return outcome.value()
+
+
+def _check(changes: Mapping[ClientQuotaEntity, Mapping[str, float | None]]) -> None:
+    for entity in items_of(changes, ClientQuotaEntity, "changes"):
+        if entity == ClientQuotaEntity():
+            raise ValueError("changes: an entity needs at least one of user, client_id and ip; '' is the default")
+        if not isinstance(changes, Mapping) or not isinstance(changes[entity], Mapping):
+            raise TypeError(f"changes: expected {{ClientQuotaEntity(...): {{name: value}}}}, got {changes!r}")
+        given: Mapping[str, Any] = changes[entity]
+        for name, value in given.items():
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError(f"changes: {name} of {entity} must be a number or None, got {value!r}")
+            if not isfinite(value):  # brokers before Kafka 4.4 accept NaN
+                raise ValueError(f"changes: {name} of {entity} must be a finite number, got {value}")
 
 
 def _altered(entity: ClientQuotaEntity, changes: Mapping[str, float | None]) -> Any:

@@ -29,12 +29,16 @@ class RequestContext:
 
 
 class Later:
-    """A response that does not exist yet. respond() may be called once more than needed: only the first call counts."""
+    """A response that does not exist yet. respond() may be called once more than needed: only the first call counts.
 
-    __slots__ = ("_callback", "_response", "is_done")
+    on_disconnect: called if the client has gone before the response.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_callback", "_response", "is_done", "on_disconnect")
+
+    def __init__(self, on_disconnect: Callable[[], None] = lambda: None) -> None:
         self.is_done = False
+        self.on_disconnect = on_disconnect
         self._response: Any = None
         self._callback: Callable[[Any], None] | None = None
 

@@ -8,10 +8,13 @@ that an hour would have brought.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
+
+_log = logging.getLogger(__name__)
 
 
 class Timer:
@@ -75,7 +78,10 @@ class Clock:
         timer = heappop(self._timers)[2]
         callback, timer.callback = timer.callback, None
         if callback is not None:
-            callback()
+            try:
+                callback()
+            except Exception:  # noqa: BLE001  a defect of one timer, or a full disk: the others still run
+                _log.exception("a timer of the broker failed")
 
     def next_delay_ms(self) -> float | None:
         """Return the time until the next timer, 0 if it is due, None without a timer or if time stands still."""

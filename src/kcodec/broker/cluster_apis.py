@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -155,13 +156,14 @@ class ClusterApis:
         self, context: RequestContext, request: messages.CreateTopicsRequest
     ) -> messages.CreateTopicsResponse:
         """Respond to CreateTopics."""
-        names = [topic.name for topic in request.topics]
+        counts = Counter(topic.name for topic in request.topics)
         results: list[messages.CreatableTopicResult] = []
         for wanted in request.topics:
-            if names.count(wanted.name) > 1:
-                if all(result.name != wanted.name for result in results):
-                    code = ErrorCode.INVALID_REQUEST
-                    results.append(_not_created(wanted.name, code, "Duplicate topic name."))
+            if counts[wanted.name] > 1:
+                results.append(_not_created(wanted.name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+                counts[wanted.name] = 0  # one result for all of them
+                continue
+            if not counts[wanted.name]:
                 continue
             results.append(self._created(wanted, validate_only=request.validate_only))
         return messages.CreateTopicsResponse(topics=results)

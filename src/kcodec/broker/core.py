@@ -17,6 +17,7 @@ from kcodec.broker.admin import admin_apis
 from kcodec.broker.api import CLOSE, Api, ApiError, Later, RequestContext
 from kcodec.broker.clock import Clock
 from kcodec.broker.cluster_apis import ClusterApis, features_of
+from kcodec.broker.directory_lock import DirectoryLock
 from kcodec.broker.error_responses import error_response
 from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.fetch import Fetch
@@ -75,7 +76,18 @@ class BrokerCore:
         self.settings = settings
         self.clock = clock
         self.host, self.port = "127.0.0.1", 0
-        self.topics = Topics(settings, clock, directory)
+        #: What each connection waits for.
+        self._waiting: dict[int, Later] = {}
+        self._lock = None if directory is None else DirectoryLock(directory)
+        try:
+            self.topics = Topics(settings, clock, directory)
+            self._begin()
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _begin(self) -> None:
+        settings, clock = self.settings, self.clock
         self.random = self.topics.random
         self.group_host = GroupHost(clock, settings, self.topics)
         self.groups = GroupCoordinator(self.group_host)
@@ -166,6 +178,12 @@ class BrokerCore:
             entry.fault = rule
             self._handle_with_fault(rule, context, api, entry, reply)
 
+    def disconnected(self, connection: ConnectionInfo) -> None:
+        """Forget what a connection waits for, where that changes nothing for others."""
+        waiting = self._waiting.pop(connection.id, None)
+        if waiting is not None:
+            waiting.on_disconnect()
+
     def _decoded(self, connection: ConnectionInfo, frame: bytes | memoryview) -> Any:
         """Return the context, the API and the entry of a request, or the frame that responds to it at once."""
         view = memoryview(frame)
@@ -215,7 +233,14 @@ class BrokerCore:
             _log.exception("%s version %d", type(request).__name__, context.api_version)
             result = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         if isinstance(result, Later):
-            result.when_done(lambda response: done(_response(context, request, response)))
+            if not result.is_done:
+                self._waiting[context.connection_id] = result
+
+            def respond(response: Any) -> None:
+                self._waiting.pop(context.connection_id, None)
+                done(_response(context, request, response))
+
+            result.when_done(respond)
         else:
             done(_response(context, request, result))
 
@@ -232,6 +257,8 @@ class BrokerCore:
             except EncodeError:
                 _log.exception("the response to %s version %d", entry.api, entry.version)
                 parts = CLOSE
+            else:
+                self.wire_log.add_response(entry, sum(map(len, parts)))
         if self.wire_log.on_response is not None:
             self.wire_log.on_response(entry)
         reply(parts)
@@ -285,12 +312,19 @@ class BrokerCore:
                     partition.log.producers.expire(1 << 62)
 
     def _retain(self) -> None:
-        self.topics.apply_retention()
         self.clock.call_later(self.settings.retention_check_interval_ms, self._retain)
+        self.topics.apply_retention()
 
     def close(self, *, is_clean: bool = True) -> None:
         """Close the files. Without is_clean they are what a killed process leaves."""
-        self.topics.close(is_clean=is_clean)
+        try:
+            self.topics.close(is_clean=is_clean)
+        finally:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
 
 def _response(context: RequestContext, request: Any, result: Any) -> Any:

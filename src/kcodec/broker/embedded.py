@@ -7,10 +7,12 @@ Every method may be called from any thread but the broker's own; it runs on the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -29,11 +31,13 @@ from kcodec.errors import KcodecError
 from kcodec.record.rewrite import set_base_offset
 
 T = TypeVar("T")
-START_SECONDS = 10.0
+HIGHEST_PORT = 65_535
+#: How often a call looks whether the broker has been stopped meanwhile.
+_LOOK_SECONDS = 0.5
 
 
 class EmbeddedBrokerError(KcodecError):
-    """The broker cannot do what it was asked for: a topic does not exist, or the broker does not run."""
+    """The broker cannot do what a method requests: a topic does not exist, or the broker does not run."""
 
 
 class BrokerClock:
@@ -110,6 +114,11 @@ class Broker:
         trace: str | Path | None = None,
         **settings: Any,
     ) -> None:
+        unknown = [name for name in settings if name not in BrokerSettings.__dataclass_fields__]
+        if unknown:
+            raise TypeError(f"Broker has no argument {unknown[0]!r}; the settings are the fields of BrokerSettings")
+        if not isinstance(port, int) or not 0 <= port <= HIGHEST_PORT:
+            raise ValueError(f"port must be a number between 0 and {HIGHEST_PORT}, got {port!r}; 0 takes a free port")
         self._settings = BrokerSettings(**settings)
         self._host, self._port = host, port
         self._directory = None if data_dir is None else Path(data_dir)
@@ -119,6 +128,10 @@ class Broker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._core: BrokerCore | None = None
         self._server: Server | None = None
+        self._process_id = -1
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Broker cannot be pickled: give its bootstrap_servers to the other process")
 
     def __repr__(self) -> str:
         where = f"at {self.bootstrap_servers}" if self._core is not None else "stopped"
@@ -140,38 +153,52 @@ class Broker:
         if self._thread is not None:
             raise EmbeddedBrokerError("the broker runs already")
         started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="kcodec-broker", daemon=True)
-        self._thread.start()
+        self._process_id = os.getpid()
+        self._thread = thread = threading.Thread(target=self._run, args=(started,), name="kcodec-broker", daemon=True)
+        thread.start()
         try:
-            started.result(START_SECONDS)
+            started.result()
         except BaseException:
-            self._thread.join()
+            if not started.cancel():  # otherwise the wait was interrupted, and the thread ends after its recovery
+                self.close()
+                thread.join()
             self._thread = None
             raise
 
     def _run(self, started: Future[None]) -> None:
         loop = asyncio.new_event_loop()
         try:
-            try:
-                clock = Clock(is_manual=self._is_manual, start_ms=self._start_ms)
-                core = BrokerCore(self._settings, clock, self._directory)
-                server = Server(core)
-                self._port = loop.run_until_complete(server.start(self._host, self._port))
-            except BaseException as error:  # noqa: BLE001  it belongs to the caller of start()
-                started.set_exception(error)
-                return
-            self._core, self._server, self._loop = core, server, loop
-            if self._trace is None:
+            with contextlib.ExitStack() as stack:
+                try:
+                    core, server = self._opened(loop, stack)
+                    if not started.set_running_or_notify_cancel():
+                        server.close()
+                        core.close()
+                        return
+                except BaseException as error:  # noqa: BLE001  it belongs to the caller of start()
+                    if not started.cancelled():
+                        started.set_exception(error)
+                    return
+                self._core, self._server, self._loop = core, server, loop
                 started.set_result(None)
                 loop.run_forever()
-            else:
-                with self._trace.open("a", buffering=1) as file:
-                    core.wire_log.on_response = lambda entry: print(trace_line(entry), file=file)
-                    started.set_result(None)
-                    loop.run_forever()
-            loop.run_until_complete(asyncio.sleep(0))
+                loop.run_until_complete(asyncio.sleep(0))
         finally:
             loop.close()
+
+    def _opened(self, loop: asyncio.AbstractEventLoop, stack: contextlib.ExitStack) -> tuple[BrokerCore, Server]:
+        """Return the core and the server. What is open is closed again if one of them fails."""
+        trace = None if self._trace is None else stack.enter_context(self._trace.open("a", buffering=1))
+        core = BrokerCore(self._settings, Clock(is_manual=self._is_manual, start_ms=self._start_ms), self._directory)
+        if trace is not None:
+            core.wire_log.on_response = lambda entry: print(trace_line(entry), file=trace)
+        server = Server(core)
+        try:
+            self._port = loop.run_until_complete(server.start(self._host, self._port))
+        except BaseException:
+            core.close()
+            raise
+        return core, server
 
     def close(self) -> None:
         """Stop the broker: close the connections and the files. A second call does nothing."""
@@ -190,13 +217,18 @@ class Broker:
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
+        if os.getpid() != self._process_id:  # a fork: the broker runs in the process that started it
+            self._thread = self._loop = self._core = self._server = None
+            return
 
         def stop() -> None:
             assert self._server is not None
             assert self._core is not None
             self._server.close()
-            self._core.close(is_clean=is_clean)
-            loop.stop()
+            try:
+                self._core.close(is_clean=is_clean)
+            finally:
+                loop.stop()
 
         loop.call_soon_threadsafe(stop)
         thread.join()
@@ -204,9 +236,9 @@ class Broker:
 
     def _call(self, function: Callable[[], T]) -> T:
         """Run a function on the broker's thread and return its result."""
-        loop = self._loop
-        if loop is None:
-            raise EmbeddedBrokerError("the broker does not run: use it in a with statement, or call start()")
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or os.getpid() != self._process_id:
+            raise self._not_running()
         result: Future[T] = Future()
 
         def run() -> None:
@@ -215,17 +247,34 @@ class Broker:
             except BaseException as error:  # noqa: BLE001  it belongs to the caller
                 result.set_exception(error)
 
-        loop.call_soon_threadsafe(run)
+        if threading.current_thread() is thread:
+            run()
+        else:
+            try:
+                loop.call_soon_threadsafe(run)
+            except RuntimeError:  # the loop has been closed
+                raise self._not_running() from None
+        while not wait([result], _LOOK_SECONDS).done:
+            if not thread.is_alive() and not result.done():
+                raise self._not_running()
         try:
             return result.result()
         except ApiError as error:
             raise EmbeddedBrokerError(f"{error.code.name}: {error.message or error.code.name}") from error
 
+    def _not_running(self) -> EmbeddedBrokerError:
+        if self._core is not None and os.getpid() != self._process_id:
+            return EmbeddedBrokerError(
+                f"the broker runs in process {self._process_id}, from which this process was forked: "
+                "use it there, and only its bootstrap_servers here"
+            )
+        return EmbeddedBrokerError("the broker does not run: use it in a with statement, or call start()")
+
     @property
     def core(self) -> BrokerCore:
         """The state of the broker, which belongs to its thread. Raise EmbeddedBrokerError if it does not run."""
-        if self._core is None:
-            raise EmbeddedBrokerError("the broker does not run: use it in a with statement, or call start()")
+        if self._core is None or os.getpid() != self._process_id:
+            raise self._not_running()
         return self._core
 
     # ------------------------------------------------------------------------------------------------------ what it has
@@ -233,7 +282,8 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         """The address for clients, host:port."""
-        return f"{self._host}:{self._port}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self._port}"
 
     def client_options(self) -> dict[str, Any]:
         """Return the options with which a client of kcodec connects."""
@@ -261,6 +311,9 @@ class Broker:
 
     @marker_delay_ms.setter
     def marker_delay_ms(self, value: float) -> None:
+        if not value >= 0:
+            raise ValueError(f"marker_delay_ms must not be negative, got {value}")
+
         def change() -> None:
             self.core.transactions.marker_delay_ms = value
 

@@ -61,6 +61,10 @@ class FaultRule:
             value = getattr(self, name)
             if value is not None and value not in MOMENTS:
                 raise ValueError(f"{name} must be 'before' or 'after', not {value!r}")
+        for name in ("delay_ms", "skip", "count"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
         if not 0 <= self.probability <= 1:
             raise ValueError(f"probability must be between 0 and 1, not {self.probability}")
 
@@ -166,7 +170,9 @@ def _numbers(value: Any) -> list[int]:
 def parse_rule(text: str) -> dict[str, Any]:
     """Return the arguments of `Faults.add` from the command line: "Produce,topic=orders,count=1,drop=after".
 
-    Raise ValueError.
+    text: The rule.
+
+    Raise ValueError for a field that a rule does not have, or a value that is not a number.
     """
     api, *parts = text.split(",")
     found: dict[str, Any] = {"api": api.strip()}
@@ -180,7 +186,10 @@ def parse_rule(text: str) -> dict[str, Any]:
         if name == "duplicate" and not separator:
             found[name] = True
         elif name in kinds and separator:
-            found[name] = kinds[name](value)
+            try:
+                found[name] = kinds[name](value)
+            except ValueError:
+                raise ValueError(f"{part!r} in the fault rule {text!r}: expected a number, got {value!r}") from None
         else:
             raise ValueError(f"{part!r} in the fault rule {text!r}: expected one of {', '.join(kinds)}, duplicate")
     return found

@@ -89,7 +89,7 @@ class _Waiting:
         self._session = session
         self._wanted = wanted
         self._is_incremental = is_incremental
-        self._later = Later()
+        self._later = Later(on_disconnect=self._stop)
         self._timer: Timer | None = None
 
     def begin(self) -> messages.FetchResponse | Later:
@@ -142,14 +142,17 @@ class _Waiting:
             self._complete()
 
     def _complete(self) -> None:
-        if self._later.is_done:
-            return
+        if not self._later.is_done:
+            self._stop()
+            self._later.respond(self._response())
+
+    def _stop(self) -> None:
+        """Wait no longer."""
         for one in self._wanted:
             assert one.partition is not None
             one.partition.log.watchers.discard(self._look_again)
         if self._timer is not None:
             self._timer.cancel()
-        self._later.respond(self._response())
 
     def _response(self) -> messages.FetchResponse:
         left, needs_one = self._fetch.most_bytes(self._request), True

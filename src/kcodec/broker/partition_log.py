@@ -7,6 +7,7 @@ earliest open transaction, or the high watermark.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.record.rewrite import set_base_offset, set_max_timestamp, set_partition_leader_epoch
 from kcodec.record.validation import validate
 
+_log = logging.getLogger(__name__)
 LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 READ_COMMITTED = 1
 _LOG_NAME = re.compile(r"(\d{20})\.log")
@@ -524,8 +526,7 @@ class PartitionLog:
         self.log_end_offset = max(self.log_end_offset, self.log_start_offset)
         epochs = self._directory / "leader-epoch-checkpoint"
         if epochs.exists():
-            lines = epochs.read_text().splitlines()[2:]
-            self.epochs = [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines)]
+            self.epochs = [(int(epoch), int(offset)) for epoch, offset in read_checkpoint(epochs, 2)]
             self.epochs = [(epoch, offset) for epoch, offset in self.epochs if offset <= self.log_end_offset]
         self._moved()
 
@@ -535,7 +536,8 @@ class PartitionLog:
         found = [_SNAPSHOT_NAME.fullmatch(path.name) for path in self._directory.iterdir()]
         for offset in sorted((int(match[1]) for match in found if match is not None), reverse=True):
             path = self._directory / f"{offset:020}.snapshot"
-            if offset not in bases:
+            if offset not in bases:  # of an ordinary stop: the segment is read as a whole, so it is not needed
+                path.unlink()
                 continue
             try:
                 self.producers.load(read_snapshot(path).producers)
@@ -564,6 +566,13 @@ class PartitionLog:
         except DecodeError:
             pass  # a batch that is not one ends the log, as one with a wrong CRC does
         if position < size:
+            # the last write of a killed process, or a corrupt file
+            _log.warning(
+                "%s: %d bytes from position %d on are not whole batches with a right CRC; they are removed",
+                segment.path("log"),
+                size - position,
+                position,
+            )
             segment.truncate(position)
         return position == size
 
@@ -636,4 +645,24 @@ def write_small(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-__all__ = ["Appended", "FetchedData", "LogSettings", "PartitionLog", "RecordValidationError", "write_small"]
+def read_checkpoint(path: Path, words: int) -> Iterator[list[str]]:
+    """Yield the lines of a checkpoint file without its version and count. Raise DecodeError if it is corrupt.
+
+    words: The number of words of a line: a topic, or nothing, and numbers.
+    """
+    for number, line in enumerate(path.read_text(errors="replace").splitlines()[2:], 3):
+        found = line.rsplit(" ", words - 1)
+        if len(found) != words or not all(word.isdecimal() for word in found[-2:]):
+            raise DecodeError(f"{path}, line {number}: expected {words} words, the last two of them numbers: {line!r}")
+        yield found
+
+
+__all__ = [
+    "Appended",
+    "FetchedData",
+    "LogSettings",
+    "PartitionLog",
+    "RecordValidationError",
+    "read_checkpoint",
+    "write_small",
+]

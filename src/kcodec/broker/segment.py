@@ -70,9 +70,13 @@ class Segment:
         if self._file is None:
             self._chunks.append(data)
         else:
-            written = os.write(self._file, data)
-            while written < len(data):
-                written += os.write(self._file, memoryview(data)[written:])
+            try:
+                written = os.write(self._file, data)
+                while written < len(data):
+                    written += os.write(self._file, memoryview(data)[written:])
+            except OSError:  # the disk is full: without the part of the batch, the next one is where it belongs
+                os.ftruncate(self._file, self.size)
+                raise
         self.add(base_offset, last_offset, max_timestamp, len(data))
 
     def add(self, base_offset: int, last_offset: int, max_timestamp: int, size: int) -> None:
@@ -139,7 +143,7 @@ class Segment:
         """Remove the files."""
         self.close()
         if self._directory is not None:
-            for kind in ("log", "index", "timeindex", "txnindex"):
+            for kind in ("log", "index", "timeindex", "txnindex", "snapshot"):
                 self.path(kind).unlink(missing_ok=True)
 
     # ------------------------------------------------------------------------------------------------------- reading

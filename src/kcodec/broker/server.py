@@ -31,7 +31,12 @@ class _Connection(asyncio.BufferedProtocol):
         self._is_busy = self._is_serving = False
         self._is_paused = self._is_write_paused = False
         self._transport: asyncio.Transport | None = None
+        #: The transport after an orderly close, until the client has read what was sent before.
+        self._closing: asyncio.Transport | None = None
         self._info = ConnectionInfo(0, "")
+
+    def __str__(self) -> str:
+        return f"connection {self._info.id} from {self._info.host}"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -44,14 +49,23 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
-        self._transport = None
+        self._server.stalled.pop(self, None)
+        self._server.core.disconnected(self._info)
+        self._transport = self._closing = None
         self._frames.clear()
 
     def close(self) -> None:
         """Close without waiting for what is not sent yet."""
-        if self._transport is not None:
-            self._transport.abort()
+        transport = self._transport or self._closing
+        if transport is not None:
+            transport.abort()
             self._transport = None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes of responses that the client has not read."""
+        transport = self._transport or self._closing
+        return 0 if transport is None else transport.get_write_buffer_size()
 
     def get_buffer(self, sizehint: int) -> Any:
         return self._reader.get_buffer()
@@ -60,7 +74,7 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             frames = self._reader.arrived(nbytes)
         except DecodeError as error:
-            _log.info("connection %d from %s: %s", self._info.id, self._info.host, error)
+            _log.info("%s: %s", self, error)
             self.close()
             return
         self._frames.extend(frames)
@@ -73,9 +87,11 @@ class _Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
+        self._server.stalled[self] = None
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
+        self._server.stalled.pop(self, None)
         self._serve()
 
     def _serve(self) -> None:
@@ -102,10 +118,12 @@ class _Connection(asyncio.BufferedProtocol):
             return
         if parts is CLOSE:
             self._transport.close()
-            self._transport = None
+            self._closing, self._transport = self._transport, None
             return
         if parts is not None:
             self._transport.writelines(parts)
+            if self._is_write_paused:
+                self._server.limit_unsent()
         self._serve()
 
 
@@ -115,6 +133,8 @@ class Server:
     def __init__(self, core: BrokerCore) -> None:
         self.core = core
         self.connections: set[_Connection] = set()
+        #: Connections with responses that their clients have not read, the one that has waited longest first.
+        self.stalled: dict[_Connection, None] = {}
         self._connection_id = 0
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -125,11 +145,28 @@ class Server:
         self._connection_id += 1
         return self._connection_id
 
+    def limit_unsent(self) -> None:
+        """Close the connections that have waited longest, until at most max_unsent_bytes are not sent."""
+        most = self.core.settings.max_unsent_bytes
+        unsent = sum(connection.unsent_bytes for connection in self.stalled)
+        for connection in list(self.stalled)[:-1]:
+            if unsent <= most:
+                break
+            unsent -= connection.unsent_bytes
+            _log.warning(
+                "%s is closed: it has not read its responses, and max_unsent_bytes (%d) is reached", connection, most
+            )
+            connection.close()
+
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port. Raise OSError."""
         self._loop = asyncio.get_running_loop()
         self._server = await self._loop.create_server(lambda: _Connection(self), host, port)
-        found: int = self._server.sockets[0].getsockname()[1]
+        ports = [listener.getsockname()[1] for listener in self._server.sockets]
+        if len(set(ports)) > 1:  # a name with an IPv4 and an IPv6 address, and a free port: both take the same one
+            self._server.close()
+            self._server = await self._loop.create_server(lambda: _Connection(self), host, ports[0])
+        found: int = ports[0]
         self.core.host, self.core.port = host, found
         self.core.clock.on_timer = self._plan
         self._plan()

@@ -1,34 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the broker, with the defaults of Kafka 4.3. The comment names Kafka's setting where there is one."""
+"""The settings of the broker, with the defaults of Kafka 4.3. A comment names Kafka's setting where there is one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+
+from kcodec.broker import topic_configs
+from kcodec.broker.api import ApiError
 
 MIB = 1 << 20
+_HIGHEST = (1 << 31) - 1
+#: The least and the greatest value of the settings that are not times; those of a time are 0 and the greatest int64.
+_RANGES: dict[str, tuple[int, int]] = {
+    "node_id": (0, _HIGHEST),
+    "transaction_version": (0, 2),
+    "group_version": (0, 1),
+    "default_partitions": (1, 10_000),
+    "transaction_topic_partitions": (1, 10_000),
+    "offsets_topic_partitions": (1, 10_000),
+    "offset_metadata_max_bytes": (0, _HIGHEST),
+    "group_max_size": (1, _HIGHEST),
+    "group_consumer_max_size": (1, _HIGHEST),
+    "max_request_bytes": (1024, _HIGHEST),
+    "max_connections": (1, _HIGHEST),
+    "max_unsent_bytes": (1024, (1 << 63) - 1),
+    "fetch_max_bytes": (1024, _HIGHEST),
+    "max_fetch_sessions": (0, _HIGHEST),
+}
+# A time of 0 between two runs of the same work would leave no time for anything else.
+_PERIODS = (
+    "retention_check_interval_ms",
+    "transaction_timeout_scan_ms",
+    "transactional_id_scan_ms",
+    "offsets_retention_check_interval_ms",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """The settings of a broker. Times are in ms, sizes in bytes."""
+    """The settings of a broker: the keyword arguments of Broker. Times are in ms, sizes in bytes.
+
+    node_id:             Number of the only node.
+    cluster_id:          Id of the cluster.
+    transaction_version: Level of the feature transaction.version: 0, 1 or 2 (KIP-890).
+    seed:                Seed of all that is random: member ids, topic ids, probabilities of fault rules.
+    group_version:       1 has the consumer group protocol of KIP-848, 0 only the classic one.
+    max_versions:        Highest versions of APIs, to play an older broker: {"Produce": 8}. -1 leaves the API out.
+
+    auto_create_topics:  Whether a Metadata request creates the topics that it names.
+    default_partitions:  Partitions of a topic that is created without a number.
+    topic_defaults:      Defaults of topic settings, by Kafka's names: {"max.message.bytes": "2000000"}.
+    retention_check_interval_ms: Time between two looks for segments that retention removes.
+
+    transaction_topic_partitions: Partitions of `__transaction_state`.
+    max_transaction_timeout_ms:   Longest transaction timeout that InitProducerId may request.
+    transaction_timeout_scan_ms:  Time between two looks for transactions that have timed out.
+    transactional_id_expiration_ms: A transactional id that is not used for this time is forgotten.
+    transactional_id_scan_ms:     Time between two looks for such ids.
+    marker_delay_ms:              Time between the decision about a transaction (EndTxn) and its markers.
+    producer_id_expiration_ms:    A partition forgets a producer that has written nothing for this time.
+    verifies_transactions:        Whether a leader asks the coordinator about the transactions of older clients.
+
+    offsets_topic_partitions:  Partitions of `__consumer_offsets`.
+    offset_metadata_max_bytes: Longest metadata of a committed offset.
+    offsets_retention_ms:      Committed offsets of a group without members are removed after this time.
+    offsets_retention_check_interval_ms: Time between two looks for such offsets.
+    group_initial_rebalance_delay_ms: Time that the first rebalance of a classic group waits for further members.
+    group_min_session_timeout_ms: Shortest session timeout of a classic member.
+    group_max_session_timeout_ms: Longest session timeout of a classic member.
+    group_max_size:            Most members of a classic group.
+    group_consumer_max_size:   Most members of a group of KIP-848.
+    group_consumer_session_timeout_ms:     Session timeout of the members of KIP-848.
+    group_consumer_heartbeat_interval_ms:  Heartbeat interval of the members of KIP-848.
+    group_consumer_assignment_interval_ms: Shortest time between two new assignments of a group of KIP-848.
+
+    max_request_bytes:  Size of the largest request. A connection that announces a larger one is closed.
+    max_connections:    Most connections at a time. Further ones are closed.
+    max_unsent_bytes:   Bytes of responses that clients have not read. Above it, the connections that have waited
+                        longest are closed.
+    fetch_max_bytes:    Size of the largest response to a Fetch request, if its first batch is not larger.
+    max_fetch_sessions: Most fetch sessions (KIP-227). Further clients fetch without a session.
+
+    Raise TypeError or ValueError for a value that a setting cannot have.
+    """
 
     node_id: int = 1
     cluster_id: str = "kcodec-broker-cluster1"
-    #: transaction.version of the cluster: 0, 1 or 2 (KIP-890).
     transaction_version: int = 2
-    #: Seeds everything that is random: member ids, topic ids, probabilities of fault rules.
     seed: int = 0
-
-    #: group.version of the cluster: 1 has the consumer group protocol of KIP-848, 0 only the classic one.
     group_version: int = 1
-
-    #: The highest version of an API, by its name, to play an older broker: {"Produce": 8}. -1 leaves the API out.
     max_versions: dict[str, int] = field(default_factory=dict)
 
     # ------------------------------------------------------------------------------------------------------- topics
     auto_create_topics: bool = True  # auto.create.topics.enable
     default_partitions: int = 1  # num.partitions
-    #: Overrides of the defaults of topic settings, by Kafka's names: {"max.message.bytes": "2000000"}.
     topic_defaults: dict[str, str] = field(default_factory=dict)
     retention_check_interval_ms: int = 300_000  # log.retention.check.interval.ms
 
@@ -38,12 +103,9 @@ class BrokerSettings:
     transaction_timeout_scan_ms: int = 10_000  # transaction.abort.timed.out.transaction.cleanup.interval.ms
     transactional_id_expiration_ms: int = 604_800_000  # transactional.id.expiration.ms
     transactional_id_scan_ms: int = 3_600_000  # transaction.remove.expired.transaction.cleanup.interval.ms
-    #: Time between the decision about a transaction (EndTxn) and its markers. Requests in between get
-    #: CONCURRENT_TRANSACTIONS.
     marker_delay_ms: int = 0
     producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
-    #: transaction.partition.verification.enable
-    verifies_transactions: bool = True
+    verifies_transactions: bool = True  # transaction.partition.verification.enable
 
     # ------------------------------------------------------------------------------------------------------- groups
     offsets_topic_partitions: int = 50  # offsets.topic.num.partitions
@@ -62,5 +124,30 @@ class BrokerSettings:
     # ------------------------------------------------------------------------------------------------------- limits
     max_request_bytes: int = 100 * MIB  # socket.request.max.bytes
     max_connections: int = 10_000  # max.connections
+    max_unsent_bytes: int = 256 * MIB
     fetch_max_bytes: int = 55 * MIB  # fetch.max.bytes
     max_fetch_sessions: int = 1000  # max.incremental.fetch.session.cache.slots
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name.endswith("_ms") or one.name in _RANGES:
+                _check_number(one.name, value)
+            elif one.name in ("max_versions", "topic_defaults"):
+                kind = int if one.name == "max_versions" else str
+                if not isinstance(value, dict) or not all(isinstance(found, kind) for found in value.values()):
+                    raise TypeError(f"{one.name} must be a dict of names and values ({kind.__name__}), got {value!r}")
+        for name, value in self.topic_defaults.items():
+            try:
+                topic_configs.check(name, value)
+            except ApiError as error:
+                raise ValueError(f"topic_defaults: {error}") from None
+
+
+def _check_number(name: str, value: object) -> None:
+    least, most = _RANGES.get(name, (1 if name in _PERIODS else 0, (1 << 63) - 1))
+    kinds = (int, float) if name.endswith("_ms") else (int,)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{name} must be between {least} and {most}, got {value}")

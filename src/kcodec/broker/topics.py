@@ -20,7 +20,7 @@ from uuid import UUID
 from kcodec.broker import topic_configs
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
-from kcodec.broker.partition_log import LogSettings, PartitionLog, write_small
+from kcodec.broker.partition_log import LogSettings, PartitionLog, read_checkpoint, write_small
 from kcodec.broker.settings import BrokerSettings
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kcodec.protocol import messages
@@ -103,6 +103,7 @@ class Topics:
         self._directory = directory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
+        self._by_unified: dict[str, str] = {}
         self._next_producer_id = self._end_of_block = 0
         self._registrations = 0
         self._starts: dict[tuple[str, int], int] = {}
@@ -156,7 +157,7 @@ class Topics:
         check_name(name)
         if name in self._by_name:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        clash = next((one for one in self._by_name if _unified(one) == _unified(name)), None)
+        clash = self._by_unified.get(_unified(name))
         if clash is not None:
             reason = f"Topic '{name}' collides with existing topic: {clash}"
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
@@ -197,6 +198,7 @@ class Topics:
         self._write([(messages.RemoveTopicRecord(topic_id=topic.id), 0)])
         for partition in topic.partitions:
             partition.log.delete()
+        self.keep_starts()  # a topic of the same name begins at offset 0
         self.on_deleted([name])
 
     def add_partitions(self, topic: Topic, total: int) -> None:
@@ -294,17 +296,20 @@ class Topics:
         for topic in self._by_name.values():
             for partition in topic.partitions:
                 partition.log.load(self._starts.get((topic.name, partition.number), 0))
+        if self._starts.keys() - {(topic.name, one.number) for topic in self for one in topic.partitions}:
+            self.keep_starts()  # a kill came between the deletion of a topic and this file
 
     def _apply(self, record: MetadataRecord, *, is_new: bool) -> None:
         match record:
             case messages.TopicRecord():
                 topic = Topic(record.name, record.topic_id, self._settings.topic_defaults)
                 self._by_name[topic.name] = self._by_id[topic.id] = topic
+                self._by_unified[_unified(topic.name)] = topic.name
             case messages.PartitionRecord():
                 self._add_partition(self._by_id[record.topic_id], record, is_new=is_new)
             case messages.RemoveTopicRecord():
                 topic = self._by_id.pop(record.topic_id)
-                del self._by_name[topic.name]
+                del self._by_name[topic.name], self._by_unified[_unified(topic.name)]
                 if not is_new:
                     self._removed.update((topic.name, partition.number) for partition in topic.partitions)
             case messages.ConfigRecord() if record.resource_type == TOPIC_RESOURCE:
@@ -357,9 +362,8 @@ class Topics:
         if not path.exists():
             return {}
         found = {}
-        for line in path.read_text().splitlines()[2:]:
-            name, partition, offset = line.rsplit(" ", 2)
-            found[name, int(partition)] = int(offset)
+        for words in read_checkpoint(path, 3):
+            found[words[0], int(words[1])] = int(words[2])
         return found
 
     def keep_starts(self) -> None:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+#: The limits of the wire log.
 MOST_ENTRIES = 10_000
 MOST_BYTES = 64 << 20
 
@@ -17,8 +18,10 @@ MOST_BYTES = 64 << 20
 class WireEntry:
     """One request, and its response as far as there is one.
 
-    time_ms: when it arrived. api, version: its API. fault: the rule that was applied to it, or None.
+    time_ms: when it arrived. connection_id: number of the connection. client_id: of the client.
+    correlation_id: that of the request. api, version: its API. fault: the rule that was applied to it, or None.
     response: None for a request without a response (yet). Both are messages of kcodec.protocol.
+    size: bytes of the request frame, and of the response once it is there.
     """
 
     time_ms: int
@@ -31,10 +34,11 @@ class WireEntry:
     size: int
     response: Any = None
     fault: Any = None
+    _is_kept: bool = field(default=True, init=False, repr=False)
 
 
 class WireLog:
-    """The latest requests and responses: at most 10,000, and at most 64 MiB of requests.
+    """The latest requests and responses: at most MOST_ENTRIES, and at most MOST_BYTES of both.
 
     on_response: called with each entry when its response is sent.
     """
@@ -54,8 +58,20 @@ class WireLog:
         """Note a request."""
         self._entries.append(entry)
         self._bytes += entry.size
+        self._forget_oldest()
+
+    def add_response(self, entry: WireEntry, size: int) -> None:
+        """Count the bytes of a response, which is in the entry."""
+        if entry._is_kept:
+            entry.size += size
+            self._bytes += size
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         while len(self._entries) > MOST_ENTRIES or self._bytes > MOST_BYTES:
-            self._bytes -= self._entries.popleft().size
+            oldest = self._entries.popleft()
+            oldest._is_kept = False
+            self._bytes -= oldest.size
 
     def requests(self, api: str | None = None, client: str | None = None) -> list[WireEntry]:
         """Return the entries of an API ("Produce"), of a client, or all, in the order of arrival."""
@@ -63,6 +79,8 @@ class WireLog:
 
     def clear(self) -> None:
         """Forget all entries."""
+        for entry in self._entries:
+            entry._is_kept = False
         self._entries.clear()
         self._bytes = 0
 

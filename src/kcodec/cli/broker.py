@@ -59,14 +59,18 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     )
     rules: list[dict[str, Any]] = [parse_rule(text) for text in options.fault]
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-    with broker:
-        for rule in rules:
-            broker.faults.add(**rule)
-        output.write(f"kcodec broker: {broker.bootstrap_servers} accepts requests\n".encode())
-        output.flush()
-        ended.wait()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: ended.set()) for number in numbers]
+    try:
+        with broker:
+            for rule in rules:
+                broker.faults.add(**rule)
+            output.write(f"kcodec broker: {broker.bootstrap_servers} accepts requests\n".encode())
+            output.flush()
+            ended.wait()
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
     return ExitStatus.OK
 
 

@@ -47,7 +47,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """Do the action; ERROR where it failed for a broker, which is said on stderr."""
+    """Do the action. The status is ERROR if it failed for a broker, which stderr reports."""
     with make_admin(options) as admin:
         return ACTIONS[options.action](admin, options, output)
 
@@ -147,10 +147,12 @@ def _configs(admin: Admin, options: argparse.Namespace, output: Output) -> ExitS
 def _unregister(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
     needs_names(options.names, "the id of a BROKER", "unregister", options.bootstrap_server)
     brokers = [_broker(name) for name in options.names]
-    running = {one.id for one in admin.describe_cluster().brokers}
+    running, stopped = _registered(admin)
     for broker in brokers:
         if broker in running:
             raise CommandError(f"broker {broker} is running; stop it first, as it would register again")
+        if stopped is not None and broker not in stopped:
+            raise CommandError(f"no broker with the id {broker} is registered")
     held = _replicas_of(admin, brokers)
     for broker in brokers:
         replicas = f"{counted(held[broker], 'replica')} assigned to it"
@@ -162,6 +164,17 @@ def _unregister(admin: Admin, options: argparse.Namespace, output: Output) -> Ex
     if not options.execute:
         output.say("nothing was changed; --execute makes the changes")
     return ExitStatus.OK
+
+
+def _registered(admin: Admin) -> tuple[set[int], set[int] | None]:
+    """The ids of the brokers that run, and of those that are stopped; None if they are unknown (before Kafka 4.0)."""
+    from kcodec.errors import UnsupportedError
+
+    try:
+        brokers = admin.describe_cluster(include_fenced_brokers=True).brokers
+    except UnsupportedError:
+        return {one.id for one in admin.describe_cluster().brokers}, None
+    return {one.id for one in brokers if not one.is_fenced}, {one.id for one in brokers if one.is_fenced}
 
 
 def _replicas_of(admin: Admin, brokers: list[int]) -> dict[int, int]:

@@ -195,9 +195,15 @@ def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSt
     if options.dry_run:
         found, status = partial_results(lambda: admin.describe_groups(options.groups), output)
         for group in found.values():
-            blocked = f" cannot be deleted, as it has {counted(len(group.members), 'member')}"
-            output.say(f"{group.group_id}:{blocked if group.members else ' would be deleted'}")
-        return ExitStatus.ERROR if any(group.members for group in found.values()) else status
+            if group.state == "Dead":  # brokers describe a group that does not exist
+                output.say(f"{group.group_id}: does not exist")
+            elif group.members:
+                output.say(f"{group.group_id}: cannot be deleted, as it has {counted(len(group.members), 'member')}")
+            else:
+                output.say(f"{group.group_id}: would be deleted")
+                continue
+            status = ExitStatus.ERROR
+        return status
     gone, status = partial_results(lambda: admin.delete_groups(options.groups), output)
     for name in gone:
         output.say(f"{name}: deleted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -14,6 +15,10 @@ from kcodec.cli.output import Output
 
 class CommandError(Exception):
     """A command cannot be run with its arguments: the text says why, and the remedy."""
+
+
+#: The begin of the help of an option that only some actions have: "create, config: ...".
+_ACTIONS_OF_OPTION = re.compile(r"([a-z-]+(?:, [a-z-]+)*): ")
 
 
 class UsageError(CommandError):
@@ -37,8 +42,8 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 class Parser(argparse.ArgumentParser):
     """The parser of one command. A wrong call is a UsageError; its help ends with examples.
 
-    actions: what the first argument of the command may be, if it has several. `parse` writes the help to the output, so
-    that it can be piped like data.
+    actions: what the first argument of the command may be, if it has several. An option whose help begins with actions
+    and a colon is refused with other actions. `parse` writes the help to the output, so that it can be piped like data.
     """
 
     def __init__(
@@ -85,7 +90,23 @@ class Parser(argparse.ArgumentParser):
         if self._known_actions and known.action not in self._known_actions:
             suggestion = nearest(known.action, self._known_actions)
             raise UsageError(f"unknown action {known.action!r}{suggestion} (see {self.prog} --help)")
+        if self._known_actions:
+            self._refuse_options_of_other_actions(known)
         return known
+
+    def _refuse_options_of_other_actions(self, known: argparse.Namespace) -> None:
+        """An option without effect would mislead: `delete --validate-only` would delete."""
+        for option in self._option_string_actions.values():
+            found = _ACTIONS_OF_OPTION.match(option.help or "")
+            actions = found[1].split(", ") if found else []
+            if not actions or known.action in actions or not set(actions) <= set(self._known_actions):
+                continue
+            if getattr(known, option.dest) == option.default:
+                continue
+            raise UsageError(
+                f"{option.option_strings[-1]} is an option of {' and '.join(actions)}, not of {known.action} "
+                f"(see {self.prog} --help)"
+            )
 
 
 def _end_of_options(arguments: Sequence[str]) -> int:

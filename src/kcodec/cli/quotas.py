@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Shows and changes the quotas of clients. --user, --client-id and --ip name the clients; --user '' means all users "
-    "without quotas of their own. list: prints the quotas of these clients, or all quotas. alter: changes individual "
+    "that have no quota by name. list: prints the quotas of these clients, or all quotas. alter: changes individual "
     "quotas with --set and --unset, and keeps the others; with --validate-only, only checks whether it is possible."
 )
 EXAMPLES = (
@@ -77,7 +78,10 @@ def _alter(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
     if not chosen:
         raise CommandError("alter needs at least one of --user, --client-id and --ip")
     changes: dict[str, float | None] = {name: _number(name, value) for name, value in options.set}
-    changes |= dict.fromkeys(options.unset)
+    for name in options.unset:
+        if name in changes:
+            raise CommandError(f"{name}: --set and --unset exclude each other")
+        changes[name] = None
     if not changes:
         raise CommandError("alter needs --set or --unset")
     entity = ClientQuotaEntity(**chosen)
@@ -88,9 +92,12 @@ def _alter(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
 
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
-        raise CommandError(f"--set {name}: {value!r} is not a number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise CommandError(f"--set {name}: {value!r} is not a finite number")
+    return number
 
 
 ACTIONS: dict[str, Callable[[Admin, argparse.Namespace, Output], ExitStatus]] = {"list": _list, "alter": _alter}

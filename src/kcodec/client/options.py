@@ -120,6 +120,11 @@ class ClientOptions(SecurityOptions, total=False):
     metadata_recovery_rebootstrap_trigger_ms: float
     """If metadata requests get no response for this time, the client connects to bootstrap_servers again. (default:
     300000; range: ≥ 0 ms)"""
+    metadata_cluster_check_enable: bool
+    """Whether the client names the cluster and the broker that it expects when it connects to a broker (KIP-1242). If
+    another broker has the address, the client connects to bootstrap_servers again. Brokers before Kafka 4.4 do not
+    check this. Set it to False if a proxy changes cluster or broker ids. With metadata_recovery_strategy="none", the
+    client names neither. (default: True)"""
     unknown_topic_timeout_ms: float
     """Maximum time that a call such as `send` or `partitions_for` waits for a topic that the brokers do not know. The
     time begins with the first such response. A broker also sends this response while it creates a topic. (default:

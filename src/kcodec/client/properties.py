@@ -7,6 +7,7 @@ declared.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import Field
@@ -100,9 +101,12 @@ def _converted(name: str, value: str, kind: str) -> object:
 
 def _number(name: str, value: str) -> float:
     try:
-        return int(value) if value.lstrip("-").isdecimal() else float(value)
+        found = int(value) if value.lstrip("-").isdecimal() else float(value)
     except ValueError:
-        raise ValueError(f"{name} must be a number (the value is not shown, as it may be a secret)") from None
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{name} must be a number (the value is not shown, as it may be a secret)")
+    return found
 
 
 def _options_of_jaas(value: str) -> dict[str, str]:
@@ -151,7 +155,7 @@ def _options_of(name: str, value: Any) -> dict[str, Any]:
     ours = name.replace(".", "_").replace("-", "_")
     if ours == "enable_ssl_certificate_verification":
         return options_of_property(name, str(value))
-    if ours in IN_KILOBYTES:
+    if ours in IN_KILOBYTES and isinstance(value, int | float):
         value = value * 1024
     return {_declaration(ours)[0]: value}
 

@@ -123,6 +123,7 @@ class ConsumerCore:
         self._metrics = metrics
         self._reported_records = 0
         self._reported_generation = -1
+        self._reported_lags: set[TopicPartition] = set()
         self._health = HealthWatch(
             *(cluster, assignment, self.fetcher, self._positions, settings),
             committed=self.committed_offsets,
@@ -184,9 +185,13 @@ class ConsumerCore:
         gauge("consumer.assigned_partitions", len(found.partitions))
         gauge("consumer.seconds_since_poll", found.seconds_since_poll)
         gauge("consumer.buffered_bytes", sum(one.buffered_bytes for one in found.partitions.values()))
-        for (topic, partition), one in found.partitions.items():
+        for topic, partition in self._reported_lags - found.partitions.keys():
+            gauge("consumer.lag", 0, topic=topic, partition=partition)  # else the last value would stay
+        self._reported_lags &= found.partitions.keys()
+        for place, one in found.partitions.items():
             if one.lag is not None:
-                gauge("consumer.lag", one.lag, topic=topic, partition=partition)
+                self._reported_lags.add(place)
+                gauge("consumer.lag", one.lag, topic=place.topic, partition=place.partition)
 
     def _watch(self, signal: Callable[[], Signal]) -> Flow[None]:
         """Wake a waiting poll whenever this signal is set."""

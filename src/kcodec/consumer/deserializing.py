@@ -39,8 +39,9 @@ class RecordDeserializer:
     def apply(self, records: list[Record], partition: TopicPartition) -> DeserializationError | None:
         """Convert the records in place. Return the error of the first one that failed; `records` then ends before
         it."""
-        index = 0
-        while (failed := deserialize_records(records, self._key, self._value, index)) is not None:
+        start = 0
+        skipped: set[int] = set()
+        while (failed := deserialize_records(records, self._key, self._value, start)) is not None:
             index, field, cause = failed
             error = self._error(records[index], field, cause, partition)
             if not self._is_skipping:
@@ -48,7 +49,10 @@ class RecordDeserializer:
                 return error
             self.skipped += 1
             log.warning("skipped a record: %s", error)
-            del records[index]
+            skipped.add(index)
+            start = index + 1
+        if skipped:  # at once: to delete one from a long list moves all behind it
+            records[:] = [record for index, record in enumerate(records) if index not in skipped]
         return None
 
     def _error(self, record: Record, field: str, cause: Exception, partition: TopicPartition) -> DeserializationError:

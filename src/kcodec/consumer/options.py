@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal
 
 from kcodec._fast import COLUMNS, schema_of
@@ -252,10 +253,12 @@ class ConsumerSettings:
 
 
 def check_deserializers(key: object, value: object) -> None:
-    """Raise TypeError unless they are None or can be called."""
+    """Raise TypeError unless they are None or plain functions."""
     for name, given in (("key_deserializer", key), ("value_deserializer", value)):
         if given is not None and not callable(given):
             raise TypeError(f"{name} must be a function that takes bytes, or None, not {given!r:.100}")
+        if iscoroutinefunction(given):
+            raise TypeError(f"{name} must be a plain function, not the coroutine function {given!r:.100}")
 
 
 def checked_columns(columns: Iterable[str], binary_type: str, framing: str | None) -> tuple[str, ...]:

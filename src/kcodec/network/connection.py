@@ -435,7 +435,10 @@ class Connection:
     def _negotiation_flow(self) -> Flow[None]:
         """Negotiate versions, then authenticate. Raises BrokerError, AuthenticationError, TransportError."""
         timeout = self.network.options.request_timeout_ms / 1000
-        cluster_id = self.network.cluster_id if self.node_id >= 0 else None
+        options = self.network.options
+        # As Java's client: one that cannot start again from bootstrap_servers would gain nothing from the check.
+        is_checked = options.metadata_cluster_check_enable and options.metadata_recovery_strategy == "rebootstrap"
+        cluster_id = self.network.cluster_id if is_checked else None
         flow = request_versions(self.name, timeout, cluster_id, self.node_id)
         try:
             self.versions = yield from over(self._start_at_once, flow)

@@ -19,39 +19,40 @@ T = TypeVar("T")
 RENEWAL_EARLIEST, RENEWAL_SPREAD = 0.85, 0.10
 # A broker refuses to authenticate again within a second (SaslServerAuthenticator.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS).
 RENEWAL_LEAST_SECONDS = 1.1
+#: The version of ApiVersions that names the expected broker, and differs in nothing else. Without a broker to name, the
+#: version before it saves a round trip with brokers before Kafka 4.4.
+CHECKING_VERSION = 5
 
 
 class MisroutedError(TransportError):
-    """Inside the network: the address of a broker leads to another broker, or to one of another cluster (KIP-1242)."""
+    """The address of a broker leads to another broker, or to one of another cluster (KIP-1242)."""
 
 
 def request_versions(
     name: str, timeout: float, cluster_id: str | None = None, node_id: int = -1
 ) -> Flow[BrokerVersions]:
-    """Request the API versions of the broker `name`, in the highest version; timeout: seconds for each request.
+    """Request the API versions of the broker `name`; timeout: seconds for each request.
 
-    A broker that does not support that version responds in version 0 and names its versions; the request is then
-    repeated in one of them (KIP-511). Raises BrokerError, TransportError.
+    A broker that does not support the version of the request responds in version 0 and names its versions; the request
+    is then repeated in one of them (KIP-511). Raises BrokerError, TransportError.
 
     cluster_id, node_id: of the expected broker, if both are known. Raise MisroutedError if another broker responds;
     brokers before Kafka 4.4 do not check this.
     """
     from kcodec.protocol.messages.auth import ApiVersionsRequest
 
-    request = ApiVersionsRequest(
-        client_software_name="kcodec",
-        client_software_version=__version__,
-        cluster_id=cluster_id if node_id >= 0 else None,
-        node_id=node_id if cluster_id is not None else -1,
-    )
-    version = ApiVersionsRequest.versions[1]
+    request = ApiVersionsRequest(client_software_name="kcodec", client_software_version=__version__)
+    version = CHECKING_VERSION - 1
+    if cluster_id is not None and node_id >= 0:
+        request.cluster_id, request.node_id, version = cluster_id, node_id, CHECKING_VERSION
     reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=version, highest=version)
     if reply.message.error_code == ErrorCode.UNSUPPORTED_VERSION:
         version = min(fallback_version(BrokerVersions.of(reply.message)), version - 1)
         reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=version, highest=version)
     if reply.message.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
         raise MisroutedError(
-            f"{name} is not node {node_id} of the cluster {cluster_id!r}: its address has another user"
+            f"{name} is not node {node_id} of the cluster {cluster_id!r}: its address now belongs to another broker; "
+            "if a proxy changes cluster or broker ids, set metadata_cluster_check_enable=False"
         )
     if reply.message.error_code:
         raise broker_error(reply.message.error_code, f"ApiVersions of {name}")

@@ -105,6 +105,11 @@ class ClientConfig(OptionSet):
     bootstrap_servers again. "none": try the known brokers again."""
     metadata_recovery_rebootstrap_trigger_ms: float = option(300_000, minimum=0)
     """If metadata requests get no response for this time, the client connects to bootstrap_servers again."""
+    metadata_cluster_check_enable: bool = option(True)
+    """Whether the client names the cluster and the broker that it expects when it connects to a broker (KIP-1242). If
+    another broker has the address, the client connects to bootstrap_servers again. Brokers before Kafka 4.4 do not
+    check this. Set it to False if a proxy changes cluster or broker ids. With metadata_recovery_strategy="none", the
+    client names neither."""
     unknown_topic_timeout_ms: float = option(5_000, minimum=0)
     """Maximum time that a call such as `send` or `partitions_for` waits for a topic that the brokers do not know. The
     time begins with the first such response. A broker also sends this response while it creates a topic."""

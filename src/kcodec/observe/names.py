@@ -48,7 +48,7 @@ METRICS: Final[dict[str, MetricName]] = {
     "producer.unfinished_batches": MetricName("gauge", (), "batches that are not acknowledged"),
     "consumer.buffered_bytes": MetricName("gauge", (), "bytes of records that are fetched and not polled"),
     "consumer.assigned_partitions": MetricName("gauge", (), "assigned partitions"),
-    "consumer.lag": MetricName("gauge", ("topic", "partition"), "offsets to the high watermark"),
+    "consumer.lag": MetricName("gauge", ("topic", "partition"), "offsets to the high watermark; 0 once unassigned"),
     "consumer.seconds_since_poll": MetricName("gauge", (), "time since the program polled last"),
 }
 

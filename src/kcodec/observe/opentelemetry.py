@@ -29,7 +29,8 @@ MISSING = "{} needs the package opentelemetry-api: pip install kcodec[otel]"
 class OpenTelemetryMetrics:
     """Reports the metrics of clients to a meter of OpenTelemetry.
 
-    The names are those of docs/logging.md behind `kcodec.`: counters, histograms in seconds and gauges.
+    The names are those of docs/logging.md with the prefix `kcodec.`: counters, histograms in seconds and gauges.
+    Clients can share an object: a gauge without labels then has the value of the client that reported last.
 
     meter_provider: None for the global one.
 

@@ -24,7 +24,9 @@ class PrometheusMetrics:
         prometheus_client.start_http_server(9100)
 
     The names are those of docs/logging.md with underscores: `kcodec_producer_records_total`, `kcodec_request_seconds`
-    (a histogram), `kcodec_consumer_lag` (a gauge). Create one object for each registry, and pass it to all clients.
+    (a histogram), `kcodec_consumer_lag` (a gauge). Clients can share an object: their counters and histograms add up,
+    and a gauge without labels has the value of the client that reported last. For separate values, create an object
+    with its own prefix or registry for each client.
 
     registry: where the metrics are registered; None for the default registry of prometheus-client.
     prefix: begin of the names.

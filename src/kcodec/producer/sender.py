@@ -350,7 +350,8 @@ class Sender:
         """Return whether there is no reason to linger. For a full batch that can grow, a busy broker is one."""
         if queue.open is not batch or self.urgent > 0 or self.accumulator.space_waiters > 0:
             return True
-        return batch.is_full and self._loads.get(queue.node, 0) < BUSY_REQUESTS
+        # Of the leader now: what a former one has not answered is no reason.
+        return batch.is_full and self._loads.get(self.cluster.leader(*queue.partition), 0) < BUSY_REQUESTS
 
     def _node_for(self, queue: PartitionQueue) -> int | None:
         """Return the broker that the queue's next batch goes to; None: not now."""

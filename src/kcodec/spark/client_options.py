@@ -37,6 +37,8 @@ def client_option(name: str, value: Any) -> dict[str, Any]:
     if not name.lower().startswith("kafka."):
         return {name: value}
     property_name = name[len("kafka.") :].lower()
+    if property_name.endswith((".serializer", ".deserializer")):  # a class of Java; no caller here has a use for one
+        return {property_name.replace(".", "_"): value}
     found = options_of_property(property_name, value) if isinstance(value, str) else {}
     return found or {property_name.replace(".", "_"): value}
 

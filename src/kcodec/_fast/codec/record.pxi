@@ -407,6 +407,7 @@ cdef class _HeaderNames:
             if is_known and self.changes == changes:
                 pair = self.known_at(chunk, at, first + at)
             else:
+                self.row_count = -1  # until all are looked up, `names` is of no row, whatever code reads one meanwhile
                 pair = self.header_at(chunk, at, first + at)
             Py_INCREF(pair)  # the next line takes a reference
             PyList_SET_ITEM(headers, at, pair)
@@ -424,6 +425,7 @@ cdef class _HeaderNames:
             if is_known and self.changes == changes:
                 pair = self.known_at(chunk, at, first + at)
             else:
+                self.row_count = -1  # until all are looked up, `names` is of no row, whatever code reads one meanwhile
                 pair = self.header_at(chunk, at, first + at)
             Py_INCREF(pair)  # the next line takes a reference
             PyTuple_SET_ITEM(headers, at, pair)

@@ -32,6 +32,8 @@ from kcodec.protocol.error_codes import ErrorCode
 
 _log = logging.getLogger(__name__)
 _TYPE_BYTES = 2
+#: The time until markers are written again that could not be written, as the disk is full.
+MARKER_RETRY_MS = 1000
 
 
 class ProducerIdentity(NamedTuple):
@@ -232,9 +234,21 @@ class TransactionCoordinator:
         self._markers[name] = self._clock.call_later(delay, lambda: self._complete(name))
 
     def _complete(self, transactional_id: str) -> None:
-        """Write the markers of a decided transaction, then that it is complete."""
-        decided = self._states[transactional_id]
+        """Write the markers of a decided transaction, then that it is complete. Try again after a failed write."""
         self._markers.pop(transactional_id, None)
+        decided = self._states[transactional_id]
+        try:
+            self._write_markers(decided)
+            self._append(decided.completed(self._clock.now_ms()))
+        except OSError as error:
+            _log.error("markers of %s: %s; trying again in %d ms", transactional_id, error, MARKER_RETRY_MS)
+            timer = self._clock.call_later(MARKER_RETRY_MS, lambda: self._complete(transactional_id))
+            self._markers[transactional_id] = timer
+            return
+        self._pending.pop(transactional_id, None)
+
+    def _write_markers(self, decided: TransactionMetadata) -> None:
+        transactional_id = decided.transactional_id
         is_commit = decided.state is State.PREPARE_COMMIT
         for topic, number in sorted(decided.partitions):
             partition = self._topics.partition(topic, number)
@@ -253,22 +267,21 @@ class TransactionCoordinator:
                 continue
             if topic == CONSUMER_OFFSETS_TOPIC:
                 self.on_offsets_marker(number, decided.producer_id, is_commit)
-        self._pending.pop(transactional_id, None)
-        self._append(decided.completed(self._clock.now_ms()))
 
     # ----------------------------------------------------------------------------------------------- timers and faults
 
     def _scan_timeouts(self) -> None:
         """Abort transactions that are open for longer than their time-out, and fence their producers."""
+        self._clock.call_later(self._settings.transaction_timeout_scan_ms, self._scan_timeouts)
         now = self._clock.now_ms()
         for found in list(self._states.values()):
             is_late = found.state is State.ONGOING and found.start_ms + found.timeout_ms < now
             if is_late and found.transactional_id not in self._pending:
                 self._decide(found.fenced(self._settings.transaction_version, now))
-        self._clock.call_later(self._settings.transaction_timeout_scan_ms, self._scan_timeouts)
 
     def _scan_expired(self) -> None:
         """Forget transactional ids that were not used for a long time."""
+        self._clock.call_later(self._settings.transactional_id_scan_ms, self._scan_expired)
         before = self._clock.now_ms() - self._settings.transactional_id_expiration_ms
         idle = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
         for found in list(self._states.values()):
@@ -276,7 +289,6 @@ class TransactionCoordinator:
                 del self._states[found.transactional_id]
                 if found.producer_epoch != NO_EPOCH:
                     self._append_value(found.transactional_id, None)
-        self._clock.call_later(self._settings.transactional_id_scan_ms, self._scan_expired)
 
     # ------------------------------------------------------------------------------------------------------- the log
 

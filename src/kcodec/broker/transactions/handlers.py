@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 
 from kcodec.broker.api import Api, ApiError, RequestContext
+from kcodec.broker.groups.topic_patterns import compile_pattern
 from kcodec.broker.internal_topics import GroupHost
 from kcodec.broker.topics import Topics
 from kcodec.broker.transactions.coordinator import ProducerIdentity, TransactionCoordinator
@@ -264,9 +264,9 @@ class TransactionHandlers:
         pattern = None
         if request.transactional_id_pattern:
             try:
-                pattern = re.compile(request.transactional_id_pattern)
-            except re.error:
-                return messages.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+                pattern = compile_pattern(request.transactional_id_pattern)
+            except ApiError as error:
+                return messages.ListTransactionsResponse(error_code=error.code)
         listed = []
         now = self._group_host.clock.now_ms()
         for found in self._coordinator:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delegation tokens (KIP-48; with an owner of their own: KIP-373). The hmac of a token is its password."""
+"""Delegation tokens (KIP-48; for another owner: KIP-373). The hmac of a token is its password."""
 
 from __future__ import annotations
 

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of the broker: what clients send, hold or do not read takes a bounded amount of memory and of time."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import time
+
+import pytest
+from broker_core import NOTHING, CoreClient
+
+from kcodec.broker import Broker, WireEntry, wire_log
+from kcodec.broker.wire_log import WireLog
+from kcodec.client import Producer
+from kcodec.protocol import messages
+from kcodec.protocol.frame import encode_request
+
+MIB = 1 << 20
+
+
+def connected(broker: Broker, data: bytes = b"") -> socket.socket:
+    host, port = broker.bootstrap_servers.split(":")
+    connection = socket.create_connection((host, int(port)), timeout=20)
+    connection.sendall(data)
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    with connection:
+        try:
+            return connection.recv(1) == b""
+        except ConnectionError:
+            return True
+
+
+def is_served(broker: Broker) -> bool:
+    try:
+        with connected(broker, encode_request(messages.ApiVersionsRequest(), 0, 1, "x")) as connection:
+            return connection.recv(4) != b""
+    except ConnectionError:
+        return False
+
+
+def framed(request: bytes) -> bytes:
+    return struct.pack(">i", len(request)) + request
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", (1 << 31) - 1),
+        struct.pack(">i", -5),
+        struct.pack(">i", 0),
+        b"GET / HTTP/1.1\r\n\r\n",
+        framed(struct.pack(">hhih", 999, 0, 1, -1)),
+        framed(struct.pack(">hhih", 3, 99, 1, -1)),
+        framed(struct.pack(">hhih", 3, 1, 1, 500)),
+        framed(struct.pack(">hhihi", 3, 1, 1, -1, (1 << 31) - 1)),
+    ],
+    ids=["2 GB", "negative", "empty", "HTTP", "unknown API", "unknown version", "long client id", "long array"],
+)
+def test_invalid_frame_closes_its_connection(data: bytes) -> None:
+    with Broker() as broker:
+        assert is_closed(connected(broker, data))
+
+
+def test_others_are_served_among_hostile_connections() -> None:
+    chosen = random.Random(1)
+    with Broker() as broker, Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        half_open = [connected(broker, struct.pack(">i", 100 * MIB) + b"\0\3") for _ in range(50)]
+        for number in range(100):
+            key, version = chosen.choice(list(broker.core.apis)), chosen.randrange(6)
+            request = struct.pack(">hhih", key, version, number, -1) + chosen.randbytes(chosen.randrange(80))
+            connected(broker, framed(request)).close()
+            if number % 10 == 0:
+                producer.send("t", b"v").result(20)
+        assert broker.end_offset("t") == 10
+        for connection in half_open:
+            connection.close()
+
+
+def test_connections_above_the_limit_are_closed() -> None:
+    with Broker(max_connections=3) as broker:
+        first = [connected(broker) for _ in range(3)]
+        assert is_closed(connected(broker))
+        first[0].close()
+        end = time.monotonic() + 20
+        while not is_served(broker):
+            assert time.monotonic() < end, "a connection that was closed still counts"
+        for connection in first[1:]:
+            connection.close()
+
+
+def test_unread_responses_are_limited() -> None:
+    """Clients that request 8 MiB each and read nothing: those that have waited longest lose their connection."""
+    request = messages.FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=16 * MIB,
+        topics=[messages.FetchTopic(topic="t", partitions=[messages.FetchPartition(partition_max_bytes=16 * MIB)])],
+    )
+    with Broker(max_unsent_bytes=4 * MIB) as broker:
+        broker.create_topic("t", 1)
+        broker.seed("t", [(None, bytes(MIB // 2))] * 16)
+        slow = []
+        for number in range(6):
+            slow.append(connected(broker, encode_request(request, 4, number, "slow")))
+            end = time.monotonic() + 20
+            while len(broker.wire_log.requests("Fetch")) <= number and time.monotonic() < end:
+                time.sleep(0.002)
+        assert broker.end_offset("t") == 16
+        sizes = []
+        for connection in slow:
+            size = 0
+            try:
+                while size < 8 * MIB and (data := connection.recv(MIB)):
+                    size += len(data)
+            except ConnectionError:
+                pass
+            sizes.append(size >= 8 * MIB)
+            connection.close()
+        assert (sizes[0], sizes[-1]) == (False, True)
+
+
+def test_wire_log_counts_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_log, "MOST_BYTES", 1000)
+    log = WireLog()
+    entries = [WireEntry(0, 1, None, number, "Fetch", 4, None, 50) for number in range(4)]
+    for entry in entries:
+        log.add(entry)
+    log.add_response(entries[3], 400)
+    log.add_response(entries[1], 500)
+    assert list(log) == entries[2:]
+    log.add_response(entries[0], 10_000)
+    assert list(log) == entries[2:]
+
+
+def test_fetch_of_a_gone_client_is_forgotten() -> None:
+    client = CoreClient()
+    client.prepare()
+    partition = client.core.topics.partition("t", 0)
+    assert partition is not None
+    pending = client.send(client.fetch_request(max_wait_ms=(1 << 31) - 1), 12)
+    assert len(partition.log.watchers) == 1
+    client.core.disconnected(client._connection)
+    assert not partition.log.watchers
+    client.produce(None)
+    assert pending.response is NOTHING
+
+
+def test_thousands_of_topics_take_no_quadratic_time() -> None:
+    client = CoreClient()
+    names = [f"n.{number}" for number in range(3000)]
+    topics = [messages.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in [*names, names[0]]]
+    begun = time.process_time()
+    results = client.ask(messages.CreateTopicsRequest(topics=topics), 5).topics
+    assert time.process_time() - begun < 2
+    assert [(one.name, one.error_code) for one in results if one.error_code] == [(names[0], 42)]
+    clash = messages.CreatableTopic(name="n_5", num_partitions=1, replication_factor=1)
+    assert client.ask(messages.CreateTopicsRequest(topics=[clash]), 5).topics[0].error_code == 17

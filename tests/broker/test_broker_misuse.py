@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Broker used in the wrong way: arguments, ports, directories, pickling, a fork. Each gets an error at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcodec.broker import Broker, EmbeddedBrokerError
+from kcodec.client import Producer
+from kcodec.errors import DecodeError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"port": 70_000}, ValueError, "port must be a number between 0 and 65535"),
+        ({"port": "9092"}, ValueError, "port must be a number"),
+        ({"partitions": 3}, TypeError, "no argument 'partitions'"),
+        ({"transaction_version": 5}, ValueError, "transaction_version must be between 0 and 2, got 5"),
+        ({"transaction_version": "2"}, TypeError, "transaction_version must be a number"),
+        ({"default_partitions": 0}, ValueError, "default_partitions must be between 1"),
+        ({"marker_delay_ms": -1}, ValueError, "marker_delay_ms must be between 0"),
+        ({"retention_check_interval_ms": 0}, ValueError, "retention_check_interval_ms must be between 1"),
+        ({"max_versions": {"Produce": "9"}}, TypeError, "max_versions must be a dict"),
+        ({"topic_defaults": {"retention.mss": "1"}}, ValueError, "Unknown topic config name: retention.mss"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        Broker(**arguments)
+
+
+def test_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        broker = Broker(port=listener.getsockname()[1], data_dir=tmp_path)
+        with pytest.raises(OSError, match="address already in use"):
+            broker.start()
+    with pytest.raises(FileNotFoundError):
+        Broker(data_dir=tmp_path, trace=tmp_path / "none" / "trace").start()
+    broker.start()
+    broker.close()
+    assert [thread.name for thread in threading.enumerate() if thread.name == "kcodec-broker"] == []
+
+
+def test_data_directory_has_one_broker_at_a_time(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path) as broker:
+        with pytest.raises(OSError, match="another broker uses this data directory"):
+            Broker(data_dir=tmp_path / ".." / tmp_path.name).start()
+        command = [sys.executable, "-m", "kcodec", "broker", "--port", "0", "--data-dir", str(tmp_path)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (ended.returncode, "another broker uses" in ended.stderr) == (2, True)
+        broker.crash()
+        broker.start()
+
+
+@pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "t-0/leader-epoch-checkpoint"])
+def test_corrupt_checkpoint_is_named(tmp_path: Path, name: str) -> None:
+    with Broker(data_dir=tmp_path) as broker:
+        broker.create_topic("t", 1)
+        broker.seed("t", [(None, b"a")])
+    (tmp_path / name).write_text("0\n1\nt 0 three\n")
+    with pytest.raises(DecodeError, match=f"{name}, line 3: expected"):
+        Broker(data_dir=tmp_path).start()
+
+
+def test_broker_cannot_be_pickled() -> None:
+    with Broker() as broker, pytest.raises(TypeError, match="give its bootstrap_servers"):
+        pickle.dumps(broker)
+
+
+def _use_in_child(broker: Broker, results: Connection) -> None:
+    try:
+        broker.end_offset("t")
+    except EmbeddedBrokerError as error:
+        results.send(str(error))
+    broker.close()
+
+
+def test_forked_process_cannot_use_or_stop_the_broker() -> None:
+    context = multiprocessing.get_context("fork")
+    with Broker() as broker:
+        broker.create_topic("t", 1)
+        ours, theirs = context.Pipe()
+        child = context.Process(target=_use_in_child, args=(broker, theirs))
+        child.start()
+        assert ours.poll(20)
+        assert "from which this process was forked" in ours.recv()
+        child.join(20)
+        broker.seed("t", [(None, b"a")])
+        assert broker.end_offset("t") == 1
+
+
+def test_address_of_ipv6_is_written_in_brackets() -> None:
+    with Broker(host="::1") as broker:
+        assert broker.bootstrap_servers.startswith("[::1]:")
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send("t", b"v").result(30)
+        assert broker.end_offset("t") == 1
