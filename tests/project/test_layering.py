@@ -118,7 +118,7 @@ TABLES = {"numpy", "pyarrow", "polars"}
 EXPLAINED = {("errors", "_fast"), ("_fast", "record")}
 IMPURE = {"socket", "ssl", "asyncio", "time", "threading"}
 LATE = {"numpy", "crc32c", "pyarrow", "pyspark", "pandas", "aiokafka", "kafka", "botocore"} | {
-    *("prometheus_client", "opentelemetry"),
+    *("prometheus_client", "opentelemetry", "confluent_kafka"),
 }
 # What the core may import where it is used: the packages that decompress, and numpy for to_numpy.
 LATE_IN_CORE = {"zstandard", "isal", "lz4", "numpy"}
@@ -131,6 +131,10 @@ EARLY = {
     ("kcodec.spark.topic_source", "pyspark"),
     ("kcodec.compat._aiokafka_classes", "aiokafka"),
     ("kcodec.compat._kafka_python_classes", "kafka"),
+    *(
+        (f"kcodec.compat._confluent_{part}", "confluent_kafka")
+        for part in ("admin", "cluster", "consumer", "errors", "events", "options", "producer")
+    ),
 }
 
 

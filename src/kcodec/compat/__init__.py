@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record classes of other Python clients, backed by kcodec's core.
+"""Other Python clients on kcodec: the record classes of two, and the clients of confluent_kafka.
 
     import kcodec.compat.aiokafka
     kcodec.compat.aiokafka.install()         # from now on aiokafka reads and writes batches with kcodec
     kcodec.compat.aiokafka.uninstall()       # and from now on with its own classes
 
     kcodec.compat.kafka_python.install()     # the same for kafka-python
+    kcodec.compat.confluent.install()        # confluent_kafka's Producer, Consumer and AdminClient are kcodec's
 
-Call install() before consumers and producers are created. The client itself must be installed: `pip install aiokafka`
-or `pip install kafka-python`. docs/compat.md describes what changes.
+Call install() before consumers and producers are created. The client itself must be installed: `pip install aiokafka`,
+`pip install kafka-python` or `pip install confluent-kafka`. docs/compat.md describes what changes.
 """
 
 from kcodec._lazy import lazy_exports
 
-__getattr__, __dir__ = lazy_exports("kcodec.compat", {}, ("aiokafka", "kafka_python"))
+__getattr__, __dir__ = lazy_exports("kcodec.compat", {}, ("aiokafka", "confluent", "kafka_python"))

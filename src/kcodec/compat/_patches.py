@@ -8,10 +8,11 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from kcodec.errors import DecodeError, UnsupportedError
 
+T = TypeVar("T")
 # What install() of one client replaces: public name -> our class.
 Replacements = Mapping[str, Any]
 
@@ -131,3 +132,18 @@ class Patches:
                 setattr(owner, name, value)
             self._swap(self._ours, self._originals)
             self._originals, self._ours, self._attributes = {}, {}, []
+
+
+def derived_from(base: type) -> Callable[[type[T]], type[T]]:
+    """Return a decorator that derives a class from a class in C, without attributes of its own in C.
+
+    So it has the layout of the base and can replace it among the bases of the package's classes. Objects have a
+    __dict__ only in classes that derive from the result.
+    """
+
+    def derive(methods: type[T]) -> type[T]:
+        names = {name: value for name, value in vars(methods).items() if name not in {"__dict__", "__weakref__"}}
+        made: Any = type(methods.__name__, (base,), {**names, "__slots__": ()})
+        return cast("type[T]", made)
+
+    return derive

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""list_topics() and cluster_id() of confluent_kafka's clients, which return its ClusterMetadata."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from confluent_kafka import KafkaError
+from confluent_kafka import admin as _admin
+
+from kcodec.client import Admin
+from kcodec.client.properties import options_from_properties
+from kcodec.compat._confluent_errors import as_kafka_exceptions, kafka_error, seconds
+from kcodec.errors import AdminError, BrokerError
+
+# Its stubs do not export all of the names.
+admin: Any = _admin
+
+
+class ClusterReader:
+    """An Admin with the connection options of another client, made when it is first needed."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = _of_every_client(options)
+        self._admin: Admin | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def admin(self) -> Admin:
+        """The Admin."""
+        with self._lock:
+            if self._admin is None:
+                self._admin = Admin(**self.options)
+            return self._admin
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            if self._admin is not None:
+                self._admin.close()
+
+    def cluster_id(self, timeout: float) -> str | None:
+        """Return the id of the cluster. Raise KafkaException."""
+        with as_kafka_exceptions():
+            return self.admin.describe_cluster(timeout=seconds(timeout)).cluster_id
+
+    def list_topics(self, topic: str | None, timeout: float) -> Any:
+        """Return the brokers, and one topic or all. An unknown topic is in the result, with its error.
+
+        Raise KafkaException.
+        """
+        found: Any = admin.ClusterMetadata()
+        limit = seconds(timeout)
+        with as_kafka_exceptions():
+            cluster = self.admin.describe_cluster(timeout=limit)
+            found.cluster_id = cluster.cluster_id
+            found.controller_id = -1 if cluster.controller_id is None else cluster.controller_id
+            for node in cluster.brokers:
+                broker: Any = admin.BrokerMetadata()
+                broker.id, broker.host, broker.port = node.id, node.host, node.port
+                found.brokers[node.id] = broker
+            names = [topic] if topic is not None else list(self.admin.list_topics(include_internal=True, timeout=limit))
+            found.topics = self._topics(names, limit)
+        first = min(found.brokers.values(), key=lambda one: one.id, default=None)
+        if first is not None:
+            found.orig_broker_id, found.orig_broker_name = first.id, f"{first.host}:{first.port}/{first.id}"
+        return found
+
+    def _topics(self, names: list[str], timeout: float | None) -> dict[str, Any]:
+        if not names:
+            return {}
+        failed: dict[str, BrokerError] = {}
+        try:
+            described = self.admin.describe_topics(names, timeout=timeout)
+        except AdminError as error:
+            described, failed = error.results, error.errors  # type: ignore[assignment]
+        except BrokerError as error:
+            described, failed = {}, {names[0]: error}
+        found: dict[str, Any] = {}
+        for name in names:
+            topic: Any = admin.TopicMetadata()
+            topic.topic = name
+            if name in failed:
+                topic.error = kafka_error(failed[name])
+            else:
+                for one in described[name].partitions:
+                    partition: Any = admin.PartitionMetadata()
+                    partition.id, partition.replicas, partition.isrs = one.partition, list(one.replicas), list(one.isr)
+                    partition.leader = -1 if one.leader is None else one.leader
+                    if one.leader is None:
+                        partition.error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+                    topic.partitions[one.partition] = partition
+            found[name] = topic
+        return found
+
+
+def _of_every_client(options: dict[str, Any]) -> dict[str, Any]:
+    """Return those options that an Admin has."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        try:
+            options_from_properties({name: value}, "Admin")
+        except TypeError:
+            continue  # an option of producers or consumers
+        if name != "metrics":
+            found[name] = value
+    return found

@@ -1,0 +1,582 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The methods of confluent_kafka.Consumer on a consumer of kcodec.
+
+Callbacks run inside `poll`, `consume`, `unsubscribe` and `close`, in the thread that calls them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, Self
+
+import confluent_kafka
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    KafkaError,
+    KafkaException,
+    Message,
+    cimpl,
+)
+from confluent_kafka import TopicPartition as Place
+
+from kcodec import Record, errors
+from kcodec.client import Consumer as KcodecConsumer
+from kcodec.compat._confluent_cluster import ClusterReader
+from kcodec.compat._confluent_errors import (
+    as_kafka_exceptions,
+    kafka_error,
+    local_error,
+    not_supported,
+    place_of,
+    seconds,
+)
+from kcodec.compat._confluent_events import Events, Observer
+from kcodec.compat._confluent_options import settings_of
+from kcodec.compat._patches import derived_from
+from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+#: One wait of a poll; with enable.partition.eof it is shorter.
+STEP_SECONDS, EOF_STEP_SECONDS = 0.2, 0.05
+MAX_MESSAGES = 1_000_000
+#: Time to leave the group for a consumer that was deleted and not closed.
+DELETED_SECONDS = 3.0
+Offsets = dict[TopicPartition, OffsetAndMetadata]
+
+
+@derived_from(cimpl.Consumer)
+class ConsumerMethods:
+    """The methods of a consumer. librdkafka's own handle is never opened."""
+
+    _kcodec: KcodecConsumer | None = None
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self._kcodec = None
+        self._settings = settings = settings_of("consumer", arguments, keywords)
+        if not settings.options.get("group_id"):
+            raise ValueError("Failed to create consumer: group.id must be set")
+        self._events = Events()
+        self._observer = Observer(settings, self._events, "consumer")
+        if self._observer.is_used:
+            settings.options["metrics"] = self._observer
+        self._stores = settings.options.get("enable_auto_offset_store", True)
+        self._cluster = ClusterReader(settings.options)
+        self._is_subscribed = False
+        #: "assign" or "revoke" while such a callback runs.
+        self._rebalance: str | None = None
+        self._rebalancing: frozenset[TopicPartition] = frozenset()
+        #: What the next commit without arguments commits.
+        self._stored: Offsets = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._assigned: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        with as_kafka_exceptions():
+            self._kcodec = KcodecConsumer(**settings.options)
+
+    def _open(self) -> KcodecConsumer:
+        if self._kcodec is None:
+            raise RuntimeError("Consumer closed")
+        return self._kcodec
+
+    # What is read
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: Callable[..., Any] | None = None,
+        on_revoke: Callable[..., Any] | None = None,
+        on_lost: Callable[..., Any] | None = None,
+    ) -> None:
+        """Subscribe to topics; one that begins with ^ is a regular expression. Raise KafkaException.
+
+        on_assign, on_revoke, on_lost: called with this consumer and the partitions.
+        """
+        consumer = self._open()
+        if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
+            raise TypeError("expected list of topic unicode strings")
+        for name, function in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} expects a callable")
+        if not topics:
+            self.unsubscribe()
+            return
+        if not self._is_subscribed and consumer.assignment():
+            self.unassign()
+        callbacks: dict[str, Any] = {
+            "on_assigned": self._called("assign", on_assign),
+            "on_revoked": self._called("revoke", on_revoke),
+            "on_lost": None if on_lost is None else self._called("revoke", on_lost),
+        }
+        with as_kafka_exceptions():
+            if any(one.startswith("^") for one in topics):
+                consumer.subscribe(pattern=self._pattern(topics), **callbacks)
+            else:
+                consumer.subscribe(topics, **callbacks)
+        self._is_subscribed = True
+
+    def _pattern(self, topics: list[str]) -> str:
+        """Return one expression that matches the whole names. librdkafka's match the beginning of a name."""
+        rest = "" if self._settings.options.get("group_protocol") == "consumer" else ".*"
+        return "|".join(f"(?:{one}){rest}" if one.startswith("^") else re.escape(one) for one in topics)
+
+    def _called(self, kind: str, function: Callable[..., Any] | None) -> Callable[[frozenset[TopicPartition]], None]:
+        def call(partitions: frozenset[TopicPartition]) -> None:
+            if kind == "assign":
+                self._assigned.update(dict.fromkeys(partitions, OFFSET_STORED))
+            self._rebalance, self._rebalancing = kind, partitions
+            try:
+                if function is not None:
+                    function(self, [Place(*one) for one in sorted(partitions)])
+            finally:
+                self._rebalance = None
+                if kind == "revoke":
+                    self._forget(partitions)
+
+        return call
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for one in partitions:
+            for known in (self._stored, self._positions, self._assigned, self._ends):
+                known.pop(one, None)
+
+    def unsubscribe(self) -> None:
+        """Revoke all partitions and leave the group."""
+        consumer = self._open()
+        with as_kafka_exceptions():
+            consumer.unsubscribe()
+        self._is_subscribed = False
+        self._forget(list(self._assigned))
+
+    def assign(self, partitions: list[Any]) -> None:
+        """Read exactly these partitions, each from its offset: a number, or OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED
+        or OFFSET_INVALID, which is the committed offset. Raise KafkaException.
+
+        In on_assign, set the offsets of assigned partitions.
+        """
+        consumer, wanted = self._open(), _checked(partitions)
+        if self._is_subscribed:
+            self._start_in_callback("assign", wanted)
+            return
+        with as_kafka_exceptions():
+            if any(one in self._assigned for one in wanted):
+                consumer.assign([])  # begin at the given offsets, not at the positions
+            self._forget(list(self._assigned))
+            consumer.assign(wanted)
+            self._begin_at(wanted)
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        """Read these partitions in addition. Raise KafkaException. In on_assign, set the offsets of partitions."""
+        consumer, wanted = self._open(), _checked(partitions)
+        if self._is_subscribed:
+            self._start_in_callback("incremental_assign", wanted)
+            return
+        known = [one for one in wanted if one in self._assigned]
+        if known:
+            raise local_error(KafkaError._CONFLICT, f"{known[0]} can't be added: it is assigned already")
+        with as_kafka_exceptions():
+            consumer.incremental_assign(wanted)
+            self._begin_at(wanted)
+
+    def _start_in_callback(self, call: str, wanted: dict[TopicPartition, Any]) -> None:
+        if self._rebalance != "assign":
+            if self._rebalance == "revoke" and not wanted:
+                return
+            raise local_error(
+                KafkaError._STATE,
+                f"{call}() of a consumer that has subscribed is possible in on_assign only; call unsubscribe() first",
+            )
+        if self._rebalancing ^ wanted.keys():
+            raise not_supported(
+                f"{call}() of other partitions than the group has assigned", "pass all partitions that on_assign got"
+            )
+        with as_kafka_exceptions():
+            self._begin_at(wanted)
+
+    def _begin_at(self, wanted: dict[TopicPartition, Any]) -> None:
+        for partition, place in wanted.items():
+            self._forget([partition])
+            self._assigned[partition] = place.offset
+            if place.offset not in {OFFSET_STORED, OFFSET_INVALID}:
+                self._seek(partition, place)
+
+    def _seek(self, partition: TopicPartition, place: Any) -> None:
+        consumer = self._open()
+        if place.offset == OFFSET_BEGINNING:
+            consumer.seek_to_beginning(partition)
+        elif place.offset == OFFSET_END:
+            consumer.seek_to_end(partition)
+        elif place.offset < 0:
+            raise ValueError(f"{partition}: kcodec.compat.confluent does not support the offset {place.offset}")
+        else:
+            epoch = place.leader_epoch
+            consumer.seek(partition, OffsetAndMetadata(place.offset, "", -1 if epoch is None else epoch))
+
+    def unassign(self) -> None:
+        """Stop reading the assigned partitions. In on_revoke it has no effect, as they are revoked anyway."""
+        consumer = self._open()
+        if self._is_subscribed:
+            self._need_revocation("unassign")
+            return
+        with as_kafka_exceptions():
+            consumer.assign([])
+        self._forget(list(self._assigned))
+
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        """Stop reading these partitions. In on_revoke it has no effect, as they are revoked anyway."""
+        consumer, gone = self._open(), _checked(partitions)
+        if self._is_subscribed:
+            self._need_revocation("incremental_unassign")
+            return
+        if not self._assigned:
+            raise local_error(KafkaError._INVALID_ARG, "Can't subtract from empty assignment")
+        with as_kafka_exceptions():
+            consumer.incremental_unassign(gone)
+        self._forget(gone)
+
+    def _need_revocation(self, call: str) -> None:
+        if self._rebalance is None:
+            raise local_error(
+                KafkaError._STATE, f"{call}() of a consumer that has subscribed is possible in on_revoke only"
+            )
+
+    def assignment(self) -> list[Any]:
+        """Return the assigned partitions with the offsets that they were assigned with."""
+        found = self._open().assignment()
+        return [Place(*one, self._assigned.get(one, OFFSET_INVALID)) for one in sorted(found)]
+
+    # Records
+
+    def poll(self, timeout: float = -1) -> Message | None:
+        """Return a message, None after `timeout` seconds (no limit if it is negative). Errors of a partition or the
+        group are messages whose error() is set."""
+        self._open()
+        return self._next(None if timeout < 0 else time.monotonic() + timeout)
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Return up to num_messages messages, fewer after `timeout` seconds. Raise ValueError for a wrong number."""
+        self._open()
+        if not 0 <= num_messages <= MAX_MESSAGES:
+            raise ValueError("num_messages must be between 0 and 1000000 (1M)")
+        deadline = None if timeout < 0 else time.monotonic() + timeout
+        found: list[Message] = []
+        while len(found) < num_messages and (message := self._next(deadline)) is not None:
+            found.append(message)
+        return found
+
+    def _next(self, deadline: float | None) -> Message | None:
+        consumer, events = self._open(), self._events
+        longest = EOF_STEP_SECONDS if self._settings.reports_eof else STEP_SECONDS
+        while True:
+            self._observer.report_statistics(0)
+            if len(events):
+                events.serve()
+                consumer = self._open()  # a callback may have closed it
+            left = longest if deadline is None else min(max(deadline - time.monotonic(), 0.0), longest)
+            if not self._is_subscribed and not self._assigned:
+                events.wait(left)
+            else:
+                try:
+                    record = consumer.poll_one(left)
+                except errors.KcodecError as error:
+                    return _failed(error)
+                if record is not None:
+                    return self._delivered(record)
+                if self._settings.reports_eof and (end := self._end_of_partition(consumer)) is not None:
+                    return end
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+
+    def _delivered(self, record: Record) -> Message:
+        partition = TopicPartition(record.topic, record.partition)  # type: ignore[arg-type]
+        following = record.offset + 1
+        epoch = record.leader_epoch
+        self._positions[partition] = following
+        if self._stores:
+            self._stored[partition] = OffsetAndMetadata(following, "", -1 if epoch is None else epoch)
+        return Message(
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+            value=record.value,
+            headers=list(record.headers) or None,
+            timestamp=(1 + int(record.timestamp_type), record.timestamp) if record.timestamp >= 0 else (0, -1),
+            leader_epoch=epoch,
+        )
+
+    def _end_of_partition(self, consumer: KcodecConsumer) -> Message | None:
+        """Return the message of a partition whose end was reached (_PARTITION_EOF), once for each end."""
+        is_committed = str(self._settings.options.get("isolation_level", "read_committed")) == "read_committed"
+        for partition, state in consumer.health().partitions.items():
+            lag = state.stable_lag if is_committed and state.stable_lag is not None else state.lag
+            position = state.position
+            if lag or lag is None or position is None or state.buffered_bytes or self._ends.get(partition) == position:
+                continue
+            if self._positions.get(partition, position) > position:
+                continue  # it was moved, and the position is still the former one
+            self._ends[partition] = position
+            text = f"the end of {partition} was reached at offset {position}"
+            return Message(
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=position,
+                value=text.encode(),
+                error=KafkaError(KafkaError._PARTITION_EOF, text),
+            )
+        return None
+
+    # Positions
+
+    def seek(self, partition: Any) -> None:
+        """Continue at the offset of a TopicPartition. Raise KafkaException (_STATE) if it is not assigned."""
+        self._open()
+        ((name, place),) = _checked([partition]).items()
+        if name not in self._open().assignment():
+            raise local_error(
+                KafkaError._STATE, f"Failed to seek to offset {place.offset}: {name} is not assigned to this consumer"
+            )
+        with as_kafka_exceptions():
+            self._seek(name, place)
+        self._positions.pop(name, None)
+        self._ends.pop(name, None)
+
+    def pause(self, partitions: list[Any]) -> None:
+        """Stop the delivery of these partitions. One that is not assigned is left out, as by librdkafka."""
+        consumer = self._open()
+        consumer.pause(*consumer.assignment().intersection(_checked(partitions)))
+
+    def resume(self, partitions: list[Any]) -> None:
+        """Deliver these partitions again. One that is not assigned is left out, as by librdkafka."""
+        consumer = self._open()
+        consumer.resume(*consumer.assignment().intersection(_checked(partitions)))
+
+    def position(self, partitions: list[Any]) -> list[Any]:
+        """Return the offsets after the last messages; OFFSET_INVALID before the first."""
+        self._open()
+        return [Place(*one, self._positions.get(one, OFFSET_INVALID)) for one in _checked(partitions)]
+
+    def get_watermark_offsets(self, partition: Any, timeout: float = -1, cached: bool = False) -> tuple[int, int]:
+        """Return the first offset and the end of a partition, from its leader, also if `cached` is set.
+
+        Under read_committed the end is the last stable offset, as with librdkafka. Raise KafkaException.
+        """
+        consumer = self._open()
+        (name,) = _checked([partition])
+        try:
+            with as_kafka_exceptions():
+                first = consumer.beginning_offsets([name], seconds(timeout))
+                return first[name], consumer.end_offsets([name], seconds(timeout))[name]
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise local_error(KafkaError._UNKNOWN_PARTITION, error.args[0].str()) from error
+            raise
+
+    def offsets_for_times(self, partitions: list[Any], timeout: float = -1) -> list[Any]:
+        """Return the first offsets at or after the times in ms that the partitions have as their offsets.
+
+        The offset is OFFSET_END if no record is that late. Raise KafkaException.
+        """
+        consumer, wanted = self._open(), _checked(partitions)
+        with as_kafka_exceptions():
+            found = consumer.offsets_for_times({name: one.offset for name, one in wanted.items()}, seconds(timeout))
+        listed = {name: found[name] for name in wanted}
+        return [Place(*name, OFFSET_END if one is None else one.offset) for name, one in listed.items()]
+
+    # Commits
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: list[Any] | None = None,
+        asynchronous: bool = True,
+        **keywords: Any,
+    ) -> list[Any] | None:
+        """Commit the offset after a message, or offsets, or what was delivered or stored since the last commit.
+
+        asynchronous: return None at once; on_commit of the configuration is called in a later `poll`. Otherwise return
+        the committed offsets.
+
+        Raise KafkaException: _NO_OFFSET if there is nothing to commit, and the errors of the group.
+        """
+        consumer = self._open()
+        asynchronous = bool(keywords.pop("async", asynchronous))
+        if keywords:
+            raise TypeError(f"commit() has no argument {next(iter(keywords))!r}")
+        wanted = self._to_commit(message, offsets)
+        if not wanted:
+            missing = KafkaError(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
+            if not asynchronous:
+                raise KafkaException(missing)
+            if self._settings.on_commit is not None:
+                self._events.add(lambda: self._report_commit({}, missing))
+            return None
+        if asynchronous:
+            with as_kafka_exceptions():
+                consumer.commit_async(wanted, self._committed)
+            self._unstore(wanted)
+            return None
+        with as_kafka_exceptions():
+            consumer.commit(wanted)
+        self._unstore(wanted)
+        others: set[TopicPartition] = set()
+        if message is None and offsets is None:
+            others = self._assigned.keys() - wanted.keys()
+        return sorted([*_places(wanted), *(place_of(one, None) for one in others)])
+
+    def _to_commit(self, message: Message | None, offsets: list[Any] | None) -> Offsets:
+        if message is not None and offsets is not None:
+            raise ValueError("message and offsets are mutually exclusive")
+        if message is not None:
+            return _after(message)
+        if offsets is not None:
+            return _offsets(offsets)
+        return dict(self._stored)
+
+    def _unstore(self, done: Offsets) -> None:
+        for name, offset in done.items():
+            if self._stored.get(name) == offset:
+                del self._stored[name]
+
+    def _committed(self, offsets: Offsets, error: BaseException | None) -> None:
+        self._report_commit(offsets, None if error is None else kafka_error(error))
+
+    def _report_commit(self, offsets: Offsets, error: KafkaError | None) -> None:
+        if self._settings.on_commit is not None:
+            self._settings.on_commit(error, _places(offsets))
+
+    def store_offsets(self, message: Message | None = None, offsets: list[Any] | None = None) -> None:
+        """Store offsets for the next commit; enable.auto.offset.store must be false.
+
+        Raise KafkaException: _INVALID_ARG without that setting, _STATE for a partition that is not assigned.
+        """
+        consumer = self._open()
+        if (message is None) == (offsets is None):
+            raise ValueError("expected either message or offsets")
+        wanted = _after(message) if message is not None else _offsets(offsets or [])
+        if self._stores:
+            raise local_error(
+                KafkaError._INVALID_ARG, "StoreOffsets failed: enable.auto.offset.store must be false to store offsets"
+            )
+        others = wanted.keys() - consumer.assignment()
+        if others:
+            raise local_error(KafkaError._STATE, f"StoreOffsets failed: {min(others)} is not assigned")
+        with as_kafka_exceptions():
+            consumer.store_offsets(wanted)
+        self._stored.update(wanted)
+
+    def committed(self, partitions: list[Any], timeout: float = -1) -> list[Any]:
+        """Return the committed offsets of the group; OFFSET_INVALID where none is. Raise KafkaException."""
+        consumer, wanted = self._open(), _checked(partitions)
+        with as_kafka_exceptions():
+            found = consumer.committed(list(wanted), seconds(timeout))
+        return [place_of(name, found[name]) for name in wanted]
+
+    # The group and the cluster
+
+    def memberid(self) -> str | None:
+        """Return the id of the member of the group; None before it has joined."""
+        return self._open().group_metadata().member_id or None
+
+    def consumer_group_metadata(self) -> ConsumerGroupMetadata:
+        """Return the group's metadata for send_offsets_to_transaction() of a producer of kcodec.compat.confluent."""
+        return self._open().group_metadata()
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """Return a ClusterMetadata of one topic or all. Raise KafkaException."""
+        self._open()
+        return self._cluster.list_topics(topic, timeout)
+
+    def cluster_id(self, timeout: float = -1) -> Any:
+        """Return the id of the cluster. Raise KafkaException."""
+        self._open()
+        return self._cluster.cluster_id(timeout)
+
+    def set_sasl_credentials(self, username: str, password: str) -> NoReturn:
+        """Raise KafkaException (_NOT_IMPLEMENTED): credentials of a client are those of its configuration."""
+        raise not_supported("set_sasl_credentials()", "create another client with the new credentials")
+
+    def close(self) -> None:
+        """Commit if that is automatic, call on_revoke, leave the group, and end."""
+        consumer = self._kcodec
+        if consumer is None:
+            return
+        try:
+            with as_kafka_exceptions():
+                consumer.close()
+        finally:
+            self._events.serve()
+            self._kcodec = None
+            self._cluster.close()
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        consumer = getattr(self, "_kcodec", None)
+        if consumer is not None and not sys.is_finalizing():  # librdkafka leaves the group, too
+            with contextlib.suppress(RuntimeError, errors.KcodecError):  # deleted on the I/O thread, or no broker
+                consumer.close(DELETED_SECONDS)
+            self._cluster.close()
+
+
+def _checked(partitions: Iterable[Any]) -> dict[TopicPartition, Any]:
+    """Return the TopicPartitions of confluent_kafka by those of kcodec."""
+    found = {}
+    for one in partitions:
+        if not isinstance(one, Place):
+            raise TypeError("expected cimpl.TopicPartition")
+        found[TopicPartition(one.topic, one.partition)] = one
+    return found
+
+
+def _offsets(partitions: list[Any]) -> Offsets:
+    """Return the offsets to commit; those that are not set are left out, as by librdkafka."""
+    return {
+        name: OffsetAndMetadata(one.offset, one.metadata or "", -1 if one.leader_epoch is None else one.leader_epoch)
+        for name, one in _checked(partitions).items()
+        if one.offset >= 0
+    }
+
+
+def _after(message: Message) -> Offsets:
+    """Return the offset after a message. Raise KafkaException for a message without a place."""
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    if message.error() is not None or topic is None or partition is None or offset is None:
+        raise local_error(KafkaError._INVALID_ARG, "the message has an error, or no topic, partition and offset")
+    epoch = message.leader_epoch()
+    return {TopicPartition(topic, partition): OffsetAndMetadata(offset + 1, "", -1 if epoch is None else epoch)}
+
+
+def _places(offsets: Offsets) -> list[Any]:
+    return [place_of(*item) for item in offsets.items()]
+
+
+def _failed(error: errors.KcodecError) -> Message:
+    """Return the message of an error of a partition or the group; its value is the text, as with librdkafka."""
+    place = getattr(error, "topic_partition", None) or getattr(error, "partition", None)
+    resource = getattr(error, "resource", None)
+    if place is None and isinstance(resource, TopicPartition):
+        place = resource
+    found = kafka_error(error)
+    if place is None:
+        return Message(value=found.str().encode(), error=found)
+    offset = getattr(error, "offset", None)
+    return Message(topic=place.topic, partition=place.partition, offset=offset, value=found.str().encode(), error=found)
+
+
+class ConfluentConsumer(ConsumerMethods):
+    """confluent_kafka.Consumer on kcodec's consumer: its methods, configuration names, errors and callbacks."""
+
+
+class DeserializingConsumer(confluent_kafka.DeserializingConsumer, ConsumerMethods):  # type: ignore[misc]
+    """confluent_kafka.DeserializingConsumer on kcodec's consumer."""

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors and offsets of kcodec as values of confluent_kafka.
+
+An error becomes a KafkaError with the code that librdkafka uses, in a KafkaException.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from kcodec import errors
+from kcodec.offsets import OffsetAndMetadata
+
+# The first class that an error is an instance of determines its code.
+CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (errors.ProducerFencedError, KafkaError._FENCED),
+    (errors.LogTruncationError, KafkaError._LOG_TRUNCATION),
+    (errors.OffsetOutOfRangeError, KafkaError._AUTO_OFFSET_RESET),
+    (errors.NoOffsetForPartitionError, KafkaError._AUTO_OFFSET_RESET),
+    (errors.TransactionStateError, KafkaError._STATE),
+    (errors.BufferFullError, KafkaError._QUEUE_FULL),
+    (errors.UnsupportedError, KafkaError._NOT_IMPLEMENTED),
+    (errors.DecodeError, KafkaError._BAD_MSG),
+    (errors.AuthenticationError, KafkaError._AUTHENTICATION),
+    (errors.DeliveryTimeoutError, KafkaError._TIMED_OUT),
+    (errors.UnknownOutcomeError, KafkaError._TIMED_OUT),
+    (errors.RequestTimedOutError, KafkaError._TIMED_OUT),
+    (errors.TransportError, KafkaError._TRANSPORT),
+    (TimeoutError, KafkaError._TIMED_OUT),
+    (ValueError, KafkaError._INVALID_ARG),
+    (TypeError, KafkaError._INVALID_ARG),
+)
+#: What a record of which no acknowledgment arrived in time ends with.
+RECORD_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (errors.DeliveryTimeoutError, KafkaError._MSG_TIMED_OUT),
+    (errors.RequestTimedOutError, KafkaError._MSG_TIMED_OUT),
+)
+FATAL = (errors.ProducerFencedError, errors.FatalTransactionError)
+
+
+def kafka_error(error: BaseException, code: int | None = None) -> KafkaError:
+    """Return the KafkaError of an error of kcodec.
+
+    code: the code, if the call determines it. Errors of brokers keep their number.
+    """
+    reason = _first(error)
+    if code is None:
+        code = code_of(reason)
+    remedy = getattr(reason, "remedy", None)
+    is_fatal = isinstance(reason, FATAL)
+    is_retriable = not is_fatal and (bool(getattr(reason, "retriable", False)) or remedy == "retry")
+    requires_abort = not is_fatal and (isinstance(reason, errors.AbortableTransactionError) or remedy == "abort")
+    return KafkaError(code, str(reason), is_fatal, is_retriable and not requires_abort, requires_abort)
+
+
+def code_of(error: BaseException) -> int:
+    """Return the code of an error of kcodec: the broker's number, or one of librdkafka's negative numbers."""
+    for kind, code in CODES:
+        if isinstance(error, kind):
+            return code
+    return error.code if isinstance(error, errors.BrokerError) else KafkaError._FAIL
+
+
+def record_error(error: BaseException) -> KafkaError:
+    """Return the KafkaError of a record that was not delivered."""
+    for kind, code in RECORD_CODES:
+        if isinstance(error, kind):
+            return kafka_error(error, code)
+    return kafka_error(error)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the error itself, or the cause of the first error of a group."""
+    while isinstance(error, errors.DeliveryErrors | errors.AdminError):
+        error = error.exceptions[0]
+    if isinstance(error, errors.TopicDeliveryError) and error.__cause__ is not None:
+        return error.__cause__
+    return error
+
+
+def local_error(code: int, reason: str) -> KafkaException:
+    """Return the exception of an error that the client itself has found."""
+    return KafkaException(KafkaError(code, reason))
+
+
+def not_supported(what: str, instead: str) -> KafkaException:
+    """Return the exception of a call that kcodec has no counterpart for."""
+    return local_error(KafkaError._NOT_IMPLEMENTED, f"kcodec.compat.confluent does not support {what}; {instead}")
+
+
+@contextmanager
+def as_kafka_exceptions() -> Iterator[None]:
+    """Raise errors of kcodec as KafkaException, with the original error as its cause."""
+    try:
+        yield
+    except (errors.KcodecError, TimeoutError, ValueError, TypeError) as error:
+        raise KafkaException(kafka_error(error)) from error
+
+
+def place_of(partition: tuple[str, int], offset: OffsetAndMetadata | None) -> TopicPartition:
+    """Return a partition with a committed offset, OFFSET_INVALID for None."""
+    if offset is None:
+        return TopicPartition(*partition)
+    known: dict[str, Any] = {}
+    if offset.metadata:
+        known["metadata"] = offset.metadata
+    if offset.leader_epoch >= 0:
+        known["leader_epoch"] = offset.leader_epoch
+    return TopicPartition(*partition, offset.offset, **known)
+
+
+def seconds(timeout: float | None) -> float | None:
+    """Return a timeout of librdkafka, where a negative number means no limit, as one of kcodec."""
+    return None if timeout is None or timeout < 0 else timeout

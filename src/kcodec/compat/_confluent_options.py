@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of a confluent_kafka client: librdkafka's names and defaults, as options of kcodec's clients.
+
+A name that kcodec has no counterpart for raises an error, except for those in ACCEPTED: they adjust how librdkafka does
+its work, and no program can tell the difference from the records.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from kcodec.client.properties import options_from_properties
+from kcodec.compat._confluent_errors import local_error
+
+log = logging.getLogger("kcodec.compat")
+
+#: Names that have no effect. docs/compat.md lists them.
+ACCEPTED = frozenset(
+    {
+        *("api.version.fallback.ms", "api.version.request", "api.version.request.timeout.ms", "batch.num.messages"),
+        *("broker.address.ttl", "broker.version.fallback", "client.software.name", "client.software.version"),
+        *("coordinator.query.interval.ms", "debug", "enable.metrics.push", "enable.random.seed"),
+        *("enable.sparse.connections", "fetch.error.backoff.ms", "fetch.queue.backoff.ms", "log.connection.close"),
+        *("log.queue", "log.thread.name", "log_level", "logger", "message.copy.max.bytes", "produce.offset.report"),
+        *("queue.buffering.backpressure.threshold", "queued.min.messages", "reconnect.backoff.jitter.ms"),
+        *("socket.blocking.max.ms", "socket.keepalive.enable", "socket.max.fails", "socket.nagle.disable"),
+        *("socket.receive.buffer.bytes", "socket.send.buffer.bytes", "sticky.partitioning.linger.ms"),
+        *("topic.metadata.refresh.fast.cnt", "topic.metadata.refresh.fast.interval.ms"),
+        *("topic.metadata.refresh.interval.ms", "topic.metadata.refresh.sparse"),
+    }
+)
+#: Names that are accepted with the one value that kcodec has.
+ONLY = {"broker.address.family": "any", "queuing.strategy": "fifo"}
+#: Other names of options of kcodec.
+SAME = {
+    "topic.metadata.propagation.max.ms": "unknown_topic_timeout_ms",
+    "receive.message.max.bytes": "max_response_bytes",
+}
+CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "on_delivery", "on_commit")
+#: The message timeout of librdkafka that means none, and what kcodec uses for it, in ms.
+NO_TIMEOUT, LONGEST_MS = 0, 2**31 - 1
+#: Default limits of a producer: messages, and kilobytes of keys and values.
+MAX_MESSAGES, MAX_KILOBYTES = 100_000, 1_048_576
+
+
+@dataclass
+class Settings:
+    """The configuration of one client.
+
+    options: Options of the client of kcodec.
+    error_cb, stats_cb, throttle_cb, on_delivery, on_commit: Callbacks, called by `poll` and the like.
+    statistics_seconds: Interval of stats_cb; 0 for none.
+    reports_eof: Whether the end of a partition is reported (enable.partition.eof).
+    only_errors: Whether only failures are reported to delivery callbacks (delivery.report.only.error).
+    max_messages, max_bytes: Limits of the records of a producer that are not delivered and reported yet.
+    """
+
+    options: dict[str, Any] = field(default_factory=dict)
+    error_cb: Callable[[Any], Any] | None = None
+    stats_cb: Callable[[str], Any] | None = None
+    throttle_cb: Callable[[Any], Any] | None = None
+    on_delivery: Callable[..., Any] | None = None
+    on_commit: Callable[..., Any] | None = None
+    statistics_seconds: float = 0.0
+    reports_eof: bool = False
+    only_errors: bool = False
+    max_messages: int = MAX_MESSAGES
+    max_bytes: int = MAX_KILOBYTES * 1024
+
+
+def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Settings:
+    """Return the settings of a configuration dictionary and keywords, which override it.
+
+    client: "producer", "consumer" or "Admin".
+
+    Raise TypeError without a dictionary, KafkaException (_INVALID_ARG) for an unknown name or an invalid value.
+    """
+    given = _given(arguments, keywords)
+    settings = Settings()
+    for name in CALLBACKS:
+        function = given.pop(name, None)
+        if function is not None and not callable(function):
+            raise TypeError(f"{name} must be a function, not {type(function).__name__}")
+        setattr(settings, name, function)
+    try:
+        settings.statistics_seconds = _number(given, "statistics.interval.ms", 0) / 1000
+        settings.reports_eof = _flag(given, "enable.partition.eof")
+        settings.only_errors = _flag(given, "delivery.report.only.error")
+        if client == "producer":
+            settings.max_messages = int(_number(given, "queue.buffering.max.messages", MAX_MESSAGES)) or LONGEST_MS
+            settings.max_bytes = int(_number(given, "queue.buffering.max.kbytes", MAX_KILOBYTES)) * 1024
+        oauth_cb = given.pop("oauth_cb", None)
+        oauth_config = (
+            given.get("sasl.oauthbearer.config", "") if oauth_cb is None else given.pop("sasl.oauthbearer.config", "")
+        )
+        options = _converted(client, given)
+        if oauth_cb is not None:
+            options["sasl_oauth_token_provider"] = _token_provider(oauth_cb, oauth_config)
+        settings.options = _with_defaults(client, options, settings)
+    except (TypeError, ValueError) as error:
+        raise local_error(KafkaError._INVALID_ARG, str(error)) from error
+    return settings
+
+
+def _given(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with librdkafka's names; settings of default.topic.config become settings."""
+    if len(arguments) > 1 or (arguments and not isinstance(arguments[0], dict)) or not (arguments or keywords):
+        raise TypeError("expected configuration dict")
+    given: dict[str, Any] = {}
+    for name, value in [*(arguments[0] if arguments else {}).items(), *keywords.items()]:
+        if not isinstance(name, str):
+            raise TypeError("expected configuration property name as type unicode string")
+        if name == "default.topic.config":
+            given = {**value, **given}
+        elif name in CALLBACKS or name in {"log_level", "oauth_cb", "logger"}:
+            given[name] = value
+        else:
+            given[name.replace("_", ".")] = value
+    return given
+
+
+def _flag(given: dict[str, Any], name: str) -> bool:
+    value = given.pop(name, False)
+    if str(value).lower() not in {"true", "false"}:
+        raise ValueError(f'Invalid value for configuration property "{name}": it must be true or false')
+    return str(value).lower() == "true"
+
+
+def _number(given: dict[str, Any], name: str, default: float) -> float:
+    value = given.pop(name, default)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f'Invalid value for configuration property "{name}": it must be a number') from None
+
+
+def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of kcodec for what librdkafka's names set."""
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in ACCEPTED:
+            log.debug("%s has no effect with kcodec.compat.confluent", name)
+        elif name in ONLY:
+            if str(value).lower() != ONLY[name]:
+                raise ValueError(f"{name} must be {ONLY[name]!r}, as kcodec has no other; got {str(value)!r}")
+        elif value is not None and not _is_ignored(client, name, value):
+            ours = SAME.get(name, name)
+            text = value if callable(value) or not isinstance(value, bool | int | float) else str(value).lower()
+            options.update(options_from_properties({ours: text}, client))
+    return options
+
+
+def _is_ignored(client: str, name: str, value: Any) -> bool:
+    """Return whether only the other kind of client has this property. librdkafka logs a warning and ignores it."""
+    others = {"producer": ("consumer",), "consumer": ("producer",)}.get(client, ("producer", "consumer"))
+    own = {"statistics.interval.ms", "queue.buffering.max.messages", "queue.buffering.max.kbytes"}
+    if name in own:
+        log.warning("%s is a property of a producer and is ignored by this %s", name, client)
+        return True
+    text = str(value).lower() if isinstance(value, bool | int | float) else value
+    try:
+        options_from_properties({SAME.get(name, name): text}, client)
+    except TypeError:
+        for other in others:
+            try:
+                options_from_properties({name: text}, other)
+            except (TypeError, ValueError):
+                continue
+            log.warning("%s is a property of a %s and is ignored by this %s", name, other, client)
+            return True
+    return False
+
+
+def _with_defaults(client: str, options: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return the options with librdkafka's defaults where a program depends on them."""
+    if client == "producer":
+        return _producer_defaults(options, settings)
+    if client == "consumer":
+        defaults = {"allow_auto_create_topics": False}
+        if options.get("group_protocol", "classic") == "classic":
+            defaults["partition_assignment_strategy"] = "range,roundrobin"  # type: ignore[assignment]
+            session = options.get("session_timeout_ms")
+            if session is not None and session <= 3_000:
+                defaults["heartbeat_interval_ms"] = session / 3
+        return {**defaults, **options}
+    return options
+
+
+def _producer_defaults(options: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    found: dict[str, Any] = {"partitioner": "consistent_random", **options}
+    # The facade itself counts what librdkafka's limits mean, so that `produce` need not wait for buffer space.
+    found["buffer_memory"] = 2 * settings.max_bytes + 67_108_864
+    if "enable_idempotence" not in found and found.get("transactional_id") is None:
+        is_possible = str(found.get("acks", "all")) in {"all", "-1"} and found.get("retries", 1) != 0
+        found["enable_idempotence"] = is_possible and found.get("max_in_flight_requests_per_connection", 5) <= 5
+    timeout = found.get("delivery_timeout_ms", 300_000)
+    timeout = LONGEST_MS if timeout == NO_TIMEOUT else timeout
+    found["delivery_timeout_ms"] = timeout
+    left = timeout - found.get("linger_ms", 5)
+    if found.get("request_timeout_ms", 30_000) > left:
+        found["request_timeout_ms"] = max(left, 1)
+        found["linger_ms"] = min(found.get("linger_ms", 5), max(timeout - 1, 0))
+    return found
+
+
+def _token_provider(oauth_cb: Callable[[str], Any], config: str) -> Callable[[], tuple[str, float]]:
+    """Return a function of kcodec for oauth_cb, which returns a token and the time of its end since 1970."""
+
+    def provide() -> tuple[str, float]:
+        token, ends, *more = oauth_cb(config)
+        if len(more) > 1 and more[1]:
+            raise ValueError("oauth_cb: kcodec cannot send extensions of a token; remove them")
+        return token, ends - time.time()
+
+    return provide

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""confluent_kafka's clients on kcodec: the same methods, configuration names, errors and callbacks.
+
+    from kcodec.compat.confluent import Consumer, Producer       # instead of: from confluent_kafka import ...
+
+    import kcodec.compat.confluent
+    kcodec.compat.confluent.install()        # for a program or framework that imports confluent_kafka itself
+    kcodec.compat.confluent.uninstall()
+
+Messages, errors, TopicPartition, serializers and Schema Registry are those of confluent_kafka, which must be installed:
+`pip install confluent-kafka`. librdkafka opens no connection. docs/compat.md lists what is covered.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from kcodec.compat._patches import Patches, client_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kcodec.compat._confluent_admin import AdminClient
+    from kcodec.compat._confluent_consumer import ConfluentConsumer as Consumer
+    from kcodec.compat._confluent_consumer import DeserializingConsumer
+    from kcodec.compat._confluent_producer import ConfluentProducer as Producer
+    from kcodec.compat._confluent_producer import SerializingProducer
+
+__all__ = [
+    "AdminClient",
+    "Consumer",
+    "DeserializingConsumer",
+    "Producer",
+    "SerializingProducer",
+    "install",
+    "installed",
+    "uninstall",
+]
+
+KNOWN = "2.16.1"
+# Public name -> module and name.
+_CLASSES = {
+    "AdminClient": ("_confluent_admin", "AdminClient"),
+    "Consumer": ("_confluent_consumer", "ConfluentConsumer"),
+    "DeserializingConsumer": ("_confluent_consumer", "DeserializingConsumer"),
+    "Producer": ("_confluent_producer", "ConfluentProducer"),
+    "SerializingProducer": ("_confluent_producer", "SerializingProducer"),
+}
+_patches = Patches("confluent_kafka")
+_lock = threading.Lock()
+# The classes whose bases were replaced, and their former bases.
+_bases: list[tuple[Any, tuple[type, ...]]] = []
+
+
+def __getattr__(name: str) -> Any:
+    """Return one of the clients; confluent_kafka is imported with the first."""
+    if name not in _CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _check_version()
+    import importlib
+
+    module, own = _CLASSES[name]
+    return getattr(importlib.import_module(f"kcodec.compat.{module}"), own)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__
+
+
+def install() -> None:
+    """Let the clients of confluent_kafka be those of kcodec, in all of its modules and in those that import them later.
+
+    Call it before a program imports names of confluent_kafka. A second call has no effect. Raise ImportError if
+    confluent-kafka is not installed, or if its version is not supported.
+    """
+    with _lock:
+        _patches.install(_prepare)
+        if not _bases:
+            _replace_bases()
+
+
+def uninstall() -> None:
+    """Restore confluent_kafka's own clients. Clients that were created in between stay those of kcodec."""
+    with _lock:
+        while _bases:
+            owner, former = _bases.pop()
+            owner.__bases__ = former
+        _patches.uninstall()
+
+
+def installed() -> bool:
+    """Return whether install() is in effect."""
+    return _patches.installed
+
+
+def _check_version() -> Any:
+    package = client_module("confluent_kafka", "confluent-kafka")
+    found = str(package.__version__)
+    missing = [name for name in ("Producer", "Consumer", "Message", "ThrottleEvent") if not hasattr(package, name)]
+    if missing or tuple(map(int, found.split(".")[:2])) < (2, 11):
+        raise ImportError(
+            f"confluent-kafka {found} is not supported by kcodec.compat, which is made for {KNOWN}; "
+            f"pip install 'confluent-kafka=={KNOWN}'"
+        )
+    return package
+
+
+def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object, str, object]]]:
+    package = _check_version()
+    from kcodec.compat._confluent_consumer import ConfluentConsumer
+    from kcodec.compat._confluent_producer import ConfluentProducer
+
+    originals = {"Consumer": package.Consumer, "Producer": package.Producer}
+    return originals, {"Consumer": ConfluentConsumer, "Producer": ConfluentProducer}, []
+
+
+def _replace_bases() -> None:
+    """Let confluent_kafka's classes in Python derive from our methods instead of librdkafka's."""
+    from confluent_kafka import DeserializingConsumer, SerializingProducer, admin
+
+    from kcodec.compat._confluent_admin import AdminMethods
+    from kcodec.compat._confluent_consumer import ConsumerMethods
+    from kcodec.compat._confluent_producer import ProducerMethods
+
+    replaced = (
+        (admin.AdminClient, AdminMethods),
+        (DeserializingConsumer, ConsumerMethods),
+        (SerializingProducer, ProducerMethods),
+    )
+    for owner, methods in replaced:
+        former = owner.__bases__
+        owner.__bases__ = tuple(methods if one is methods.__base__ else one for one in former)
+        _bases.append((owner, former))

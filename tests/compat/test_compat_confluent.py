@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kcodec.compat.confluent against confluent_kafka: the same programs with both on a real broker return the same values,
+errors and callbacks, in the same order. Where the facade differs, docs/compat.md says so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import confluent_kafka
+import confluent_kafka.admin
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.serialization import StringDeserializer, StringSerializer
+
+import kcodec.compat.confluent as facade
+from kcodec.compat._confluent_options import ACCEPTED
+from kcodec.testing.kafka import ApacheKafka
+
+NOWHERE = "127.0.0.1:1"
+admin: Any = confluent_kafka.admin
+SECONDS = 15.0
+
+
+class Kit(NamedTuple):
+    """The classes of one of the two, and the address of the broker."""
+
+    producer: Any
+    consumer: Any
+    admin: Any
+    serializing: Any
+    deserializing: Any
+    servers: str
+
+    def make_producer(self, **settings: Any) -> Any:
+        return self.producer({"bootstrap.servers": self.servers, "linger.ms": 5, **_dotted(settings)})
+
+    def make_consumer(self, group: str, **settings: Any) -> Any:
+        given = {"bootstrap.servers": self.servers, "group.id": group, "auto.offset.reset": "earliest"}
+        return self.consumer({**given, "enable.auto.commit": False, **_dotted(settings)})
+
+    def fill(self, topic: str, count: int = 3) -> None:
+        producer = self.make_producer()
+        for number in range(count):
+            producer.produce(topic, f"v{number}", key="k", partition=0)
+        assert producer.flush(SECONDS) == 0
+        producer.close()
+
+
+def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
+    callbacks = {"on_commit", "error_cb", "stats_cb", "on_delivery", "log_level"}
+    return {name if name in callbacks else name.replace("_", "."): value for name, value in settings.items()}
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call returns, or the kind of its error and its code; texts differ."""
+    try:
+        return call()
+    except KafkaException as error:
+        return error_of(error.args[0])
+    except (RuntimeError, TypeError, ValueError, BufferError) as error:
+        return type(error).__name__
+
+
+def error_of(error: Any) -> Any:
+    return None if error is None else (error.name(), error.code(), error.fatal())
+
+
+def places(found: list[Any]) -> list[Any]:
+    return sorted((one.partition, one.offset) for one in found)
+
+
+def message_of(message: Any) -> Any:
+    kind, stamp = message.timestamp()
+    if message.error() is not None:
+        return message.partition(), message.offset(), error_of(message.error()), type(message.value())
+    return (
+        *(message.partition(), message.offset(), message.key(), message.value(), message.headers()),
+        *(kind, stamp if stamp < 1_700_000_000_001 else "now"),
+        *(message.leader_epoch(), len(message)),
+    )
+
+
+def read(consumer: Any, count: int) -> list[Any]:
+    found: list[Any] = []
+    deadline = time.monotonic() + SECONDS
+    while len(found) < count and time.monotonic() < deadline:
+        message = consumer.poll(0.5)
+        if message is not None:
+            found.append(message_of(message))
+    return found
+
+
+# The programs. Each gets a new topic with two partitions, and returns what is compared.
+
+
+def reports_deliveries(kit: Kit, topic: str) -> Any:
+    reports: list[Any] = []
+
+    def report(error: Any, message: Any) -> None:
+        at = message.offset(), message.partition(), message.key(), message.value(), message.headers()
+        reports.append((error_of(error), *at, message.timestamp()[0], message.latency() >= 0))
+
+    producer = kit.make_producer()
+    for number in range(3):
+        producer.produce(topic, f"v{number}", key=b"k", partition=0, headers={"h": "x"}, callback=report)
+    producer.produce(topic, partition=1, timestamp=1_700_000_000_000, headers=[("a", None)], on_delivery=report)
+    before = len(producer), bool(producer), list(reports)
+    left = producer.flush(SECONDS)
+    reports.sort(key=repr)
+    batch = [{"value": b"1", "key": "a"}, {"value": "2"}]
+    counted = producer.produce_batch(topic, batch, partition=1), producer.flush(SECONDS), len(producer)
+    return before, left, reports, counted, producer.close(), len(producer), outcome(lambda: producer.produce(topic))
+
+
+def raises_the_error_of_a_callback(kit: Kit, topic: str) -> Any:
+    def fail(error: Any, message: Any) -> None:
+        raise ValueError("callback")
+
+    producer = kit.make_producer()
+    producer.produce(topic, b"v", callback=fail)
+    found = outcome(lambda: producer.flush(SECONDS))
+    return found, producer.flush(SECONDS), producer.close()
+
+
+def refuses_records(kit: Kit, topic: str) -> Any:
+    producer = kit.make_producer(linger_ms=5000, queue_buffering_max_messages=2)
+    producer.list_topics(topic, 10)
+    found = [
+        outcome(lambda: producer.produce(topic, 5)),
+        outcome(lambda: producer.produce(None)),
+        outcome(lambda: producer.produce(topic, headers=[("a", 5)])),
+        outcome(lambda: producer.produce(topic, b"x" * 2_000_000)),
+        outcome(producer.begin_transaction),
+    ]
+    for _ in range(3):
+        found.append(outcome(lambda: producer.produce(topic, b"v", partition=0)))
+    return found, len(producer), producer.flush(SECONDS), outcome(lambda: producer.produce(topic, b"v", partition=9))
+
+
+def reads_with_a_group(kit: Kit, topic: str) -> Any:
+    kit.fill(topic)
+    seen: list[Any] = []
+    consumer = kit.make_consumer(topic, enable_partition_eof=True)
+
+    def assigned(given: Any, partitions: list[Any]) -> None:
+        seen.append(("assigned", given is consumer, places(partitions)))
+
+    def revoked(given: Any, partitions: list[Any]) -> None:
+        seen.append(("revoked", given is consumer, places(partitions)))
+
+    empty = consumer.memberid(), consumer.assignment(), consumer.poll(0), consumer.consume(2, 0)
+    consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked)
+    records = sorted(read(consumer, 5), key=repr)  # three records and two ends
+    both = [Place(topic, 0), Place(topic, 1)]
+    state = [
+        places(consumer.position(both)),
+        outcome(lambda: places(consumer.commit(asynchronous=False))),
+        outcome(lambda: consumer.commit(asynchronous=False)),
+        places(consumer.committed(both)),
+        consumer.get_watermark_offsets(both[0]),
+        places(consumer.offsets_for_times([Place(topic, 0, 0), Place(topic, 1, 1_900_000_000_000)])),
+        places(consumer.assignment()),
+        isinstance(consumer.memberid(), str),
+    ]
+    consumer.pause(both)
+    consumer.seek(Place(topic, 0, 1))
+    paused = consumer.poll(0.3)
+    consumer.resume(both[:1])  # the other one could report its end again
+    again = read(consumer, 2)
+    consumer.close()
+    ended = consumer.close(), outcome(lambda: consumer.poll(0)), outcome(consumer.assignment)
+    return empty, records, state, paused, again, ended, seen
+
+
+def reads_assigned_partitions(kit: Kit, topic: str) -> Any:
+    kit.fill(topic, 4)
+    consumer = kit.make_consumer(topic)
+    found = [outcome(lambda: consumer.incremental_unassign([Place(topic, 0)])), outcome(lambda: consumer.assign(["x"]))]
+    consumer.assign([Place(topic, 0, 2)])
+    found += [places(consumer.assignment()), places(consumer.position([Place(topic, 0)])), read(consumer, 2)]
+    consumer.assign([Place(topic, 0, OFFSET_BEGINNING)])
+    found += [[message_of(one) for one in consumer.consume(3, 5)], outcome(lambda: consumer.consume(-1))]
+    consumer.incremental_assign([Place(topic, 1, OFFSET_END)])
+    consumer.incremental_unassign([Place(topic, 0)])
+    found += [[one.partition for one in consumer.assignment()], consumer.poll(0.3)]
+    consumer.unassign()
+    found += [consumer.assignment(), consumer.poll(0), outcome(lambda: consumer.seek(Place(topic, 0, 1)))]
+    consumer.close()
+    return found
+
+
+def sets_offsets_in_on_assign(kit: Kit, topic: str) -> Any:
+    kit.fill(topic)
+
+    def assigned(consumer: Any, partitions: list[Any]) -> None:
+        for one in partitions:
+            one.offset = 2 if one.partition == 0 else OFFSET_END
+        consumer.assign(partitions)
+
+    with kit.make_consumer(topic) as consumer:
+        consumer.subscribe([f"^{topic[:-1]}"], on_assign=assigned)
+        return read(consumer, 1), places(consumer.assignment())
+
+
+def commits_stored_offsets(kit: Kit, topic: str) -> Any:
+    kit.fill(topic)
+    commits: list[Any] = []
+
+    def committed(error: Any, partitions: list[Any]) -> None:
+        commits.append((error_of(error), places(partitions)))
+
+    consumer = kit.make_consumer(topic, enable_auto_offset_store=False, on_commit=committed)
+    consumer.assign([Place(topic, 0)])
+    message = consumer.poll(SECONDS)
+    found = [
+        outcome(lambda: consumer.commit(asynchronous=False)),
+        outcome(consumer.store_offsets),
+        outcome(lambda: consumer.store_offsets(offsets=[Place(topic, 1, 5)])),
+        outcome(lambda: consumer.store_offsets(message)),
+        outcome(lambda: places(consumer.commit(asynchronous=False))),
+        outcome(lambda: consumer.commit(offsets=[Place(topic, 0, 2, metadata="note")])),
+        outcome(lambda: consumer.commit(message=message, offsets=[])),
+    ]
+    deadline = time.monotonic() + SECONDS
+    while not commits and time.monotonic() < deadline:
+        consumer.poll(0.1)
+    found.append([(one.offset, one.metadata) for one in consumer.committed([Place(topic, 0)])])
+    consumer.close()
+    with kit.make_consumer("other") as storing:
+        found.append(outcome(lambda: storing.store_offsets(offsets=[Place(topic, 0, 1)])))
+    return found, sorted(commits, key=repr)
+
+
+def writes_transactions(kit: Kit, topic: str) -> Any:
+    reports: list[Any] = []
+    producer = kit.make_producer(transactional_id=topic)
+
+    def produce(value: bytes) -> Any:
+        report = lambda error, message: reports.append((error_of(error), message.offset(), message.value()))  # noqa: E731
+        return outcome(lambda: producer.produce(topic, value, partition=0, callback=report))
+
+    with kit.make_consumer(topic) as consumer:
+        consumer.assign([Place(topic, 0)])
+        found = [outcome(producer.begin_transaction), outcome(producer.init_transactions)]
+        found += [outcome(producer.begin_transaction), produce(b"1"), produce(b"2")]
+        metadata = consumer.consumer_group_metadata()
+        found.append(outcome(lambda: producer.send_offsets_to_transaction([Place(topic, 1, 7)], metadata)))
+        found += [outcome(producer.commit_transaction), len(producer), list(reports)]
+        found += [outcome(producer.begin_transaction), produce(b"aborted"), outcome(producer.abort_transaction)]
+        found += [reports[2:], outcome(producer.commit_transaction)]
+        found += [outcome(producer.begin_transaction), produce(b"3"), outcome(producer.commit_transaction)]
+        found += [[one[3] for one in read(consumer, 3)], places(consumer.committed([Place(topic, 1)]))]
+    fencing = kit.make_producer(transactional_id=topic)
+    fencing.init_transactions()
+    found += [outcome(producer.begin_transaction), produce(b"fenced"), outcome(producer.commit_transaction)]
+    fencing.close()
+    return found
+
+
+def administers(kit: Kit, topic: str) -> Any:
+    kit.fill(topic)
+    client = kit.admin({"bootstrap.servers": kit.servers})
+
+    def results(futures: dict[Any, Any]) -> list[Any]:
+        return [outcome(future.result) for future in futures.values()]
+
+    with kit.make_consumer(topic) as consumer:
+        consumer.commit(offsets=[Place(topic, 0, 2)], asynchronous=False)
+    group = ConsumerGroupTopicPartitions(topic)
+    resource = admin.ConfigResource("topic", topic)
+    change = admin.ConfigEntry("retention.ms", "86400000", incremental_operation=admin.AlterConfigOpType.SET)
+    changed = admin.ConfigResource("topic", topic, incremental_configs=[change])
+    spec, ends = admin.OffsetSpec, Place(topic, 0)
+    found: list[Any] = [
+        results(client.create_topics([admin.NewTopic(topic, 1, 1), admin.NewTopic(f"{topic}-2", 1, 1)]))
+    ]
+    found.append(
+        results(client.create_partitions([admin.NewPartitions(topic, 3), admin.NewPartitions("no-such-topic", 3)]))
+    )
+    found.append(results(client.incremental_alter_configs([changed])))
+    (settings,) = results(client.describe_configs([resource]))
+    found.append([(settings[name].value, settings[name].source) for name in ("retention.ms", "cleanup.policy")])
+    (described,) = results(client.describe_consumer_groups([topic]))
+    found.append((described.state, described.type, described.is_simple_consumer_group, described.members))
+    (listed,) = (one for one in client.list_consumer_groups().result().valid if one.group_id == topic)
+    found.append((listed.state, listed.type, listed.is_simple_consumer_group))
+    found.append([places(one.topic_partitions) for one in results(client.list_consumer_group_offsets([group]))])
+    offsets = client.list_offsets({ends: spec.latest(), Place(topic, 1): spec.earliest()})
+    found.append([one.offset for one in results(offsets)])
+    found.append([one.low_watermark for one in results(client.delete_records([Place(topic, 0, 1)]))])
+    metadata = client.list_topics(topic, 10)
+    one = metadata.topics[topic]
+    found.append((sorted(one.partitions), one.partitions[0].leader, one.partitions[0].isrs, one.error))
+    found.append(list(metadata.brokers))
+    (topics,) = results(client.describe_topics(confluent_kafka.TopicCollection([topic])))
+    found.append([(one.id, one.leader.id, [node.id for node in one.isr]) for one in topics.partitions])
+    found.append((str(topics.topic_id) != "", len(client.describe_cluster().result().nodes)))
+    found.append(results(client.delete_consumer_groups([topic, "no-such-group"])))
+    found.append(results(client.delete_topics([f"{topic}-2", "no-such-topic"])))
+    return found
+
+
+def serializes(kit: Kit, topic: str) -> Any:
+    reports: list[Any] = []
+    both = {"key.serializer": StringSerializer(), "value.serializer": StringSerializer()}
+    producer = kit.serializing({"bootstrap.servers": kit.servers, **both})
+    producer.produce(topic, "kö", "v", on_delivery=lambda error, message: reports.append((error, message.offset())))
+    left = producer.flush(SECONDS)
+    given = {"bootstrap.servers": kit.servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    with kit.deserializing({**given, "value.deserializer": StringDeserializer()}) as consumer:
+        consumer.subscribe([topic])
+        message = consumer.poll(SECONDS)
+        return left, reports, message.key(), message.value(), producer.close()
+
+
+PROGRAMS: list[Callable[[Kit, str], Any]] = [
+    *(reports_deliveries, raises_the_error_of_a_callback, refuses_records, reads_with_a_group),
+    *(reads_assigned_partitions, sets_offsets_in_on_assign, commits_stored_offsets, writes_transactions),
+    *(administers, serializes),
+]
+
+
+def original(servers: str) -> Kit:
+    package = confluent_kafka
+    deserializing = package.DeserializingConsumer
+    return Kit(
+        package.Producer, package.Consumer, admin.AdminClient, package.SerializingProducer, deserializing, servers
+    )
+
+
+def ours(servers: str) -> Kit:
+    of = facade
+    return Kit(of.Producer, of.Consumer, of.AdminClient, of.SerializingProducer, of.DeserializingConsumer, servers)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_a_program_returns_the_same(program: Callable[[Kit, str], Any], apache_kafka: ApacheKafka) -> None:
+    servers = apache_kafka.bootstrap_servers
+    expected = program(original(servers), apache_kafka.create_topic(partitions=2))
+    assert program(ours(servers), apache_kafka.create_topic(partitions=2)) == expected
+
+
+# Without a broker
+
+
+@pytest.fixture(params=[original, ours], ids=["confluent", "kcodec"])
+def unreachable(request: pytest.FixtureRequest) -> Kit:
+    found: Kit = request.param(NOWHERE)
+    return found
+
+
+def test_invalid_configurations_raise_the_same(unreachable: Kit) -> None:
+    kit = unreachable
+    invalid = ("_INVALID_ARG", -186, False)
+    assert outcome(lambda: kit.consumer({})) == "ValueError"
+    assert outcome(lambda: kit.consumer()) == "TypeError"
+    assert outcome(lambda: kit.make_consumer("g", foo_bar=1)) == invalid
+    assert outcome(lambda: kit.make_producer(message_timeout_ms="soon")) == invalid
+    assert outcome(lambda: kit.make_producer(acks="seven")) == invalid
+    with kit.make_consumer("g") as consumer:
+        assert outcome(lambda: consumer.subscribe("topic")) == "TypeError"
+        assert outcome(lambda: consumer.subscribe(["topic"], on_assign=3)) == "TypeError"
+    with pytest.raises(KafkaException, match=r"foo\.bar"):
+        kit.producer({"bootstrap.servers": NOWHERE}, **{"foo.bar": 1})
+
+
+def test_purge_reports_each_record(unreachable: Kit) -> None:
+    reports: list[Any] = []
+    producer = unreachable.make_producer()
+    for _ in range(2):
+        producer.produce("topic", b"v", on_delivery=lambda error, message: reports.append(error.code()))
+    assert producer.flush(0.05) == 2
+    producer.purge()
+    producer.flush(1)
+    assert (reports, len(producer)) == ([KafkaError._PURGE_QUEUE] * 2, 0)
+    producer.close()
+
+
+def test_records_time_out_with_the_same_error(unreachable: Kit) -> None:
+    reports: list[Any] = []
+    producer = unreachable.make_producer(message_timeout_ms=300)
+    producer.produce("topic", b"v", on_delivery=lambda error, message: reports.append(error_of(error)))
+    assert producer.flush(SECONDS) == 0
+    assert reports == [("_MSG_TIMED_OUT", -192, False)]
+    producer.close()
+
+
+def test_error_and_statistics_callbacks_run_in_poll(unreachable: Kit) -> None:
+    errors: list[Any] = []
+    statistics: list[Any] = []
+    settings = {"error_cb": errors.append, "stats_cb": statistics.append, "statistics_interval_ms": 200}
+    consumer = unreachable.make_consumer("group", **settings)
+    consumer.assign([Place("topic", 0)])
+    time.sleep(0.5)
+    assert not errors
+    assert not statistics
+    deadline = time.monotonic() + SECONDS
+    while not (errors and statistics) and time.monotonic() < deadline:
+        consumer.poll(0.1)
+    consumer.close()
+    assert errors[0].code() in {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
+    assert {"name", "client_id", "type", "ts", "time", "msg_cnt", "topics"} <= json.loads(statistics[0]).keys()
+    assert json.loads(statistics[0])["type"] == "consumer"
+
+
+def test_the_page_lists_the_settings_without_effect() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "compat.md").read_text(encoding="utf-8")
+    (line,) = (one for one in page.splitlines() if one.startswith("`api.version.fallback.ms`"))
+    assert line == ", ".join(f"`{name}`" for name in sorted(ACCEPTED))
+    kit = ours(NOWHERE)
+    kit.make_producer(**dict.fromkeys(sorted(ACCEPTED), 1)).close()
+    with pytest.raises(KafkaException, match=r"broker\.address\.family must be 'any'"):
+        kit.make_producer(broker_address_family="v4")
+
+
+# Installation
+
+
+@pytest.fixture
+def installed() -> Iterator[None]:
+    facade.install()
+    yield
+    facade.uninstall()
+
+
+def test_install_replaces_the_clients_everywhere(installed: None) -> None:
+    facade.install()
+    assert facade.installed()
+    kit = original(NOWHERE)
+    assert (kit.producer, kit.consumer) == (facade.Producer, facade.Consumer)
+    assert kit.producer is confluent_kafka.cimpl.Producer
+    assert issubclass(confluent_kafka.SerializingProducer, facade.Producer.__bases__[0])
+    client = admin.AdminClient({"bootstrap.servers": NOWHERE})
+    with pytest.raises(RuntimeError, match="closed"):  # librdkafka was never started
+        facade.AdminClient.__mro__[-2].list_topics(client)
+
+
+def test_installed_clients_run_a_program(installed: None, apache_kafka: ApacheKafka) -> None:
+    kit = original(apache_kafka.bootstrap_servers)
+    assert kit.producer is facade.Producer
+    left, reports, key, value, closed = serializes(kit, apache_kafka.create_topic(partitions=2))
+    assert (left, reports, key, value, closed) == (0, [(None, 0)], "kö".encode(), "v", True)
+
+
+def test_uninstall_restores_the_clients() -> None:
+    bases = confluent_kafka.SerializingProducer.__bases__
+    before = confluent_kafka.Producer, confluent_kafka.Consumer, admin.AdminClient.__bases__
+    facade.install()
+    facade.uninstall()
+    assert not facade.installed()
+    assert (confluent_kafka.Producer, confluent_kafka.Consumer, admin.AdminClient.__bases__) == before
+    assert confluent_kafka.SerializingProducer.__bases__ == bases
