@@ -143,6 +143,8 @@ class AdminMethods:
     ) -> None:
         """Delete topics; the results are by name."""
         _check_list("topics", topics)
+        if not all(isinstance(one, str) for one in topics):
+            raise ValueError("topics must be a list of str")
         call = self._admin().delete_topics
         self._start(future, lambda: _errors(call, topics, topics, request_timeout))
 

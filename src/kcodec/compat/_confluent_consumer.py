@@ -457,7 +457,9 @@ class ConsumerMethods:
         Raise KafkaException: _INVALID_ARG without that setting, _STATE for a partition that is not assigned.
         """
         consumer = self._open()
-        if (message is None) == (offsets is None):
+        if message is not None and offsets is not None:
+            raise ValueError("message and offsets are mutually exclusive")
+        if message is None and offsets is None:
             raise ValueError("expected either message or offsets")
         wanted = _after(message) if message is not None else _offsets(offsets or [])
         if self._stores:

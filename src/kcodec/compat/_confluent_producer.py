@@ -222,9 +222,7 @@ class ProducerMethods:
     def begin_transaction(self) -> None:
         """Begin a transaction. Raise KafkaException."""
         with self._in_transaction():
-            if not self._is_initialized and self._has_tried:
-                reason = "init_transactions() has failed; repeat it before begin_transaction()"
-                raise KafkaException(KafkaError(KafkaError._CONFLICT, reason, False, True, False))
+            self._refuse_failed_start()
             if not self._is_initialized:
                 raise local_error(KafkaError._STATE, "call init_transactions() before begin_transaction()")
             self._open().begin_transaction()
@@ -240,12 +238,19 @@ class ProducerMethods:
             if one.offset >= 0
         }
         with self._in_transaction():
+            self._refuse_failed_start()
             if offsets:
                 self._open().send_offsets_to_transaction(offsets, group_metadata, seconds(timeout))
+
+    def _refuse_failed_start(self) -> None:
+        if self._has_tried and not self._is_initialized:
+            reason = "init_transactions() has failed; repeat it before any other call of transactions"
+            raise KafkaException(KafkaError(KafkaError._CONFLICT, reason, False, True, False))
 
     def commit_transaction(self, timeout: float = -1) -> None:
         """Flush, call the callbacks, and commit. Raise KafkaException."""
         with self._in_transaction():
+            self._refuse_failed_start()
             self._open().commit_transaction(seconds(timeout))
 
     def abort_transaction(self, timeout: float = -1) -> None:
@@ -253,6 +258,7 @@ class ProducerMethods:
         self._is_purging = True
         try:
             with self._in_transaction():
+                self._refuse_failed_start()
                 self._open().abort_transaction(seconds(timeout))
         finally:
             self._is_purging = False
