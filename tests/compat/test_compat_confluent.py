@@ -370,6 +370,23 @@ def test_invalid_configurations_raise_the_same(unreachable: Kit) -> None:
         kit.producer({"bootstrap.servers": NOWHERE}, **{"foo.bar": 1})
 
 
+def test_no_bootstrap_servers_never_connects(unreachable: Kit) -> None:
+    reports: list[Any] = []
+    producer = unreachable.producer({"default.topic.config": {"message.timeout.ms": 50}})
+    producer.produce("topic", "value", on_delivery=lambda error, message: reports.append(error))
+    assert producer.flush(10) == 0
+    assert [error.code() for error in reports] == [KafkaError._MSG_TIMED_OUT]
+    assert "Message timed out" in reports[0].str()
+    with pytest.raises(TypeError):
+        producer.produce("topic", "value", headers=["malformed"])
+    with pytest.raises(TypeError, match="Message value at index 0 must be bytes or str"):
+        producer.produce_batch("topic", [{"value": 1}])
+    with unreachable.consumer({"group.id": "group"}) as consumer:
+        consumer.subscribe(["topic"])
+        assert consumer.poll(0.01) is None
+        consumer.commit(message=confluent_kafka.Message(topic="topic", partition=0))
+
+
 def test_purge_reports_each_record(unreachable: Kit) -> None:
     reports: list[Any] = []
     producer = unreachable.make_producer()

@@ -101,9 +101,9 @@ class AdminMethods:
         self._threads = ThreadPoolExecutor(THREADS, "kcodec.compat.confluent")
         self._reader = reader
 
-    def _open(self) -> ClusterReader:
+    def _open(self, client: str = "AdminClient") -> ClusterReader:
         if self._reader is None:
-            raise RuntimeError("Handle has been closed")
+            raise RuntimeError(f"{client} has been closed")
         return self._reader
 
     def _admin(self) -> Admin:
@@ -142,6 +142,9 @@ class AdminMethods:
         self, topics: list[str], future: Future[Any], request_timeout: float = -1, operation_timeout: float = -1
     ) -> None:
         """Delete topics; the results are by name."""
+        _check_list("topics", topics)
+        if not all(isinstance(one, str) for one in topics):
+            raise ValueError("topics must be a list of str")
         call = self._admin().delete_topics
         self._start(future, lambda: _errors(call, topics, topics, request_timeout))
 
@@ -154,6 +157,7 @@ class AdminMethods:
         operation_timeout: float = -1,
     ) -> None:
         """Increase the number of partitions; the results are by name of the topic."""
+        _check_list("topics", topics)
         if any(one.replica_assignment for one in topics):
             raise not_supported("the replica_assignment of NewPartitions", "let the brokers choose the replicas")
         wanted = {one.topic: one.new_total_count for one in topics}
@@ -199,6 +203,7 @@ class AdminMethods:
         self, resources: list[Any], future: Future[Any], request_timeout: float = -1, broker: int = -1
     ) -> None:
         """Describe the settings of resources; the results are by resource."""
+        _check_list("resources", resources)
         wanted = {_resource(one): one for one in resources}
         call = self._admin().describe_configs
 
@@ -367,7 +372,7 @@ class AdminMethods:
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return a ClusterMetadata of one topic or all. Raise KafkaException."""
-        return self._open().list_topics(topic, timeout)
+        return self._open("Handle").list_topics(topic, timeout)
 
     def list_groups(self, group: str | None = None, timeout: float = -1) -> NoReturn:
         """Raise KafkaException (_NOT_IMPLEMENTED)."""
@@ -375,7 +380,7 @@ class AdminMethods:
 
     def cluster_id(self, timeout: float = -1) -> Any:
         """Return the id of the cluster. Raise KafkaException."""
-        return self._open().cluster_id(timeout)
+        return self._open("Handle").cluster_id(timeout)
 
     def poll(self, timeout: float = -1) -> int:
         """Call the callbacks that wait, and return their number."""
@@ -383,20 +388,20 @@ class AdminMethods:
         return self._events.serve_within(timeout, lambda: self._observer.report_statistics(0))
 
     def __len__(self) -> int:
-        return len(self._events)
+        return 0 if self._reader is None else len(self._events)
 
     def __bool__(self) -> bool:
         return True
 
     def _unsupported(self, *arguments: Any, **keywords: Any) -> NoReturn:
         """Raise KafkaException (_NOT_IMPLEMENTED)."""
+        self._open()
         raise not_supported("this method of AdminClient", "use kcodec.client.Admin, which has it")
 
     alter_configs = alter_user_scram_credentials = create_acls = delete_acls = _unsupported
     describe_acls = describe_user_scram_credentials = elect_leaders = set_sasl_credentials = _unsupported
 
     def __enter__(self) -> Self:
-        self._open()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -410,6 +415,14 @@ class AdminMethods:
         if reader is not None:
             self._threads.shutdown(wait=False)
             reader.close()
+
+
+def _check_list(name: str, values: Any) -> None:
+    """Raise TypeError unless the value is a list, ValueError if it is empty."""
+    if not isinstance(values, list):
+        raise TypeError(f"{name} must be a list, not {type(values).__name__}")
+    if not values:
+        raise ValueError(f"{name} must not be empty")
 
 
 def _results(

@@ -339,7 +339,8 @@ class ConsumerMethods:
         ((name, place),) = _checked([partition]).items()
         if name not in self._open().assignment():
             raise local_error(
-                KafkaError._STATE, f"Failed to seek to offset {place.offset}: {name} is not assigned to this consumer"
+                KafkaError._STATE,
+                f"Failed to seek to offset {place.offset}: Local: Erroneous state: {name} is not assigned",
             )
         with as_kafka_exceptions():
             self._seek(name, place)
@@ -456,7 +457,9 @@ class ConsumerMethods:
         Raise KafkaException: _INVALID_ARG without that setting, _STATE for a partition that is not assigned.
         """
         consumer = self._open()
-        if (message is None) == (offsets is None):
+        if message is not None and offsets is not None:
+            raise ValueError("message and offsets are mutually exclusive")
+        if message is None and offsets is None:
             raise ValueError("expected either message or offsets")
         wanted = _after(message) if message is not None else _offsets(offsets or [])
         if self._stores:
@@ -489,7 +492,8 @@ class ConsumerMethods:
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return a ClusterMetadata of one topic or all. Raise KafkaException."""
-        self._open()
+        if self._kcodec is None:
+            raise RuntimeError("Handle has been closed")
         return self._cluster.list_topics(topic, timeout)
 
     def cluster_id(self, timeout: float = -1) -> Any:
@@ -515,7 +519,6 @@ class ConsumerMethods:
             self._cluster.close()
 
     def __enter__(self) -> Self:
-        self._open()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -549,10 +552,12 @@ def _offsets(partitions: list[Any]) -> Offsets:
 
 
 def _after(message: Message) -> Offsets:
-    """Return the offset after a message. Raise KafkaException for a message without a place."""
+    """Return the offset after a message, nothing if it has no offset. Raise KafkaException for another message."""
     topic, partition, offset = message.topic(), message.partition(), message.offset()
-    if message.error() is not None or topic is None or partition is None or offset is None:
-        raise local_error(KafkaError._INVALID_ARG, "the message has an error, or no topic, partition and offset")
+    if message.error() is not None or topic is None or partition is None:
+        raise local_error(KafkaError._INVALID_ARG, "the message has an error, or no topic and partition")
+    if offset is None or offset < -1:
+        return {}
     epoch = message.leader_epoch()
     return {TopicPartition(topic, partition): OffsetAndMetadata(offset + 1, "", -1 if epoch is None else epoch)}
 

@@ -69,7 +69,9 @@ def record_error(error: BaseException) -> KafkaError:
     """Return the KafkaError of a record that was not delivered."""
     for kind, code in RECORD_CODES:
         if isinstance(error, kind):
-            return kafka_error(error, code)
+            found = kafka_error(error, code)
+            reason = f"Local: Message timed out: {found.str()}"
+            return KafkaError(code, reason, found.fatal(), found.retriable(), found.txn_requires_abort())
     return kafka_error(error)
 
 

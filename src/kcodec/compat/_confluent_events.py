@@ -112,7 +112,12 @@ class Observer:
             self._counts[name] = self._counts.get(name, 0) + value
         error_cb = self._settings.error_cb
         now = time.monotonic()
-        if name == "connection.failed" and error_cb is not None and now - self._last_error >= ERROR_SECONDS:
+        if (
+            name == "connection.failed"
+            and error_cb is not None
+            and self._settings.has_brokers
+            and now - self._last_error >= ERROR_SECONDS
+        ):
             self._last_error = now
             error = KafkaError(
                 KafkaError._TRANSPORT, f"broker {labels.get('node')}: the connection failed; see the log of kcodec"
@@ -153,7 +158,10 @@ class Observer:
             found = topics.setdefault(topic, {"topic": topic, "partitions": {}})
             found["partitions"][str(partition)] = {"partition": partition, "consumer_lag": lag}
         now = time.time()
+        # kcodec does not count by broker, so the field is there only if it is known to be empty.
+        brokers: dict[str, Any] = {} if self._settings.has_brokers else {"brokers": {}}
         return {
+            **brokers,
             "name": client_id,
             "client_id": client_id,
             "type": self._kind,

@@ -45,6 +45,8 @@ SAME = {
 CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "on_delivery", "on_commit")
 #: The message timeout of librdkafka that means none, and what kcodec uses for it, in ms.
 NO_TIMEOUT, LONGEST_MS = 0, 2**31 - 1
+#: The address of a client without bootstrap.servers: the broadcast address, which TCP cannot connect to.
+NO_BROKERS = "255.255.255.255:9092"
 #: Default limits of a producer: messages, and kilobytes of keys and values.
 MAX_MESSAGES, MAX_KILOBYTES = 100_000, 1_048_576
 
@@ -57,6 +59,7 @@ class Settings:
     error_cb, stats_cb, throttle_cb, on_delivery, on_commit: Callbacks, called by `poll` and the like.
     statistics_seconds: Interval of stats_cb; 0 for none.
     reports_eof: Whether the end of a partition is reported (enable.partition.eof).
+    has_brokers: Whether bootstrap.servers is set. Without it, a client never connects, and its calls time out.
     only_errors: Whether only failures are reported to delivery callbacks (delivery.report.only.error).
     max_messages, max_bytes: Limits of the records of a producer that are not delivered and reported yet.
     """
@@ -69,6 +72,7 @@ class Settings:
     on_commit: Callable[..., Any] | None = None
     statistics_seconds: float = 0.0
     reports_eof: bool = False
+    has_brokers: bool = True
     only_errors: bool = False
     max_messages: int = MAX_MESSAGES
     max_bytes: int = MAX_KILOBYTES * 1024
@@ -100,6 +104,9 @@ def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, 
             given.get("sasl.oauthbearer.config", "") if oauth_cb is None else given.pop("sasl.oauthbearer.config", "")
         )
         options = _converted(client, given)
+        if not options.get("bootstrap_servers"):
+            log.warning("the %s has no bootstrap.servers, so it never connects and its calls time out", client)
+            options["bootstrap_servers"], settings.has_brokers = NO_BROKERS, False
         if oauth_cb is not None:
             options["sasl_oauth_token_provider"] = _token_provider(oauth_cb, oauth_config)
         settings.options = _with_defaults(client, options, settings)
@@ -109,20 +116,21 @@ def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, 
 
 
 def _given(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with librdkafka's names; settings of default.topic.config become settings."""
+    """Return the configuration with librdkafka's names; those of default.topic.config override the others."""
     if len(arguments) > 1 or (arguments and not isinstance(arguments[0], dict)) or not (arguments or keywords):
         raise TypeError("expected configuration dict")
     given: dict[str, Any] = {}
+    topic_settings: dict[str, Any] = {}
     for name, value in [*(arguments[0] if arguments else {}).items(), *keywords.items()]:
         if not isinstance(name, str):
             raise TypeError("expected configuration property name as type unicode string")
         if name == "default.topic.config":
-            given = {**value, **given}
+            topic_settings = dict(value)
         elif name in CALLBACKS or name in {"log_level", "oauth_cb", "logger"}:
             given[name] = value
         else:
             given[name.replace("_", ".")] = value
-    return given
+    return {**given, **topic_settings}
 
 
 def _flag(given: dict[str, Any], name: str) -> bool:

@@ -46,7 +46,10 @@ def encoded(value: Any) -> bytes | None:
 def encoded_headers(headers: Any) -> list[tuple[str, bytes | None]]:
     """Return headers, a list of pairs or a dict, with values as bytes. Raise TypeError for other values."""
     found: list[tuple[str, bytes | None]] = []
-    for name, value in headers.items() if isinstance(headers, dict) else headers:
+    for one in headers.items() if isinstance(headers, dict) else headers:
+        if not isinstance(one, tuple) or len(one) != 2:
+            raise TypeError(f"expected headers as a dict or a list of (name, value) tuples, found {one!r}")
+        name, value = one
         if not (value is None or isinstance(value, str | bytes)):
             raise TypeError(f"expected header value to be None, binary, or unicode string, not {type(value).__name__}")
         found.append((name, value.encode() if isinstance(value, str) else value))
@@ -71,6 +74,7 @@ class ProducerMethods:
         self._counting = threading.Lock()
         self._is_purging = False
         self._is_initialized = False
+        self._has_tried = False
         self._cluster = ClusterReader(self._settings.options)
         with as_kafka_exceptions():
             self._kcodec = KcodecProducer(**self._settings.options)
@@ -139,10 +143,9 @@ class ProducerMethods:
         """
         if not isinstance(messages, list):
             raise TypeError("messages must be a list")
+        _check_batch(topic, messages, partition)
         count = 0
         for one in messages:
-            if not isinstance(one, dict):
-                raise TypeError("each message must be a dict")
             known = {name: one[name] for name in ("value", "key", "partition", "timestamp") if name in one}
             report = one.get("callback") or one.get("on_delivery") or callback or on_delivery
             try:
@@ -212,12 +215,14 @@ class ProducerMethods:
     def init_transactions(self, timeout: float = -1) -> None:
         """Take over the transactional id. Raise KafkaException."""
         with self._in_transaction():
+            self._has_tried = True
             self._open().init_transactions(seconds(timeout))
             self._is_initialized = True
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Raise KafkaException."""
         with self._in_transaction():
+            self._refuse_failed_start()
             if not self._is_initialized:
                 raise local_error(KafkaError._STATE, "call init_transactions() before begin_transaction()")
             self._open().begin_transaction()
@@ -233,12 +238,19 @@ class ProducerMethods:
             if one.offset >= 0
         }
         with self._in_transaction():
+            self._refuse_failed_start()
             if offsets:
                 self._open().send_offsets_to_transaction(offsets, group_metadata, seconds(timeout))
+
+    def _refuse_failed_start(self) -> None:
+        if self._has_tried and not self._is_initialized:
+            reason = "init_transactions() has failed; repeat it before any other call of transactions"
+            raise KafkaException(KafkaError(KafkaError._CONFLICT, reason, False, True, False))
 
     def commit_transaction(self, timeout: float = -1) -> None:
         """Flush, call the callbacks, and commit. Raise KafkaException."""
         with self._in_transaction():
+            self._refuse_failed_start()
             self._open().commit_transaction(seconds(timeout))
 
     def abort_transaction(self, timeout: float = -1) -> None:
@@ -246,6 +258,7 @@ class ProducerMethods:
         self._is_purging = True
         try:
             with self._in_transaction():
+                self._refuse_failed_start()
                 self._open().abort_transaction(seconds(timeout))
         finally:
             self._is_purging = False
@@ -296,7 +309,6 @@ class ProducerMethods:
         return True
 
     def __enter__(self) -> Self:
-        self._open()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -364,6 +376,22 @@ class _Pending:
             **_place(found),
         )
         self.callback(self.error, message)
+
+
+def _check_batch(topic: Any, messages: list[Any], partition: Any) -> None:
+    """Raise TypeError if an argument of produce_batch() has a wrong type, before any record is taken."""
+    if not isinstance(topic, str):
+        raise TypeError(f"argument 1 must be str, not {type(topic).__name__}")
+    if not isinstance(partition, int):
+        raise TypeError(f"partition must be int, not {type(partition).__name__}")
+    for index, one in enumerate(messages):
+        if not isinstance(one, dict):
+            raise TypeError(f"Message at index {index} must be a dict, not {type(one).__name__}")
+        for name in ("value", "key"):
+            if not isinstance(one.get(name), str | bytes | bytearray | memoryview | None):
+                raise TypeError(f"Message {name} at index {index} must be bytes or str, not {type(one[name]).__name__}")
+        if not isinstance(one.get("partition", -1), int):
+            raise TypeError(f"Message partition at index {index} must be int, not {type(one['partition']).__name__}")
 
 
 def _place(found: RecordMetadata | None) -> dict[str, Any]:
