@@ -155,7 +155,7 @@ def test_the_command_writes_the_picture(tmp_path: Path) -> None:
     assert "5 transactions" in done.err
     opened(tmp_path, LogBuilder().plain(), "other-0")
     assert "takes one partition, got 2" in run("txn", "timeline", log.path, tmp_path / "other-0", "--svg", target).err
-    assert "is for the action timeline" in run("txn", "list", log.path, "--svg", target).err
+    assert "--svg is an option of timeline, not of list" in run("txn", "list", log.path, "--svg", target).err
     assert "width must be between" in run("txn", "timeline", log.path, "--svg", target, "--width", "5").err
 
 

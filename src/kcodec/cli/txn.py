@@ -102,8 +102,6 @@ def _of_files(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Write the picture of the partition that was named to the file of --svg."""
-    if options.action != "timeline":
-        raise UsageError("--svg is for the action timeline")
     logs = [log for log, _ in _logs(options.names)]
     if len(logs) != 1:
         raise UsageError(f"--svg takes one partition, got {len(logs)}; name a partition directory")
