@@ -247,8 +247,10 @@ class Accumulator(RecordAppender):
         added = min(size + step, buffer.most_bytes) - size
         if not (self.settings.batch_size and needed <= added <= self.free_memory):
             return False
-        if not (queue.in_flight or batch.is_held) and self.free_memory < self.settings.buffer_memory // 2:
-            return False  # the rest is for the batches of other partitions
+        # What is left for the first batches of other partitions. Above half of the buffer it would stop all growth.
+        kept = min(len(buffer.queues) * self.settings.batch_size, self.settings.buffer_memory // 2)
+        if not (queue.in_flight or batch.is_held) and self.free_memory < kept:
+            return False
         if self.space_waiters or self._clock() > batch.created + GROWTH_SECONDS:
             return False
         self.check_caller()
