@@ -337,7 +337,8 @@ class ProduceResponses:
                 f"({seconds_text(settings.delivery_timeout)})"
             )
         if batch.last_error is not None:
-            reason += f"; the last of {batch.attempts} attempts: {batch.last_error}"
+            attempts = f"the last of {batch.attempts} attempts" if batch.attempts else "it was never sent"
+            reason += f"; {attempts}: {batch.last_error}"
         elif queue is not None and batch.attempts == 0:
             why = self.accumulator.why_waiting(batch)
             reason += "; it was never sent" + (f": {why}" if why else "")
