@@ -33,8 +33,8 @@ class Progress:
         self.open: deque[tuple[int, Future[Any]]] = deque()
 
     def ended_up_to(self) -> int | None:
-        """Forget the ended records in front. Return the offset after the last of them, None if the first one is open. Raise
-        what the work of the first one raised."""
+        """Forget the ended records in front. Return the offset after the last of them, None if the first one is open.
+        Raise what the work of the first one raised."""
         after = None
         while self.open and self.open[0][1].done():
             offset, future = self.open[0]
