@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,8 +49,13 @@ def test_examples_of_the_broker_run(example: object, tmp_path: Path) -> None:
         words[words.index("--port") + 1] = free_port()
     else:
         words += ["--port", free_port()]
+    options: dict[str, Any] = {}
+    if "--users" in words:
+        (tmp_path / "users.txt").write_text("alice=alice-secret\n")
+        names = {"sasl_plain_username": "alice", "sasl_plain_password": "alice-secret"}
+        options = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", **names}
     with process(*words, folder=tmp_path) as (running, address):
-        with Producer(bootstrap_servers=address) as producer:
+        with Producer(bootstrap_servers=address, **options) as producer:
             producer.send("t", b"v").result(30)
         running.send_signal(signal.SIGTERM)
         assert running.wait(10) == 0
@@ -84,6 +90,8 @@ def test_killed_process_recovers_and_traces(tmp_path: Path) -> None:
         (("--fault", "Fetch,delay_ms=-1"), "delay_ms must not be negative"),
         (("--port", "99999"), "port must be a number between 0 and 65535"),
         (("--trace", "/nowhere/trace"), "/nowhere/trace"),
+        (("--users", "/nowhere/users"), "/nowhere/users"),
+        (("--ssl-certfile", "/nowhere/certificate"), "'/nowhere/certificate' cannot be read"),
         (("--max-version", "Produce"), "expected API=N"),
         (("--max-version", "Nothing=3"), "APIs that the broker does not have: Nothing"),
     ],
