@@ -154,7 +154,8 @@ class BrokerCore:
             self.topics,
             self.transactions,
             self.group_host,
-            self.groups.txn_offset_commit,
+            check=self.groups.check_txn_offset_commit,
+            commit=self.groups.txn_offset_commit,
             verifies=self.settings.verifies_transactions,
         )
         self._fetch = Fetch(self.topics, self.clock, self.settings)
