@@ -48,10 +48,10 @@ def factory(
 ) -> Callable[[], asyncio.BaseProtocol]:
     """Return what makes the protocol of a new socket: `connection`, behind TLS if the settings have it."""
     context = server_context(settings)
-    return connection if context is None else lambda: TlsLayer(context, connection())
+    return connection if context is None else lambda: ListenerTls(context, connection())
 
 
-class TlsLayer(asyncio.Transport, asyncio.Protocol):
+class ListenerTls(asyncio.Transport, asyncio.Protocol):
     """The protocol of a socket, and the transport of the connection behind it."""
 
     def __init__(self, context: ssl.SSLContext, inner: asyncio.BufferedProtocol) -> None:

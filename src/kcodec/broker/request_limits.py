@@ -26,11 +26,11 @@ def check_size(settings: BrokerSettings, key: int, version: int, view: memoryvie
         return
     if key != ProduceRequest.api_key:
         raise _exceeded("max_bytes_without_records", most, len(view), "bytes")
-    found = _Walk(view, position, is_compact=version >= _FLEXIBLE_VERSION)
+    found = _ProduceFields(view, position, is_compact=version >= _FLEXIBLE_VERSION)
     found.count(has_topic_ids=version >= _TOPIC_ID_VERSION, most=settings.max_partitions_per_request)
 
 
-class _Walk:
+class _ProduceFields:
     """A position in a Produce request, which moves over its fields."""
 
     def __init__(self, view: memoryview, position: int, *, is_compact: bool) -> None:
