@@ -49,18 +49,22 @@ def test_examples_of_the_broker_run(example: object, tmp_path: Path) -> None:
         words[words.index("--port") + 1] = free_port()
     else:
         words += ["--port", free_port()]
-    options: dict[str, Any] = {}
-    if "--users" in words:
-        (tmp_path / "users.txt").write_text("alice=alice-secret\n")
-        names = {"sasl_plain_username": "alice", "sasl_plain_password": "alice-secret"}
-        options = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", **names}
     with process(*words, folder=tmp_path) as (running, address):
-        with Producer(bootstrap_servers=address, **options) as producer:
+        with Producer(bootstrap_servers=address) as producer:
             producer.send("t", b"v").result(30)
         running.send_signal(signal.SIGTERM)
         assert running.wait(10) == 0
         assert running.stderr is not None
         assert running.stderr.read() == ""
+
+
+def test_users_of_a_file_log_in(tmp_path: Path) -> None:
+    (tmp_path / "users.txt").write_text("alice=alice=secret\n")
+    options: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-512"}
+    options |= {"sasl_plain_username": "alice", "sasl_plain_password": "alice=secret"}
+    words = ("--port", "0", "--sasl-mechanism", "SCRAM-SHA-512", "--users", "users.txt")
+    with process(*words, folder=tmp_path) as (_, address), Producer(bootstrap_servers=address, **options) as producer:
+        producer.send("t", b"v").result(30)
 
 
 def test_killed_process_recovers_and_traces(tmp_path: Path) -> None:

@@ -19,10 +19,6 @@ DESCRIPTION = (
 EXAMPLES = (
     Example("a broker on port 9092, in memory", "kcodec broker"),
     Example("keep the logs in a directory, in Kafka's files", "kcodec broker --port 9192 --data-dir logs"),
-    Example(
-        "let users log in, with the names and passwords of a file",
-        "kcodec broker --sasl-mechanism PLAIN --users users.txt",
-    ),
     Example("let every third Produce go unanswered", "kcodec broker --fault Produce,probability=0.33,drop=after"),
 )
 
