@@ -208,6 +208,11 @@ def prove_embedded_broker(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--sequences", "2000"]))
 
 
+def prove_embedded_security(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Logins to the embedded broker and to Apache Kafka get the same responses; Java's clients log in over TLS."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_broker_security.py"]))
+
+
 def prove_embedded_kills(arguments: argparse.Namespace) -> tuple[str, str]:
     """The embedded broker killed in 200 random workloads: nothing acknowledged is lost, nothing aborted is visible."""
     program = ROOT / "tests" / "prove" / "prove_broker_kills.py"
@@ -324,6 +329,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "bounded-reads": prove_bounded_reads,
     "groups": prove_groups,
     "embedded-broker": prove_embedded_broker,
+    "embedded-security": prove_embedded_security,
     "embedded-kills": prove_embedded_kills,
     "group-coordinator": prove_group_coordinator,
     "copy": prove_copy,

@@ -34,7 +34,7 @@ ADMIN = CONSUMER | {"admin"}
 READING = ADMIN | {"reading"}
 CLIENT = SESSION | READING | NETWORK | {"client"}
 LOG = RECORD | WIRE | {"text", "log"}
-BROKER = LOG | {"broker"}
+BROKER = LOG | SECURITY | {"broker"}
 MAY_IMPORT = {
     **dict.fromkeys(GROUND, GROUND),
     "_fast": CORE,
