@@ -52,9 +52,22 @@ class BrokerProcess:
         """Send SIGKILL, and wait until the process has ended."""
         self._end(signal.SIGKILL)
 
+    def pause(self) -> None:
+        """Send SIGSTOP: connections stay open, and no request gets a response until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Send SIGCONT."""
+        self._signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Send SIGTERM, and wait until the process has ended."""
         self._end(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            raise RuntimeError("the broker does not run")
+        self._process.send_signal(number)
 
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None:
