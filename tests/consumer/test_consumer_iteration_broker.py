@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record by record on the embedded broker: what a loop leaves, what it commits when it fails, and how a rebalance of each
-group protocol interrupts it."""
+"""Record by record on the embedded broker: what a loop leaves, what it commits when it fails, and how a rebalance of
+each group protocol interrupts it."""
 
 from __future__ import annotations
 
