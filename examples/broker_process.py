@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 END_SECONDS = 20.0
 
@@ -29,18 +30,22 @@ class BrokerProcess:
         self._options = options
         self._process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> BrokerProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop()
 
+    def command(self, port: str) -> list[str]:
+        """Return the command line for a port."""
+        words = [sys.executable, "-m", "kcodec", "broker", "--port", port, "--data-dir", str(self.directory)]
+        return [*words, *self._options]
+
     def start(self) -> None:
         """Start it, and wait until it accepts requests. Raise RuntimeError if it does not."""
-        port = self.bootstrap_servers.rpartition(":")[2]
-        command = [sys.executable, "-m", "kcodec", "broker", "--port", port, "--data-dir", str(self.directory)]
-        self._process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, text=True)
+        command = self.command(self.bootstrap_servers.rpartition(":")[2])
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if "accepts requests" not in line:
