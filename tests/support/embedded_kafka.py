@@ -65,6 +65,7 @@ class EmbeddedKafka(Broker):
         settings: dict[str, Any] = {}
         for name, value in options.items():
             known = NAMES.get(name, name)
+            value = {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
             if known in BrokerSettings.__dataclass_fields__:
                 settings[known] = value
             elif name in TOPIC_NAMES:
@@ -72,6 +73,7 @@ class EmbeddedKafka(Broker):
             elif value is not None:
                 raise NeedsApacheKafka(f"setting {name.replace('_', '.')}")
         settings = {name: value for name, value in settings.items() if value is not None}
+        settings.setdefault("auto_create_topics", False)
         settings.setdefault("offsets_topic_partitions", 5)
         settings.setdefault("transaction_topic_partitions", 5)
         self.version = version

@@ -112,6 +112,15 @@ def test_transactional_offsets_are_fenced_by_generation() -> None:
     assert groups.transactional_commit("g", 5, topic="absent") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_a_refused_commit_without_members_creates_the_group() -> None:
+    """As on Kafka: the next commit finds a group, in which its member is unknown."""
+    groups = MemoryGroups()
+    generation = {"member_id": "", "generation_id_or_member_epoch": 5}
+    assert groups.transactional_commit("g", 1, **generation) == ErrorCode.ILLEGAL_GENERATION
+    assert groups.transactional_commit("g", 1, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert groups.transactional_commit("g", 1, **generation) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_a_member_commits_what_it_owned_at_an_older_epoch() -> None:
     """KIP-1251: a partition that it has owned since that epoch; other epochs are stale."""
     groups = MemoryGroups()
