@@ -191,6 +191,12 @@ def prove_recipes(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see recipes.txt")
 
 
+def prove_delta(arguments: argparse.Namespace) -> tuple[str, str]:
+    """examples/offsets_in_delta.py: killed at each step, also between files and commit: rows exactly once."""
+    program = ROOT / "tests" / "prove" / "prove_delta.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see delta.txt")
+
+
 def prove_schema_registry(arguments: argparse.Namespace) -> tuple[str, str]:
     """examples/tasks/ with Avro and JSON: users sent and read with the mock Schema Registry of confluent-kafka."""
     return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_schema_registry.py"]))
@@ -312,6 +318,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "truncation": prove_truncation,
     "rebalances": prove_rebalances,
     "recipes": prove_recipes,
+    "delta": prove_delta,
     "schema-registry": prove_schema_registry,
     "read-topic": prove_read_topic,
     "bounded-reads": prove_bounded_reads,
