@@ -79,13 +79,7 @@ class EmbeddedKafka(Broker):
         self.version = version
         self.transaction_version = settings.get("transaction_version", 2)
         self._temporary = tempfile.TemporaryDirectory()
-        self.log_directory = Path(self._temporary.name)
-        super().__init__(data_dir=self.log_directory, **settings)
-
-    @property
-    def admin_servers(self) -> str:
-        """The address for clients."""
-        return self.bootstrap_servers
+        super().__init__(data_dir=Path(self._temporary.name), **settings)
 
     @property
     def nodes(self) -> list[Any]:
@@ -102,10 +96,6 @@ class EmbeddedKafka(Broker):
 
     def stop(self) -> None:
         """Stop; the data stays."""
-        super().close()
-
-    def close(self) -> None:
-        """Stop, and remove the data."""
         super().close()
 
     def __getattr__(self, name: str) -> Any:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from memory_groups import MemoryGroups
 
@@ -115,7 +117,7 @@ def test_transactional_offsets_are_fenced_by_generation() -> None:
 def test_a_refused_commit_without_members_creates_the_group() -> None:
     """As on Kafka: the next commit finds a group, in which its member is unknown."""
     groups = MemoryGroups()
-    generation = {"member_id": "", "generation_id_or_member_epoch": 5}
+    generation: dict[str, Any] = {"member_id": "", "generation_id_or_member_epoch": 5}
     assert groups.transactional_commit("g", 1, **generation) == ErrorCode.ILLEGAL_GENERATION
     assert groups.transactional_commit("g", 1, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert groups.transactional_commit("g", 1, **generation) == ErrorCode.UNKNOWN_MEMBER_ID
