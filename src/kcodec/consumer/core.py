@@ -10,7 +10,7 @@ classes: timeout is in seconds, None means default_api_timeout_ms.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import AbstractContextManager
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
@@ -433,17 +433,20 @@ class ConsumerCore:
             or (self.membership is not None and self.membership.error is not None)
         )
 
-    def take(self, max_records: int) -> list[Record]:
-        """Any thread: return fetched records, [] if there are none. Raises the errors of partitions."""
-        return self.fetcher.buffer.take(max_records)
+    def take(self, max_records: int, only: Set[TopicPartition] | None = None) -> list[Record]:
+        """Any thread: return fetched records, [] if there are none. Raises the errors of partitions.
+
+        only: the partitions whose records are returned, and whose errors are raised; None: all.
+        """
+        return self.fetcher.buffer.take(max_records, only)
 
     def take_arrow(self) -> DecodedRecords:
         """Any thread: return fetched records of one partition as columns, without rows if there are none."""
         return self.fetcher.buffer.take_arrow()
 
-    def take_delivery(self, max_records: int) -> Delivery | None:
+    def take_delivery(self, max_records: int, only: Set[TopicPartition] | None = None) -> Delivery | None:
         """Any thread: return fetched records to be delivered one by one; None if there are none. Raises as `take`."""
-        return self.fetcher.buffer.take_delivery(max_records)
+        return self.fetcher.buffer.take_delivery(max_records, only)
 
     def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
         """Wait as part of a poll. Return a callback to call, or None when records may be available or the time has
@@ -465,6 +468,36 @@ class ConsumerCore:
                 self.note_poll()
         finally:
             self.note_poll()
+            self.polls.end()
+
+    def wait_for_records(self, timeout: float, only: Set[TopicPartition] | None = None) -> Flow[None]:
+        """Wait until `take` has something to return or to raise, the time has passed, or the consumer is closed. Raises
+        errors of the group or the loop. For a consumer whose callbacks are served with `wait_for_callback`."""
+        deadline = self.clock() + timeout
+        longest = min(self.settings.max_poll_interval / 2, self.settings.auto_commit_interval)
+        while not self.is_closed:
+            self.raise_errors()
+            left = deadline - self.clock()
+            if left <= 0 or self.fetcher.buffer.has_ready_of(only):
+                return
+            yield from wait(self.wake, min(left, longest))
+            self.note_poll()
+            self.commits.note_poll(self.clock())
+
+    def wait_for_metadata(self) -> Flow[None]:
+        """Wait for the next metadata."""
+        yield from wait(self.cluster.changed)
+
+    def wait_for_callback(self) -> Flow[Callback | None]:
+        """Wait for the next callback; None once the consumer is closed. Rebalances do not wait for a poll meanwhile."""
+        self.polls.begin()
+        try:
+            while not self.callbacks.waiting:
+                if self.is_closed:
+                    return None
+                yield from wait(self.wake)
+            return self.callbacks.waiting[0]
+        finally:
             self.polls.end()
 
     def next_callback(self, task: Task[Any]) -> Flow[Callback | None]:
