@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 import warnings
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Self
 
 import aiokafka
@@ -416,7 +416,7 @@ class AIOKafkaConsumer:
     async def offsets_for_times(
         self, timestamps: dict[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the offset and time of the first record at or after a time; None if there is none."""
+        """Return the offset and time of the first record at or after a time; None if no such record exists."""
         wanted = {}
         for one, timestamp in timestamps.items():
             if timestamp < 0:
@@ -433,7 +433,7 @@ class AIOKafkaConsumer:
 
     # The group's offsets
 
-    async def commit(self, offsets: Mapping[TopicPartition, Any] | None = None) -> None:
+    async def commit(self, offsets: dict[TopicPartition, Any] | None = None) -> None:
         """Commit these offsets (numbers, or pairs of number and text), or the positions of all partitions."""
         if self._group_id is None:
             raise IllegalOperation("Requires group_id")
@@ -452,7 +452,7 @@ class AIOKafkaConsumer:
             raise commit_error(error) from error
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the committed offset of the group; None if there is none."""
+        """Return the committed offset of the group; None if no such record exists."""
         if self._group_id is None:
             raise IllegalOperation("Requires group_id")
         with as_aiokafka_errors():

@@ -7,7 +7,7 @@ import asyncio
 import copy
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 from aiokafka import errors as theirs
@@ -360,7 +360,7 @@ class AIOKafkaProducer:
         """Return a transaction to use as a block."""
         return TransactionContext(self)
 
-    async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group_id: str) -> None:
+    async def send_offsets_to_transaction(self, offsets: dict[TopicPartition, Any], group_id: str) -> None:
         """Commit offsets of a group with the transaction. As in aiokafka, the group does not check the generation of
         the consumer."""
         self._ensure_transactional()

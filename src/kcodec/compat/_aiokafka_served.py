@@ -513,7 +513,7 @@ _new_record: Any = ConsumerRecord.__new__
 _APPEND_TIME = TimestampType.LOG_APPEND_TIME
 
 
-def _add_plain(records: list[Record], found: Rows) -> None:
+def _add_plain(records: list[Any], found: Rows) -> None:
     """Add records by partition, without deserializers. What ConsumerRecord.__init__ does is done here, as the call
     would take longer than all of it."""
     topic = partition = None
