@@ -319,6 +319,8 @@ class AIOKafkaConsumer:
 
     def _need_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         missing = {TopicPartition(*one) for one in partitions if _place(one) not in self._kcodec.assignment()}
+        if len(missing) == 1:
+            raise IllegalStateError(f"Partition {missing.pop()} is not assigned")
         if missing:
             raise IllegalStateError(f"Partitions {missing} are not assigned")
 
@@ -326,6 +328,7 @@ class AIOKafkaConsumer:
         """Return the offset of the next record. Raise IllegalStateError if the partition is not assigned."""
         while True:
             self._need_assigned([partition])
+            await self._kcodec.until_left()
             known = self._kcodec.state_of(_place(partition))
             if known.position is not None and known.awaiting is None:
                 return int(known.position)

@@ -12,6 +12,7 @@ from typing import Any
 from aiokafka.util import get_running_loop
 
 DEFAULT_PORT = 9092
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 #: An interval for None, which switches a check off in aiokafka.
 NEVER_MS = 10 * 365 * 24 * 3600 * 1000
 log = logging.getLogger("kcodec.compat")
@@ -54,6 +55,10 @@ def client_options(
         "security_protocol": security_protocol,
     }
     protocol = str(security_protocol)
+    if security_protocol not in PROTOCOLS:
+        raise ValueError(f"`security_protocol` should be SSL or PLAINTEXT, or one of {PROTOCOLS}, not {protocol!r}")
+    if protocol.endswith("SSL") and ssl_context is None:
+        raise ValueError(f"`ssl_context` is mandatory if security_protocol=='{protocol}'")
     if protocol.endswith("SSL"):
         options["ssl_context"] = ssl_context
     elif ssl_context is not None:

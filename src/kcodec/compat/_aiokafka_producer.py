@@ -197,8 +197,6 @@ class AIOKafkaProducer:
         return count
 
     def _check_transaction(self) -> None:
-        if self._closed:
-            raise theirs.ProducerClosed
         if self._transactional_id is not None and not self._kcodec.is_in_transaction:
             raise IllegalOperation("Can't send messages while not in transaction")
 
@@ -216,8 +214,10 @@ class AIOKafkaProducer:
         Return a future that gets a RecordMetadata, or the error of the record. It gets None with acks=0.
         """
         assert not (value is None and key is None), "Need at least one: key or value"
+        if self._closed:
+            raise theirs.ProducerClosed
         count = self._counts.get(topic) or await self._count(topic)
-        if self._transactional_id is not None or self._closed:
+        if self._transactional_id is not None:
             self._check_transaction()
         key_serializer, value_serializer = self._serializers
         if key_serializer is not None:
@@ -308,6 +308,8 @@ class AIOKafkaProducer:
 
     async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> Future:
         """Send a batch to a partition. Return a future that gets the RecordMetadata of its first record."""
+        if self._closed:
+            raise theirs.ProducerClosed
         count = await self._count(topic)
         assert partition is not None and 0 <= partition < count, "Unrecognized partition"
         self._check_transaction()

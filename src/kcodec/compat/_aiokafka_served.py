@@ -90,6 +90,8 @@ class ServedConsumer(Consumer):
         self._leaving: asyncio.Task[None] | None = None
         self._suspended_at = 0.0
         self._failure: errors.KcodecError | None = None
+        self._manual: frozenset[Place] = _NOTHING
+        self._seeks: dict[Place, int] = {}
 
     @property
     def is_subscribed(self) -> bool:
@@ -185,14 +187,18 @@ class ServedConsumer(Consumer):
                 self._assigning = asyncio.create_task(self._keep_assigned())
             else:
                 self._assign_followed()
-        elif self._leaving is not None and not self._leaving.done():
+        elif self._is_leaving:
             self._leaving = asyncio.create_task(self._apply_after(self._leaving))
         else:
             self._subscribe_now()
 
-    async def _apply_after(self, leaving: asyncio.Task[None]) -> None:
-        await asyncio.wait([leaving])
-        self._subscribe_now()
+    async def _apply_after(self, leaving: asyncio.Task[None] | None) -> None:
+        if leaving is not None:
+            await asyncio.wait([leaving])
+        if self.is_manual:
+            self._assign_manual()
+        else:
+            self._subscribe_now()
 
     def _subscribe_now(self) -> None:
         wanted = self._followed
@@ -244,24 +250,43 @@ class ServedConsumer(Consumer):
         core.cluster.add_topics(wanted.topics)
         found = set()
         for name, topic in list(core.cluster.topics.items()):
-            is_matched = wanted.pattern is not None and wanted.pattern.match(name) and not topic.is_internal
-            if name in wanted.topics or is_matched:
+            if name in wanted.topics or self._is_matched(name, topic):
                 found |= {Place(name, partition) for partition in topic.partitions}
         core.remove(set(core.assignment.partitions) - found)
         core.add(found - core.assignment.partitions.keys())
         self._turn()
 
     def assign_now(self, partitions: list[Place]) -> None:
-        """Read exactly these partitions."""
+        """Read exactly these partitions, once the consumer has left its group."""
         self.is_manual = True
-        core, wanted = self._core, set(partitions)
+        self._manual = frozenset(partitions)
+        if self._is_leaving:
+            self._leaving = asyncio.create_task(self._apply_after(self._leaving))
+        else:
+            self._assign_manual()
+
+    def _assign_manual(self) -> None:
+        core = self._core
         core.remove(list(core.assignment.partitions))
-        core.add(wanted)
+        core.add(self._manual)
+        for place, offset in self._seeks.items():
+            if place in self._manual:
+                core.assignment.seek(place, offset)
+        self._seeks.clear()
         self._turn()
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._leaving is not None and not self._leaving.done()
+
+    async def until_left(self) -> None:
+        """Wait until a leave that is under way has ended."""
+        while self._leaving is not None and not self._leaving.done():
+            await asyncio.wait([self._leaving])
 
     def unfollow(self) -> None:
         """End the subscription or the assignment; leave the group in the background."""
-        self._followed, self.is_manual = None, False
+        self._followed, self.is_manual, self._manual = None, False, _NOTHING
         if self._core.membership is not None:
             self._leaving = asyncio.create_task(self._leave())
         else:
@@ -276,7 +301,9 @@ class ServedConsumer(Consumer):
 
     def assignment(self) -> frozenset[Place]:
         """Return the partitions that are assigned now; none once the subscription has ended."""
-        return super().assignment() if self._followed is not None or self.is_manual else _NOTHING
+        if self.is_manual:
+            return self._manual
+        return super().assignment() if self._followed is not None else _NOTHING
 
     def followed_topics(self) -> frozenset[str]:
         """Return the topics that are subscribed to, or assigned."""
@@ -286,7 +313,14 @@ class ServedConsumer(Consumer):
         if wanted.pattern is None:
             return wanted.topics
         known = self._core.cluster.topics.items()
-        return frozenset(name for name, topic in known if wanted.pattern.match(name) and not topic.is_internal)
+        return frozenset(name for name, topic in known if self._is_matched(name, topic))
+
+    def _is_matched(self, name: str, topic: Any) -> bool:
+        """Return whether the pattern that is subscribed to matches a topic."""
+        if self._followed is None or self._followed.pattern is None:
+            return False
+        is_hidden = topic.is_internal and self._core.settings.exclude_internal_topics
+        return not is_hidden and self._followed.pattern.match(name) is not None
 
     async def learn_all_topics(self, seconds: float) -> None:
         """Wait for metadata of all topics."""
@@ -307,7 +341,7 @@ class ServedConsumer(Consumer):
     async def next_record(self, only: Set[Place] | None) -> Record | None:
         """Return one record, or None if the program should ask again; wait for it. only: partitions, None for all."""
         await self._begin_request()
-        found = self._core.take_delivery(CHUNK_RECORDS, only)
+        found = self._core.fetcher.buffer.take_delivery(CHUNK_RECORDS, only)
         if found is not None:
             return next(found.records, None)
         await self._wait(LONG_SECONDS, only)
@@ -321,10 +355,12 @@ class ServedConsumer(Consumer):
             if self._failure is not None or self._core.fetcher.buffer.has_ready_of(only):
                 return True
             left = deadline - time.monotonic()
-            if left <= 0 or self._is_ending:
+            if left <= 0:
                 await asyncio.sleep(0)  # a loop of calls that do not wait must not stop everything else
                 return False
             await self._wait(left, only)
+            if self._is_ending:
+                return False
 
     def take_chunk(self, most: int, only: Set[Place] | None, is_first: bool) -> list[Record]:
         """Return some of the fetched records. An error after the first chunk is raised by the next request."""
@@ -332,7 +368,7 @@ class ServedConsumer(Consumer):
         if failure is not None:
             raise failure.with_traceback(None)
         try:
-            return self._core.take(min(most, CHUNK_RECORDS), only)
+            return self._core.fetcher.buffer.take(min(most, CHUNK_RECORDS), only)
         except errors.KcodecError as error:
             if is_first:
                 raise
@@ -368,6 +404,9 @@ class ServedConsumer(Consumer):
 
     def seek_now(self, place: Place, offset: int) -> None:
         """Continue at an offset."""
+        if self._is_leaving and self.is_manual:
+            self._seeks[place] = offset  # until it is assigned
+            return
         self._core.assignment.seek(place, offset)
         self._core.fetcher.drop([place])
         self._turn()
@@ -440,6 +479,9 @@ class ClientView:
     def set_topics(self, topics: Iterable[str]) -> None:
         """Include topics in the metadata."""
         self._of._client.cluster.add_topics(topics)
+
+    async def _wait_on_metadata(self, topic: str) -> set[int]:
+        return set(range(await self._of.partitions_for(topic)))
 
     async def force_metadata_update(self) -> bool:
         """Request metadata now; return whether it arrived."""

@@ -433,20 +433,17 @@ class ConsumerCore:
             or (self.membership is not None and self.membership.error is not None)
         )
 
-    def take(self, max_records: int, only: Set[TopicPartition] | None = None) -> list[Record]:
-        """Any thread: return fetched records, [] if there are none. Raises the errors of partitions.
-
-        only: the partitions whose records are returned, and whose errors are raised; None: all.
-        """
-        return self.fetcher.buffer.take(max_records, only)
+    def take(self, max_records: int) -> list[Record]:
+        """Any thread: return fetched records, [] if there are none. Raises the errors of partitions."""
+        return self.fetcher.buffer.take(max_records)
 
     def take_arrow(self) -> DecodedRecords:
         """Any thread: return fetched records of one partition as columns, without rows if there are none."""
         return self.fetcher.buffer.take_arrow()
 
-    def take_delivery(self, max_records: int, only: Set[TopicPartition] | None = None) -> Delivery | None:
+    def take_delivery(self, max_records: int) -> Delivery | None:
         """Any thread: return fetched records to be delivered one by one; None if there are none. Raises as `take`."""
-        return self.fetcher.buffer.take_delivery(max_records, only)
+        return self.fetcher.buffer.take_delivery(max_records)
 
     def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
         """Wait as part of a poll. Return a callback to call, or None when records may be available or the time has
