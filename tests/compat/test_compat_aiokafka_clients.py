@@ -422,6 +422,41 @@ def test_listeners_see_each_rebalance_in_the_background(kit: Kit, topic: str) ->
     run(program())
 
 
+def test_a_member_that_reads_nothing_loses_its_partitions(kit: Kit, topic: str) -> None:
+    """After max_poll_interval_ms, and until it reads again."""
+
+    async def program() -> None:
+        await kit.fill(topic, 2)
+        options = {"group_id": f"g-{topic}", "max_poll_interval_ms": 1000, "heartbeat_interval_ms": 100}
+        async with kit.consumer(topic, **options), kit.consumer(topic, group_id=f"g-{topic}") as other:
+            busy = asyncio.create_task(read(other, 3))  # there are two: it goes on to wait
+            while not other.assignment():
+                await asyncio.sleep(0.05)
+            busy.cancel()
+
+    run(program())
+
+
+def test_an_assignment_may_follow_a_subscription_at_once(kit: Kit, topic: str) -> None:
+    place = TopicPartition(topic, 0)
+
+    async def program() -> None:
+        await kit.fill(topic, 3)
+        async with kit.consumer(topic, group_id=f"g-{topic}") as consumer:
+            assert await read(consumer, 1) == [b"v0"]
+            with pytest.raises(errors.IllegalStateError):
+                consumer.assign([place])
+            consumer.unsubscribe()
+            consumer.assign([place])
+            assert consumer.assignment() == {place}
+            consumer.seek(place, 2)
+            assert await read(consumer, 1) == [b"v2"]
+            await consumer.commit()
+            assert await consumer.committed(place) == 3
+
+    run(program())
+
+
 def test_a_pattern_matches_the_beginning_of_names(kit: Kit, topic: str) -> None:
     async def program() -> None:
         await kit.fill(f"{topic}-a")

@@ -268,7 +268,7 @@ class ServedConsumer(Consumer):
     def _assign_manual(self) -> None:
         core = self._core
         core.remove(list(core.assignment.partitions))
-        core.add(self._manual)
+        self.do(core.assign(self._manual))
         for place, offset in self._seeks.items():
             if place in self._manual:
                 core.assignment.seek(place, offset)

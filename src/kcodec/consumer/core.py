@@ -50,6 +50,8 @@ log = logging.getLogger("kcodec.consumer")
 TOPICS_REFRESH_SECONDS = 60.0
 #: Bounds of the interval at which a consumer looks for the progress of an iteration.
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
+#: Interval at which a consumer that was late looks whether the application requests records again.
+LATE_STEP_SECONDS = 0.1
 #: Longest time that a consumer that leaves waits for its own rejoin, which other members may delay.
 REJOIN_SECONDS = 3.0
 #: Time kept for leaving the group, of the timeout of a call that also commits or aborts: seconds, and share at most.
@@ -134,6 +136,7 @@ class ConsumerCore:
             error=lambda: self.error,
         )
         self.is_closed = False
+        self._noted_at = self.clock()
         self._tasks: list[Task[None]] = []
         self._ended = Signal()
 
@@ -486,16 +489,22 @@ class ConsumerCore:
         yield from wait(self.cluster.changed)
 
     def wait_for_callback(self) -> Flow[Callback | None]:
-        """Wait for the next callback; None once the consumer is closed. Rebalances do not wait for a poll meanwhile."""
-        self.polls.begin()
+        """Wait for the next callback; None once the consumer is closed. Rebalances do not wait for a poll meanwhile, as
+        long as the application requests records within max_poll_interval."""
+        is_polling = False
         try:
             while not self.callbacks.waiting:
                 if self.is_closed:
                     return None
-                yield from wait(self.wake)
+                left = self._noted_at + self.settings.max_poll_interval - self.clock()
+                if is_polling is not (left > 0):
+                    is_polling = left > 0
+                    (self.polls.begin if is_polling else self.polls.end)()
+                yield from wait(self.wake, left if left > 0 else LATE_STEP_SECONDS)
             return self.callbacks.waiting[0]
         finally:
-            self.polls.end()
+            if is_polling:
+                self.polls.end()
 
     def next_callback(self, task: Task[Any]) -> Flow[Callback | None]:
         """Return the next callback of a running call that may make callbacks; None once the call has ended."""
@@ -512,8 +521,9 @@ class ConsumerCore:
 
     def note_poll(self) -> None:
         """Any thread: report to the group that the application polls."""
+        self._noted_at = self.clock()
         if self.membership is not None:
-            self.membership.note_poll(self.clock())
+            self.membership.note_poll(self._noted_at)
 
     def check_open(self) -> None:
         """Raise TransportError once it is closed."""
