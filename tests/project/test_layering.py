@@ -132,6 +132,10 @@ EARLY = {
     ("kcodec.compat._aiokafka_classes", "aiokafka"),
     ("kcodec.compat._kafka_python_classes", "kafka"),
     *(
+        (f"kcodec.compat._aiokafka_{part}", "aiokafka")
+        for part in ("admin", "consumer", "errors", "options", "producer", "served")
+    ),
+    *(
         (f"kcodec.compat._confluent_{part}", "confluent_kafka")
         for part in ("admin", "cluster", "consumer", "errors", "events", "options", "producer")
     ),
