@@ -133,7 +133,10 @@ EARLY = {
     ("kcodec.compat._kafka_python_classes", "kafka"),
     *(
         (f"kcodec.compat._confluent_{part}", "confluent_kafka")
-        for part in ("admin", "cluster", "consumer", "errors", "events", "options", "producer")
+        for part in (
+            *("admin", "admin_values", "checks", "cluster", "consumer", "errors", "events", "options", "permissions"),
+            "producer",
+        )
     ),
 }
 
