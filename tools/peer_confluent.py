@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """confluent-kafka-python for tools/peer_client_tests.py: its tests, and what takes the place of its brokers.
 
-Not run, as they are about other things than the clients of the facade: tests of the asyncio clients, of share consumers,
-of Schema Registry, of the documentation, and soak tests.
+Not run, as they are not about the clients of the facade: tests of the asyncio clients, of share consumers, of Schema
+Registry, of the documentation, and soak tests.
 """
 
 from __future__ import annotations
