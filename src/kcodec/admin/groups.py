@@ -281,7 +281,8 @@ def list_group_offsets(
 
     group_id: name of the group.
     partitions: None for all that have an offset.
-    require_stable: wait for offsets that an open transaction commits (KIP-447).
+    require_stable: wait for offsets that an open transaction commits (KIP-447). Without it, a coordinator that has
+        just moved to another broker may return an older offset for a moment.
 
     Raise UnsupportedError for a share group, which commits no offsets.
     """
@@ -292,9 +293,36 @@ def list_group_offsets(
     outcome = yield from request_items(context, requested, handler, deadline)
     known: dict[TopicPartition, Any] = value_of(outcome, group_id)
     found: dict[TopicPartition, Any] = known[ALL] if partitions is None else known
+    if not require_stable:
+        missing = [one for one in requested if not known[one]]
+        found |= yield from _confirmed_offsets(context, group_id, missing, deadline)
     if not any(found.values()):
         yield from _refuse_share_group(context, group_id, deadline)
     return found
+
+
+def _confirmed_offsets(
+    context: CallContext, group_id: str, missing: list[TopicPartition], deadline: Deadline
+) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
+    """Return offsets that the first response did not have. missing: partitions without an offset, or ALL.
+
+    A coordinator responds without an error with what is below its high watermark, and the high watermark of a new
+    leader of __consumer_offsets begins behind the offsets that it has loaded. A request with RequireStable is put
+    behind these (Kafka: GroupCoordinatorService.fetchOffsets). UNSTABLE_OFFSET_COMMIT is no reason to wait here: an
+    offset of an open transaction is not committed.
+    """
+    if not missing:
+        return {}
+    handler = offset_fetch_handler(context.cluster, group_id, missing)
+    handler = replace(handler, final=frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT}))
+    outcome = yield from request_items(context, missing, handler, deadline)
+    outcome.errors = {
+        one: error
+        for one, error in outcome.errors.items()
+        if getattr(error, "code", 0) != ErrorCode.UNSTABLE_OFFSET_COMMIT
+    }
+    known: dict[TopicPartition, Any] = value_of(outcome, group_id)
+    return known.get(ALL, {}) if missing == [ALL] else known
 
 
 def _refuse_share_group(context: CallContext, group_id: str, deadline: Deadline) -> Flow[None]:
