@@ -137,7 +137,10 @@ EARLY = {
     ),
     *(
         (f"kcodec.compat._confluent_{part}", "confluent_kafka")
-        for part in ("admin", "cluster", "consumer", "errors", "events", "options", "producer")
+        for part in (
+            *("admin", "admin_values", "checks", "cluster", "consumer", "errors", "events", "options", "permissions"),
+            "producer",
+        )
     ),
 }
 
