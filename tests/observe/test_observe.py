@@ -30,7 +30,6 @@ from kcodec.observe.names import METRICS
 from kcodec.observe.opentelemetry import OpenTelemetryMetrics, Tracing
 from kcodec.observe.prometheus import PrometheusMetrics
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.testing.kafka import ApacheKafka
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: What needs a failing or throttling broker, or one that authenticates: counted in tests of its own.
@@ -40,7 +39,7 @@ ELSEWHERE = {
 }
 
 
-def work(kafka: ApacheKafka, topic: str, **options: Any) -> None:
+def work(kafka: Broker, topic: str, **options: Any) -> None:
     """Send and receive ten records, and wait until each gauge was reported."""
     given = {"bootstrap_servers": kafka.bootstrap_servers, **options}
     with Producer(**given) as producer:
@@ -68,9 +67,9 @@ def prometheus_name(name: str) -> str:
     return f"kcodec_{name.replace('.', '_')}" + {"count": "_total", "latency": "_seconds_count", "gauge": ""}[kind]
 
 
-def test_every_metric_is_scraped_under_load(apache_kafka: ApacheKafka) -> None:
-    topic, registry = apache_kafka.create_topic(partitions=2), CollectorRegistry()
-    work(apache_kafka, topic, metrics=PrometheusMetrics(registry))
+def test_every_metric_is_scraped_under_load(kcodec_broker: Broker) -> None:
+    topic, registry = kcodec_broker.create_topic(partitions=2), CollectorRegistry()
+    work(kcodec_broker, topic, metrics=PrometheusMetrics(registry))
     found = scraped(generate_latest(registry).decode())
     assert {prometheus_name(name) for name in METRICS if name not in ELSEWHERE} <= set(found)
     assert found["kcodec_producer_records_total"] == found["kcodec_consumer_records_total"] == 10
@@ -138,9 +137,9 @@ def test_the_lag_of_a_lost_partition_becomes_zero(kcodec_broker: Broker) -> None
     assert lags[-1] == 0
 
 
-def test_metrics_go_to_opentelemetry(apache_kafka: ApacheKafka) -> None:
-    topic, reader = apache_kafka.create_topic(partitions=1), InMemoryMetricReader()
-    work(apache_kafka, topic, metrics=OpenTelemetryMetrics(MeterProvider([reader])))
+def test_metrics_go_to_opentelemetry(kcodec_broker: Broker) -> None:
+    topic, reader = kcodec_broker.create_topic(partitions=1), InMemoryMetricReader()
+    work(kcodec_broker, topic, metrics=OpenTelemetryMetrics(MeterProvider([reader])))
     data: Any = reader.get_metrics_data()
     found = {one.name: one for each in data.resource_metrics[0].scope_metrics for one in each.metrics}
     assert {f"kcodec.{name}" for name in METRICS if name not in ELSEWHERE} <= set(found)
@@ -157,9 +156,9 @@ def traced() -> tuple[Tracing, InMemorySpanExporter]:
     return Tracing(provider), exporter
 
 
-def test_a_trace_goes_from_producer_to_consumer(apache_kafka: ApacheKafka) -> None:
-    topic, (tracing, exporter) = apache_kafka.create_topic(partitions=1), traced()
-    servers = apache_kafka.bootstrap_servers
+def test_a_trace_goes_from_producer_to_consumer(kcodec_broker: Broker) -> None:
+    topic, (tracing, exporter) = kcodec_broker.create_topic(partitions=1), traced()
+    servers = kcodec_broker.bootstrap_servers
     with Producer(bootstrap_servers=servers) as producer:
         tracing.send(producer, topic, b"1", headers=[("kept", b"yes"), ("traceparent", b"old")]).result(30)
     with Consumer(bootstrap_servers=servers, group_id=topic, auto_offset_reset="earliest") as consumer:
@@ -235,16 +234,16 @@ except ImportError as error:
     assert "pip install kcodec[" in ran.stdout
 
 
-def test_the_prometheus_example_is_scraped(apache_kafka: ApacheKafka) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+def test_the_prometheus_example_is_scraped(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
         producer.send(topic, b"1")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [
         sys.executable,
         str(ROOT / "examples" / "prometheus_metrics.py"),
-        apache_kafka.bootstrap_servers,
+        kcodec_broker.bootstrap_servers,
         topic,
         str(port),
     ]
@@ -265,9 +264,14 @@ def test_the_prometheus_example_is_scraped(apache_kafka: ApacheKafka) -> None:
             example.kill()
 
 
-def test_the_opentelemetry_example_prints_one_trace(apache_kafka: ApacheKafka) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
-    command = [sys.executable, str(ROOT / "examples" / "opentelemetry_spans.py"), apache_kafka.bootstrap_servers, topic]
+def test_the_opentelemetry_example_prints_one_trace(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    command = [
+        sys.executable,
+        str(ROOT / "examples" / "opentelemetry_spans.py"),
+        kcodec_broker.bootstrap_servers,
+        topic,
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert len(set(re.findall(r'"trace_id": "(\w+)"', ran.stdout))) == 1
     assert "processed 0" in ran.stdout and "kcodec.consumer.records" in ran.stdout

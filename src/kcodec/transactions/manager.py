@@ -60,8 +60,6 @@ from kcodec.transactions.transaction import (
 )
 
 log = logging.getLogger("kcodec.transactions")
-#: A transaction with at least this number of batches is a large one.
-LARGE_BATCHES = 16
 #: States in which records are written.
 _WRITING = frozenset({State.IN_TRANSACTION, *COMMITS, State.RELEASING})
 #: States in which a call waits for the records that are under way.
@@ -85,7 +83,6 @@ class TransactionManager(ProducerIdManager):
     background:        that commit, and the transaction that began before it has ended.
     wake:              set when the background flow has work.
     is_epoch_spent:    the epoch must not be used for another transaction; is_epoch_used: it was used for one.
-    highest_level:     maximum of transaction.version; lower to act as with older brokers.
     """
 
     transactional_id: str
@@ -102,7 +99,6 @@ class TransactionManager(ProducerIdManager):
         self._name = f"the producer with transactional_id {transactional_id!r}"
         self.transaction_timeout_ms = transaction_timeout_ms
         self.max_block = max_block
-        self.highest_level = NEW_FLOW_LEVEL
         self.records: BufferedRecords | None = None
         self.wake = Signal()
         self.state = State.UNINITIALIZED
@@ -118,7 +114,7 @@ class TransactionManager(ProducerIdManager):
     @property
     def level(self) -> int:
         """The level of transaction.version that the next transaction uses."""
-        return min(self.cluster.transaction_version, self.highest_level)
+        return min(self.cluster.transaction_version, NEW_FLOW_LEVEL)
 
     @property
     def newest(self) -> ProducerTransaction | None:
@@ -671,7 +667,7 @@ class TransactionManager(ProducerIdManager):
         transaction.committed = is_commit
         self.producer = following or self.producer
         if transaction.is_sent and transaction.is_new_flow:
-            self.markers.expect(transaction.batches >= LARGE_BATCHES)
+            self.markers.expect()
         is_old_and_shared = transaction.is_shared and not transaction.is_new_flow
         is_spent = following is None or self.is_epoch_spent or is_old_and_shared
         if self.state is State.BUFFERING:
