@@ -18,8 +18,9 @@ from kcodec.broker.api import CLOSE, Api, ApiError, Later, RequestContext
 from kcodec.broker.clock import Clock
 from kcodec.broker.cluster_apis import ClusterApis, features_of
 from kcodec.broker.directory_lock import DirectoryLock
-from kcodec.broker.error_responses import error_response
-from kcodec.broker.faults import FaultRule, Faults
+from kcodec.broker.error_responses import response_of
+from kcodec.broker.fault_injector import FaultInjector
+from kcodec.broker.faults import Faults
 from kcodec.broker.fetch import Fetch
 from kcodec.broker.groups import GroupCoordinator
 from kcodec.broker.internal_topics import GroupHost, replayed
@@ -98,6 +99,7 @@ class BrokerCore:
         self.apis = self._all_apis()
         self._names = {key: api.request.__name__.removesuffix("Request") for key, api in self.apis.items()}
         self.faults = Faults(self.topics, self._names)
+        self._injector = FaultInjector(self.faults, clock, self.random, self._fetch, self._handle, self._reply)
         self._load_groups()
         self.transactions.load()
         clock.call_later(settings.retention_check_interval_ms, self._retain)
@@ -121,14 +123,16 @@ class BrokerCore:
             self.topics,
             self.transactions,
             self.group_host,
-            self.groups.txn_offset_commit,
+            check=self.groups.check_txn_offset_commit,
+            commit=self.groups.txn_offset_commit,
             verifies=self.settings.verifies_transactions,
         )
+        self._fetch = Fetch(self.topics, self.clock, self.settings)
         listed = [
             Api(messages.ApiVersionsRequest, (0, 4), self._api_versions),
             *ClusterApis(self.topics, self.settings, lambda: (self.host, self.port)).apis(),
             *Produce(self.topics, self.transactions, self.clock, self.settings).apis(),
-            *Fetch(self.topics, self.clock, self.settings).apis(),
+            *self._fetch.apis(),
             *OffsetApis(self.topics).apis(),
             *handlers.apis(),
             *commits.apis(),
@@ -158,25 +162,23 @@ class BrokerCore:
 
     # ------------------------------------------------------------------------------------------------------- requests
 
-    def serve(self, connection: ConnectionInfo, frame: bytes | memoryview, reply: Reply) -> None:
-        """Handle a request frame, without its length. `reply` is called once, now or later."""
+    def serve(self, connection: ConnectionInfo, frame: bytes | memoryview, reply: Reply) -> bool:
+        """Handle a request frame, without its length. `reply` is called once, now or later.
+
+        Return whether the next frame of the connection may be handled before the reply: a fault holds this one back.
+        """
         try:
             exchange = self._decoded(connection, frame)
         except (KcodecError, ApiError, UnicodeDecodeError, IndexError) as error:
             _log.debug("connection %d: %s", connection.id, error)
             reply(CLOSE)
-            return
+            return False
         if isinstance(exchange, list):
             reply(exchange)
-            return
+            return False
         context, api, entry = exchange
         self.wire_log.add(entry)
-        rule = self.faults.match(entry.request, context.client_id, self.random)
-        if rule is None:
-            self._handle(context, api, entry.request, lambda response: self._reply(entry, response, reply))
-        else:
-            entry.fault = rule
-            self._handle_with_fault(rule, context, api, entry, reply)
+        return self._injector.serve(context, api, entry, reply)
 
     def disconnected(self, connection: ConnectionInfo) -> None:
         """Forget what a connection waits for, where that changes nothing for others."""
@@ -238,11 +240,11 @@ class BrokerCore:
 
             def respond(response: Any) -> None:
                 self._waiting.pop(context.connection_id, None)
-                done(_response(context, request, response))
+                done(response_of(context, request, response))
 
             result.when_done(respond)
         else:
-            done(_response(context, request, result))
+            done(response_of(context, request, result))
 
     def _reply(self, entry: WireEntry, response: Any, reply: Reply) -> None:
         """Encode the response, and note it."""
@@ -262,32 +264,6 @@ class BrokerCore:
         if self.wire_log.on_response is not None:
             self.wire_log.on_response(entry)
         reply(parts)
-
-    def _handle_with_fault(
-        self, rule: FaultRule, context: RequestContext, api: Api, entry: WireEntry, reply: Reply
-    ) -> None:
-        request = entry.request
-        ending = CLOSE if rule.close else None
-
-        def begin() -> None:
-            if rule.error is not None:
-                self._reply(entry, _response(context, request, ApiError(rule.error, "injected fault")), reply)
-            elif "before" in (rule.drop, rule.close):
-                self._reply(entry, ending, reply)
-            elif rule.drop or rule.close:
-                self._handle(context, api, request, lambda response: self._reply(entry, ending, reply))
-            elif rule.duplicate:
-                self._handle(context, api, request, lambda response: again())
-            else:
-                again()
-
-        def again() -> None:
-            self._handle(context, api, request, lambda response: self._reply(entry, response, reply))
-
-        if rule.delay_ms > 0:
-            self.clock.call_later(rule.delay_ms, begin)
-        else:
-            begin()
 
     # ---------------------------------------------------------------------------------------------- state and faults
 
@@ -325,11 +301,3 @@ class BrokerCore:
     def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.release()
-
-
-def _response(context: RequestContext, request: Any, result: Any) -> Any:
-    """Return what a handler gave, an ApiError as the response of its API."""
-    if not isinstance(result, ApiError):
-        return result
-    response = error_response(request, context.api_version, result.code)
-    return CLOSE if response is None else response

@@ -19,6 +19,7 @@ from kcodec.protocol.error_codes import ErrorCode
 #: The batches of a producer in which a repeated one is recognized; why a client may have five requests in flight.
 WINDOW = 5
 HIGHEST_SEQUENCE = (1 << 31) - 1
+HIGHEST_EPOCH = (1 << 15) - 1
 NO_EPOCH = NO_SEQUENCE = -1
 #: From this transaction version on the marker of a transaction has a higher epoch than its data (KIP-890).
 EPOCH_BUMP_VERSION = 2
@@ -228,25 +229,24 @@ class ProducerStates:
 
     # ------------------------------------------------------------------------------------------------------- markers
 
-    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> bool:
-        """Return whether a marker has to be written: False for one of transaction version 2 that was written already.
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
+        """Raise ApiError for a producer epoch or coordinator epoch that is fenced (KIP-1228).
 
-        Raise ApiError for a producer epoch or coordinator epoch that is fenced (KIP-1228).
+        With transaction version 2 the epoch must be higher. It may be the same if no transaction is open: the marker
+        was written already, and is written again.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
-            return True
+            return
         bumps_epoch = transaction_version >= EPOCH_BUMP_VERSION
-        if bumps_epoch and epoch == entry.epoch and entry.first_offset is None:
-            return False
-        if epoch < entry.epoch or (bumps_epoch and epoch == entry.epoch):
+        is_repeated = entry.first_offset is None or epoch == HIGHEST_EPOCH
+        if epoch < entry.epoch or (bumps_epoch and epoch == entry.epoch and not is_repeated):
             raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, f"the marker has epoch {epoch}, the last is {entry.epoch}")
         if coordinator_epoch < entry.coordinator_epoch:
             raise ApiError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"the marker has coordinator epoch {coordinator_epoch}, the last is {entry.coordinator_epoch}",
             )
-        return True
 
     def add_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, *, is_aborted: bool

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import Any
 
 from kcodec.broker.api import CLOSE
@@ -28,6 +29,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._reader.set_limit(server.core.settings.max_request_bytes, "max_request_bytes")
         self._frames: deque[bytes | memoryview] = deque()
         self._waiting_bytes = 0
+        #: The requests without a response that is sent, in order: a fault may let a later one overtake.
+        self._replies: deque[list[Any]] = deque()
         self._is_busy = self._is_serving = False
         self._is_paused = self._is_write_paused = False
         self._transport: asyncio.Transport | None = None
@@ -104,7 +107,10 @@ class _Connection(asyncio.BufferedProtocol):
                 frame = self._frames.popleft()
                 self._waiting_bytes -= len(frame)
                 self._is_busy = True
-                self._server.core.serve(self._info, frame, self._reply)
+                waiting: list[Any] = []
+                self._replies.append(waiting)
+                if self._server.core.serve(self._info, frame, partial(self._reply, waiting)):
+                    self._is_busy = False
                 self._server.core.clock.run_due()
         finally:
             self._is_serving = False
@@ -112,19 +118,25 @@ class _Connection(asyncio.BufferedProtocol):
             self._is_paused = False
             self._transport.resume_reading()
 
-    def _reply(self, parts: Any) -> None:
-        self._is_busy = False
-        if self._transport is None:
+    def _reply(self, waiting: list[Any], parts: Any) -> None:
+        """Send the response to a request, after those to the requests before it."""
+        if self._replies and self._replies[-1] is waiting:
+            self._is_busy = False
+        waiting.append(parts)
+        while self._replies and self._replies[0]:
+            self._send(self._replies.popleft()[0])
+        self._serve()
+
+    def _send(self, parts: Any) -> None:
+        if self._transport is None or parts is None:
             return
         if parts is CLOSE:
             self._transport.close()
             self._closing, self._transport = self._transport, None
             return
-        if parts is not None:
-            self._transport.writelines(parts)
-            if self._is_write_paused:
-                self._server.limit_unsent()
-        self._serve()
+        self._transport.writelines(parts)
+        if self._is_write_paused:
+            self._server.limit_unsent()
 
 
 class Server:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 import confluent_kafka
-from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, Message, cimpl
+from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from kcodec import errors
+from kcodec._fast import poll_reports, produce_message
+from kcodec.client import Delivery
 from kcodec.client import Producer as KcodecProducer
-from kcodec.client import RecordMetadata
 from kcodec.compat._confluent_cluster import ClusterReader
 from kcodec.compat._confluent_errors import (
     as_kafka_exceptions,
@@ -28,106 +28,62 @@ from kcodec.compat._confluent_errors import (
     record_error,
     seconds,
 )
-from kcodec.compat._confluent_events import STEP_SECONDS, Events, Observer
+from kcodec.compat._confluent_events import STEP_SECONDS, DeliveryEvents, Observer
 from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._patches import derived_from
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 
-def encoded(value: Any) -> bytes | None:
-    """Return a key or value as bytes. Raise TypeError for what is neither text nor bytes."""
-    if value is None or type(value) is bytes:
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    return bytes(memoryview(value))
+class ReportingProducer(KcodecProducer):
+    """A producer whose records report their outcome to the facade, as nothing else knows of their deliveries."""
 
-
-def encoded_headers(headers: Any) -> list[tuple[str, bytes | None]]:
-    """Return headers, a list of pairs or a dict, with values as bytes. Raise TypeError for other values."""
-    found: list[tuple[str, bytes | None]] = []
-    for one in headers.items() if isinstance(headers, dict) else headers:
-        if not isinstance(one, tuple) or len(one) != 2:
-            raise TypeError(f"expected headers as a dict or a list of (name, value) tuples, found {one!r}")
-        name, value = one
-        if not (value is None or isinstance(value, str | bytes)):
-            raise TypeError(f"expected header value to be None, binary, or unicode string, not {type(value).__name__}")
-        found.append((name, value.encode() if isinstance(value, str) else value))
-    return found
+    def report_to(self, reports: DeliveryEvents, send: Callable[..., Any], partitioner: object) -> None:
+        """Let the records that `reports` appends end there."""
+        self._core.accumulator.failures = None
+        reports.attach(self._core.accumulator, send, partitioner)
 
 
 @derived_from(cimpl.Producer)
 class ProducerMethods:
     """The methods of a producer. librdkafka's own handle is never opened."""
 
-    _kcodec: KcodecProducer | None = None
+    _kcodec: ReportingProducer | None = None
+    _events: DeliveryEvents = None  # type: ignore[assignment]
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._kcodec = None
         self._settings = settings_of("producer", arguments, keywords)
-        self._events = Events()
+        self._events = DeliveryEvents(self._settings, self._error_of)
         self._observer = Observer(self._settings, self._events, "producer")
         if self._observer.is_used:
             self._settings.options["metrics"] = self._observer
-        self._messages = 0
-        self._bytes = 0
-        self._counting = threading.Lock()
         self._is_purging = False
         self._is_initialized = False
         self._has_tried = False
         self._cluster = ClusterReader(self._settings.options)
-        with as_kafka_exceptions():
-            self._kcodec = KcodecProducer(**self._settings.options)
+        self._begin()
 
-    def _open(self) -> KcodecProducer:
+    def _begin(self) -> None:
+        with as_kafka_exceptions():
+            self._kcodec = producer = ReportingProducer(**self._settings.options)
+        producer.report_to(self._events, self._send, self._settings.options.get("partitioner"))
+
+    def _open(self) -> ReportingProducer:
         if self._kcodec is None:
             raise RuntimeError("Producer has been closed")
         return self._kcodec
 
     # Records
 
-    def produce(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        partition: int = -1,
-        callback: Callable[..., Any] | None = None,
-        on_delivery: Callable[..., Any] | None = None,
-        timestamp: int = 0,
-        headers: Any = None,
-    ) -> None:
-        """Append a record to the buffer. `poll` and `flush` call callback(error, message), also named on_delivery.
+    produce = produce_message
 
-        Raise BufferError if queue.buffering.max.messages or queue.buffering.max.kbytes is reached, KafkaException for a
-        record that cannot be sent, TypeError for values that are neither text nor bytes.
-        """
-        producer = self._open()
-        if not isinstance(topic, str):
-            raise TypeError(f"argument 1 must be str, not {type(topic).__name__}")
-        report = callback or on_delivery or self._settings.on_delivery
-        if report is not None and not callable(report):
-            raise TypeError(f"on_delivery must be a function, not {type(report).__name__}")
-        raw_value, raw_key = encoded(value), encoded(key)
-        size = len(raw_value or b"") + len(raw_key or b"")
-        if self._messages >= self._settings.max_messages or self._bytes + size > self._settings.max_bytes:
-            raise BufferError("Local: Queue full")
-        pending = _Pending(self, report, topic, raw_key if report else None, raw_value if report else None, size)
-        arguments: dict[str, Any] = {"on_delivery": pending}
-        if headers:
-            arguments["headers"] = encoded_headers(headers)
-        if partition != -1:
-            arguments["partition"] = partition
-        if timestamp:
-            arguments["timestamp"] = timestamp
-        self._count(1, size)
+    def _send(self, *record: Any) -> Delivery:
+        """Append a record that the compiled `produce` could not append at once."""
+        topic, value, key, headers, partition, timestamp = record
         try:
-            producer.send(topic, raw_value, raw_key, **arguments)
-        except BaseException as error:
-            self._count(-1, -size)
-            if isinstance(error, errors.KcodecError):
-                _refuse(error)
-            raise
+            return self._open().send(topic, value, key, headers, partition, timestamp)
+        except errors.KcodecError as error:
+            _refuse(error)
 
     def produce_batch(
         self,
@@ -159,21 +115,19 @@ class ProducerMethods:
         return count
 
     def __len__(self) -> int:
-        return self._messages + len(self._events) if self._kcodec is not None else 0
+        return len(self._events) if self._kcodec is not None else 0
 
     def __bool__(self) -> bool:
         return True
 
-    def poll(self, timeout: float = -1) -> int:
-        """Call the callbacks of what has happened, and return their number; wait up to `timeout` seconds for one.
+    poll = poll_reports
 
-        A negative timeout waits without a limit.
-        """
+    def _poll(self, timeout: float) -> int:
         self._open()
         return self._serve(timeout)
 
     def _serve(self, timeout: float) -> int:
-        return self._events.serve_within(timeout, lambda: self._observer.report_statistics(self._messages))
+        return self._events.serve_within(timeout, lambda: self._observer.report_statistics(self._events.unreported))
 
     def flush(self, timeout: float = -1) -> int:
         """Send all records, call their callbacks, and return the number of records that are left after `timeout`."""
@@ -207,8 +161,7 @@ class ProducerMethods:
                 producer.close(0)
         finally:
             self._is_purging = False
-        with as_kafka_exceptions():
-            self._kcodec = KcodecProducer(**self._settings.options)
+        self._begin()
 
     # Transactions
 
@@ -305,6 +258,7 @@ class ProducerMethods:
             finally:
                 self._serve(0)
                 self._kcodec = None
+                self._events.detach()
                 self._cluster.close()
         return True
 
@@ -317,65 +271,17 @@ class ProducerMethods:
     def __del__(self) -> None:
         producer = getattr(self, "_kcodec", None)
         if producer is not None and not sys.is_finalizing():
-            if not self._messages:  # nothing is lost; otherwise the producer of kcodec logs what is
+            if not self._events.unreported:  # nothing is lost; otherwise the producer of kcodec logs what is
                 with contextlib.suppress(RuntimeError, errors.KcodecError):  # deleted on the I/O thread
                     producer.close(0)
             self._cluster.close()
 
-    def _ended(self, pending: _Pending, metadata: RecordMetadata | None, error: BaseException | None) -> None:
-        """On the I/O thread: a record was delivered or has failed."""
-        if error is not None and self._is_purging:
+    def _error_of(self, error: BaseException) -> KafkaError:
+        """On the I/O thread: return the error of a record that has failed."""
+        if self._is_purging:
             was_sent = getattr(error, "possibly_sent", False)
-            found: KafkaError | None = KafkaError(KafkaError._PURGE_INFLIGHT if was_sent else KafkaError._PURGE_QUEUE)
-        else:
-            found = None if error is None else record_error(error)
-        pending.metadata, pending.error = metadata, found
-        self._events.add(pending.report)
-        self._count(-1, -pending.size)
-
-    def _count(self, messages: int, size: int) -> None:
-        with self._counting:
-            self._messages += messages
-            self._bytes += size
-
-
-class _Pending:
-    """A record that is not reported yet; called by kcodec as its on_delivery."""
-
-    __slots__ = ("begun", "callback", "error", "key", "metadata", "producer", "size", "topic", "value")
-
-    def __init__(
-        self,
-        producer: ProducerMethods,
-        callback: Callable[..., Any] | None,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        size: int,
-    ) -> None:
-        self.producer, self.callback, self.topic = producer, callback, topic
-        self.key, self.value, self.size = key, value, size
-        self.begun = time.monotonic()
-        self.metadata: RecordMetadata | None = None
-        self.error: KafkaError | None = None
-
-    def __call__(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
-        self.producer._ended(self, metadata, error)
-
-    def report(self) -> None:
-        """Call the callback, in the program's thread."""
-        if self.callback is None or (self.error is None and self.producer._settings.only_errors):
-            return
-        found = self.metadata
-        message = Message(
-            topic=self.topic,
-            key=self.key,
-            value=self.value,
-            error=self.error,
-            latency=time.monotonic() - self.begun,
-            **_place(found),
-        )
-        self.callback(self.error, message)
+            return KafkaError(KafkaError._PURGE_INFLIGHT if was_sent else KafkaError._PURGE_QUEUE)
+        return record_error(error)
 
 
 def _check_batch(topic: Any, messages: list[Any], partition: Any) -> None:
@@ -392,16 +298,6 @@ def _check_batch(topic: Any, messages: list[Any], partition: Any) -> None:
                 raise TypeError(f"Message {name} at index {index} must be bytes or str, not {type(one[name]).__name__}")
         if not isinstance(one.get("partition", -1), int):
             raise TypeError(f"Message partition at index {index} must be int, not {type(one['partition']).__name__}")
-
-
-def _place(found: RecordMetadata | None) -> dict[str, Any]:
-    if found is None:
-        return {"timestamp": (0, -1)}
-    return {
-        "partition": found.partition,
-        "offset": found.offset,
-        "timestamp": (TIMESTAMP_CREATE_TIME, found.timestamp),
-    }
 
 
 def _refuse(error: errors.KcodecError) -> NoReturn:

@@ -37,6 +37,7 @@ from kcodec.broker.groups.reconciliation import Reported, reconcile
 from kcodec.broker.groups.server_assignors import SERVER_ASSIGNORS, AssignedMember
 from kcodec.broker.groups.table import GroupTable
 from kcodec.broker.groups.topic_patterns import compile_pattern, matching_topics
+from kcodec.broker.internal_topics import hash_map_order
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.groups import (
     ConsumerGroupAssignment,
@@ -294,7 +295,8 @@ class ConsumerProtocol:
             for one in members.values()
         ]
         targets = SERVER_ASSIGNORS[name](assigned, counts)
-        for member_id, target in targets.items():
+        for member_id in hash_map_order(targets):
+            target = targets[member_id]
             if group.target.get(member_id) != target:
                 records.append(target_record(group.group_id, member_id, target))
         records.append(target_epoch_record(group.group_id, epoch, self._table.now_ms()))
@@ -354,7 +356,7 @@ class ConsumerProtocol:
         known_hash = metadata_hash(self._partition_counts(subscribed))
         records.append(group_epoch_record(group.group_id, group.epoch + 1, known_hash))
         if not left:  # nothing is left to assign (Kafka 4.4)
-            records.append(target_epoch_record(group.group_id, group.epoch + 1, group.assigned_ms))
+            records.append(target_epoch_record(group.group_id, group.epoch + 1, 0))
         self._cancel_timers(group.group_id, member.member_id)
         self._table.commit(group.group_id, records)
 

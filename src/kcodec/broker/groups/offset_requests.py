@@ -31,7 +31,6 @@ TOPIC_ID_VERSION = 10
 GROUPS_VERSION = 8
 MODERN_COMMIT_VERSION = 9
 NO_OFFSET = -1
-#: Records of a transaction have no topic id, as Kafka writes them.
 NO_TOPIC_ID = UUID(int=0)
 
 
@@ -52,7 +51,7 @@ class OffsetRequests:
             return group
         if generation >= 0:
             raise ApiError(code, f"Group {group_id} not found.")
-        return ClassicGroup(group_id)
+        return self._table.create_classic(group_id)
 
     # ---------------------------------------------------------------------------------------------------- OffsetCommit
 
@@ -135,6 +134,10 @@ class OffsetRequests:
 
     # ------------------------------------------------------------------------------------------------- TxnOffsetCommit
 
+    def _id_of(self, name: str) -> UUID:
+        topic = self._table.host.topics.get(name)
+        return NO_TOPIC_ID if topic is None else topic.id
+
     def _is_there(self, name: str, partition: int) -> bool:
         topic = self._table.host.topics.get(name)
         return topic is not None and 0 <= partition < len(topic.partitions)
@@ -174,7 +177,7 @@ class OffsetRequests:
                         leader_epoch=one.committed_leader_epoch,
                         metadata=one.committed_metadata or "",
                         commit_timestamp=now_ms,
-                        topic_id=NO_TOPIC_ID,
+                        topic_id=self._id_of(topic.name),
                     ),
                 )
                 for topic in request.topics

@@ -238,7 +238,8 @@ class TransactionCoordinator:
         self._markers.pop(transactional_id, None)
         decided = self._states[transactional_id]
         try:
-            self._write_markers(decided)
+            if not self._write_markers(decided):
+                return
             self._append(decided.completed(self._clock.now_ms()))
         except OSError as error:
             _log.error("markers of %s: %s; trying again in %d ms", transactional_id, error, MARKER_RETRY_MS)
@@ -247,7 +248,12 @@ class TransactionCoordinator:
             return
         self._pending.pop(transactional_id, None)
 
-    def _write_markers(self, decided: TransactionMetadata) -> None:
+    def _write_markers(self, decided: TransactionMetadata) -> bool:
+        """Write the markers. Return False if a partition refused one, as it has seen a higher epoch.
+
+        Kafka gives up then, and the transition stays pending until the coordinator reads its log again.
+        """
+        is_complete = True
         transactional_id = decided.transactional_id
         is_commit = decided.state is State.PREPARE_COMMIT
         for topic, number in sorted(decided.partitions):
@@ -264,9 +270,11 @@ class TransactionCoordinator:
                 )
             except ApiError as error:
                 _log.warning("marker of %s for %s-%s: %s", transactional_id, topic, number, error)
+                is_complete = False
                 continue
             if topic == CONSUMER_OFFSETS_TOPIC:
                 self.on_offsets_marker(number, decided.producer_id, is_commit)
+        return is_complete
 
     # ----------------------------------------------------------------------------------------------- timers and faults
 
