@@ -166,6 +166,7 @@ class Runner(GroupRequests, Requests):
             self.codes[api, code] += 1
         if arguments.get("sticks") and response.error_code == 0:
             self._stuck.add(arguments["name"])
+            self._wait_for_other_markers(arguments["name"])
         if step.kind in ("init", "end"):
             self._settle()
         return self.masks.response(response)
@@ -195,6 +196,16 @@ class Runner(GroupRequests, Requests):
             self.target.generation = response.member_epoch
         if step.kind == "fetch" and step.arguments.get("session") == "new" and response.session_id:
             self.target.session = response.session_id
+
+    def _wait_for_other_markers(self, slot: int) -> None:
+        """Wait until only partition 0 of a transaction, whose marker is fenced, is without its marker."""
+        request = messages.DescribeTransactionsRequest(transactional_ids=[self.sequence.ids[slot]])
+        deadline = self.target.now_ms() + RETRY_MS
+        while self.target.now_ms() < deadline:
+            topics = self.target.send(request, 0).transaction_states[0].topics
+            if [(topic.topic, topic.partitions) for topic in topics] == [(self.topic, [0])]:
+                return
+            self.target.wait(2)
 
     def _settle(self) -> None:
         """Wait until no transaction of the sequence waits for markers."""
