@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 from broker_core import CoreClient, Identity
@@ -202,3 +203,24 @@ def test_a_part_of_a_first_batch_comes_without_aborted_transactions(client: Core
 def test_names_have_the_order_of_javas_hash_map() -> None:
     names = [f"member-{number}" for number in range(4)]
     assert hash_map_order(names) == hash_map_order(reversed(names)) == [f"member-{number}" for number in (1, 2, 0, 3)]
+
+
+def test_offsets_of_topics_are_committed_by_id(client: CoreClient) -> None:
+    producer = client.init("a")[1]
+    known = client.core.topics.get("t")
+    assert known is not None
+    codes = []
+    for topic_id, generation in ((known.id, -1), (UUID(int=7), -1), (known.id, 3)):
+        one = messages.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+        request = messages.TxnOffsetCommitRequest(
+            transactional_id="a",
+            group_id="g" if generation < 0 else "unknown",
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            generation_id_or_member_epoch=generation,
+            topics=[messages.TxnOffsetCommitRequestTopic(topic_id=topic_id, partitions=[one])],
+        )
+        found = client.ask(request, 6).topics[0]
+        assert found.topic_id == topic_id
+        codes.append(found.partitions[0].error_code)
+    assert codes == [NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND]
