@@ -1,29 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a real broker wrote, read into Python, Arrow and Spark, next to what Kafka's own consumer delivered.
+"""Transactions on a broker, read into Python, Arrow and Spark; copies under kills; bytes of a real Apache Kafka.
 
-    python examples/demo.py [records] [spark] [kafka]     # default: records spark; `make demo` installs what they take
+    python examples/demo.py [story] [copy] [captures] [spark] [--kafka]     # `make demo` installs what they need
 
-The bytes are captures of Apache Kafka 4.3.1 (tests/golden): transactions of several clients and codecs, interleaved,
-committed, aborted and still open. `kafka` adds a copy from topic to topic on a real broker by processes that are killed
-(examples/exactly_once.py), then a copy by Spark whose workers are killed (examples/spark_under_kills.py); it takes the
-jars of `make jars`, and says so where they are missing. Ends with 1 if any row of any reader differs from what the
-consumer delivered, or a copy lost or duplicated a record.
+story:    Committed, aborted and open transactions are written over TCP, interleaved, and a zombie is fenced
+          (examples/interleaved_transactions.py). What readers get is compared with what was written.
+copy:     Processes copy a topic and are killed (examples/exactly_once.py); the embedded broker is killed, too.
+captures: Files that Apache Kafka 4.3.1 wrote for several clients (tests/golden) are compared with what Kafka's own
+          consumer delivered.
+spark:    Spark reads the story from the broker, and the captures.
+
+The broker is the embedded one, or with --kafka an Apache Kafka, which needs the jars of `make jars`; Spark then copies,
+too, and its workers are killed (examples/spark_under_kills.py). Ends with 1 if any reader gets a row that differs, or a
+copy loses or duplicates a record that it must not.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
+import logging
+import operator
 import os
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "support")]
@@ -32,18 +40,32 @@ import exactly_once  # noqa: E402
 import golden_data  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import spark_under_kills  # noqa: E402
+from broker_process import BrokerProcess  # noqa: E402
+from interleaved_transactions import Row, Written, read, write  # noqa: E402
 
 import kcodec  # noqa: E402
+from kcodec.broker import Broker  # noqa: E402
+from kcodec.cli import main as kcodec_command  # noqa: E402
 
-PARTS = ("records", "spark", "kafka")
-PARTS_HELP = "records (Python and Arrow), spark, kafka (copies under kills); default: records spark"
+PARTS = ("story", "copy", "captures", "spark")
 PARTITIONS = ("txn-mixed-0", "txn-mixed-1", "txn-open-0")
-ISOLATION = "read_committed"
-# Parts of the first partition that show several producers, codecs and both outcomes.
-SHOWN_BATCHES, SHOWN_ROWS = slice(11, 22), slice(6, 10)
+ISOLATION: Literal["read_committed"] = "read_committed"
+# A part of the first partition that shows several producers and codecs.
+SHOWN_ROWS = slice(6, 10)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# offset, timestamp in milliseconds, key, value, headers
-Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+WIDTH = 118
+# From a partition to its rows; each reader returns one.
+Rows = dict[str, list[Row]]
+# What Kafka's own consumer delivered.
+Truths = dict[str, list[dict[str, Any]]]
+
+
+class Cluster(NamedTuple):
+    """A broker of the demo, and its log directory."""
+
+    name: str
+    servers: str
+    directory: Path
 
 
 def table(rows: Sequence[Sequence[object]], aligns: str) -> None:
@@ -59,40 +81,107 @@ def title(text: str, code: str) -> None:
     print(f"\n{text.upper()}  {code}")
 
 
-def show_headers(log: Any, name: str) -> None:
-    """The header table: nothing is decompressed for it."""
-    batches = list(log.batches)
-    title("headers", f'log = kcodec.open("{name}"); log.batches')
-    rows: list[Sequence[object]] = [("offsets", "records", "bytes", "codec", "producer/epoch", "sequence", "kind")]
-    for batch in batches[SHOWN_BATCHES]:
+# --------------------------------------------------------------------------------------------------------- the brokers
+
+
+@contextmanager
+def embedded_broker() -> Iterator[Cluster]:
+    """Start the embedded broker on files of its own."""
+    with tempfile.TemporaryDirectory(prefix="kcodec-demo-") as folder:
+        began = time.perf_counter()
+        with Broker(data_dir=folder) as broker:
+            took = (time.perf_counter() - began) * 1e3
+            yield Cluster(f"kcodec.broker.Broker(), started in {took:.0f} ms", broker.bootstrap_servers, Path(folder))
+
+
+@contextmanager
+def apache_kafka() -> Iterator[Cluster]:
+    """Start an Apache Kafka."""
+    from kcodec.testing.kafka import ApacheKafka
+
+    began = time.perf_counter()
+    with ApacheKafka() as kafka:
+        took = time.perf_counter() - began
+        yield Cluster(
+            f"Apache Kafka {kafka.version}, started in {took:.1f} s", kafka.bootstrap_servers, kafka.log_directory
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------- the story
+
+
+def show_story(cluster: Cluster) -> bool:
+    """Write the transactions, then show the file, the picture, and what each reader gets."""
+    print(f"\nkcodec {kcodec.__version__} with {cluster.name}")
+    written = write(cluster.servers)
+    try:
+        title(
+            "write", "four producers over TCP into one partition: committed, aborted and open transactions, interleaved"
+        )
+        outcomes = Counter(outcome for _, outcome in written.rows)
+        print("  records: " + ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
+        print("  fenced:  the first process of 'web' commits after a second one has started with its transactional_id:")
+        error = written.fenced.partition(". ")[0]
+        print(textwrap.fill(error, WIDTH, initial_indent=" " * 11, subsequent_indent=" " * 11))
+        name = f"{written.topic}-0"
+        log = kcodec.open(str(cluster.directory / name))
+        show_headers(log, written)
+        title("timeline", f"kcodec txn timeline {name}")
+        print("  " + ", ".join(f"producer {number}: {who}" for number, who in sorted(written.names.items())))
+        kcodec_command(["txn", "timeline", str(cluster.directory / name), "--width", str(WIDTH)])
+        title(
+            "rows",
+            "the same partition over TCP with Consumer and read_topic(...), and from its file with kcodec.open()",
+        )
+        readers: dict[str, Rows] = {
+            "Consumer": {name: read(cluster.servers, written.topic)},
+            "Arrow": {name: arrow_rows(over_tcp(cluster.servers, written.topic))},
+            "file": {name: rows_in_python(log)},
+        }
+        return show_counts(readers, {name: written.visible()}, "written and visible")
+    finally:
+        written.close()
+
+
+def show_headers(log: Any, written: Written) -> None:
+    """Print the header of each batch; nothing is decompressed for it."""
+    title("batches", "kcodec.open(directory).batches: what the broker has in its file")
+    rows: list[Sequence[object]] = [("offsets", "records", "bytes", "codec", "producer/epoch", "", "sequence", "kind")]
+    for batch in log.batches:
         kind = "transactional" if batch.is_transactional else "plain"
         if batch.is_control_batch:
             (record,) = batch.records()
             kind = f"{record.control_type.name} marker"
-        producer = f"{batch.producer_id}/{batch.producer_epoch}" if batch.producer_id >= 0 else "-"
+        producer = f"{batch.producer_id}/{batch.producer_epoch}"
         offsets = f"{batch.base_offset}-{batch.last_offset}"
         sequence = batch.base_sequence if batch.base_sequence >= 0 else "-"
-        rows.append((offsets, batch.records_count, batch.size_in_bytes, batch.compression, producer, sequence, kind))
-    table(rows, "<>><<><")
-    print(f"  ... {len(batches) - len(rows) + 1} more batches")
+        who = written.names.get(batch.producer_id, "import")
+        rows.append(
+            (offsets, batch.records_count, batch.size_in_bytes, batch.compression, producer, who, sequence, kind)
+        )
+    table(rows, "<>><<<><")
 
 
-def show_transactions(logs: dict[str, Any]) -> None:
-    """Print which producer wrote which offsets, with what outcome."""
-    title("transactions", "log.transactions")
-    mixed, opened = logs[PARTITIONS[0]].transactions, logs[PARTITIONS[-1]].transactions
-    chosen = [(PARTITIONS[0], each) for each in mixed[:5]]
-    chosen += [(PARTITIONS[-1], each) for each in opened if each.state == "open"][:2]
-    rows: list[Sequence[object]] = [("partition", "producer/epoch", "first", "last", "marker", "outcome")]
-    for name, each in chosen:
-        marker = "-" if each.marker_offset is None else each.marker_offset
-        producer = f"{each.producer_id}/{each.producer_epoch}"
-        rows.append((name, producer, each.first_offset, each.last_offset, marker, each.state))
-    table(rows, "<<>>><")
-    for name, log in logs.items():
-        outcomes = Counter(str(each.state) for each in log.transactions)
-        told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-        print(f"  {name}: {told}; last stable offset {log.last_stable_offset} of {log.log_end_offset}")
+def over_tcp(servers: str, topic: str) -> Any:
+    """The rows of a topic as an Arrow table."""
+    return pa.table(kcodec.read_topic(topic, bootstrap_servers=servers, isolation_level=ISOLATION))
+
+
+def show_counts(readers: Mapping[str, Rows], truths: Rows, truth: str) -> bool:
+    """Print the number of rows of each reader. Return whether all fields of all rows are equal."""
+    counts: list[Sequence[object]] = [(ISOLATION, *readers, truth, "all fields")]
+    equal = True
+    for name, rows in truths.items():
+        same = all(found[name] == rows for found in readers.values())
+        counts.append(
+            (name, *(len(found[name]) for found in readers.values()), len(rows), "equal" if same else "DIFFER")
+        )
+        equal = equal and same
+    table(counts, "<" + ">" * len(readers) + "><")
+    return equal
+
+
+# -------------------------------------------------------------------------------------------------------- the captures
 
 
 def rows_in_python(log: Any) -> list[Row]:
@@ -105,14 +194,18 @@ def rows_in_python(log: Any) -> list[Row]:
 
 def rows_in_arrow(log: Any) -> list[Row]:
     """By Arrow, through pyarrow."""
-    columns = pa.table(log.to_arrow(isolation_level=ISOLATION))
+    return arrow_rows(pa.table(log.to_arrow(isolation_level=ISOLATION)))
+
+
+def arrow_rows(columns: Any) -> list[Row]:
+    """The rows of an Arrow table."""
     milliseconds = columns.column("timestamp").cast(pa.int64())
     headers = [[(header["key"], header["value"]) for header in each] for each in columns.column("headers").to_pylist()]
     plain = [columns.column(name).to_pylist() for name in ("offset", "key", "value")]
     return list(zip(plain[0], milliseconds.to_pylist(), plain[1], plain[2], headers, strict=True))
 
 
-@contextlib.contextmanager
+@contextmanager
 def quiet_stderr(path: Path) -> Iterator[None]:
     """What Java says goes into a file, shown only if something fails."""
     kept = os.dup(2)
@@ -129,34 +222,40 @@ def quiet_stderr(path: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def rows_in_spark(folder: Path, paths: list[str]) -> dict[str, list[Row]]:
-    """By format("kcodec"), all partitions in one DataFrame; rows by name of the partition."""
+@contextmanager
+def local_spark() -> Iterator[Any]:
+    """A Spark on this machine; what Java prints is shown only if something fails."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    options = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.local.dir": str(folder),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("kcodec demo")
-    for name, value in options.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    try:
-        reader = spark.read.format("kcodec").option("includeHeaders", "true").option("kafka.isolation.level", ISOLATION)
-        found: dict[str, list[Row]] = {}
-        for row in reader.load(paths).collect():
-            timestamp = (row.timestamp.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1)
-            headers = [(header.key, header.value) for header in row.headers or ()]
-            cells = [None if cell is None else bytes(cell) for cell in (row.key, row.value)]
-            found.setdefault(f"{row.topic}-{row.partition}", []).append((row.offset, timestamp, *cells, headers))
-        return found
-    finally:
-        spark.stop()
+    with tempfile.TemporaryDirectory(prefix="kcodec-demo-") as folder, quiet_stderr(Path(folder) / "java.log"):
+        options = {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": folder,
+            "spark.sql.session.timeZone": "UTC",
+            "spark.ui.showConsoleProgress": "false",
+        }
+        builder = SparkSession.builder.master("local[2]").appName("kcodec demo")
+        for name, value in options.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def rows_in_spark(frame: Any) -> Rows:
+    """Collect a DataFrame; rows by name of the partition."""
+    found: Rows = {}
+    for row in frame.collect():
+        timestamp = (row.timestamp.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1)
+        headers = [(header.key, header.value) for header in row.headers or ()]
+        cells = [None if cell is None else bytes(cell) for cell in (row.key, row.value)]
+        found.setdefault(f"{row.topic}-{row.partition}", []).append((row.offset, timestamp, *cells, headers))
+    return {name: sorted(rows, key=operator.itemgetter(0)) for name, rows in found.items()}
 
 
 def equals(rows: list[Row], truth: list[dict[str, Any]]) -> bool:
@@ -181,7 +280,7 @@ def shown(cell: Any, width: int) -> str:
     return text[:width] if text.isprintable() and "\ufffd" not in text else f"0x{data.hex()}"[:width]
 
 
-def show_rows(readers: dict[str, dict[str, list[Row]]], truths: dict[str, list[dict[str, Any]]]) -> bool:
+def show_rows(readers: Mapping[str, Rows], truths: Truths) -> bool:
     """Print rows of the last reader next to the consumer's, then the count of each reader. Return whether all agree."""
     last = list(readers)[-1]
     name = PARTITIONS[0]
@@ -231,70 +330,81 @@ def show_speed() -> None:
     table(rows, "<>>")
 
 
-def show_exactly_once() -> bool:
-    """Three guarantees under the same kills; whether each came out as it must. True where it cannot be shown."""
-    title(
-        "exactly once",
-        "with session.transaction() as txn: ...   a copy on a real Kafka, its processes killed (SIGKILL)",
-    )
-    missing = exactly_once.missing_for_kafka()
-    if missing:
-        print(f"  not shown: {missing}")
-        return True
-    with exactly_once.own_kafka() as servers:
-        return exactly_once.show(servers) and show_spark_exactly_once(servers)
-
-
-def show_spark_exactly_once(servers: str) -> bool:
-    """Kafka to Spark to Kafka, its workers killed; whether each record was copied once."""
-    title(
-        "exactly once, by spark",
-        'exactly_once(spark.readStream.format("kcodec")..., topic=...)   its Python workers killed (SIGKILL)',
-    )
-    with tempfile.TemporaryDirectory(prefix="kcodec-demo-") as scratch, quiet_stderr(Path(scratch) / "java.log"):
-        return spark_under_kills.show(servers)
-
-
-def show_records(logs: dict[str, Any], truths: dict[str, list[dict[str, Any]]]) -> bool:
-    """Bytes to records and Arrow: takes neither Java nor Spark."""
-    print(f"kcodec {kcodec.__version__}: bytes as Apache Kafka 4.3.1 wrote them for several clients (tests/golden)")
-    show_headers(logs[PARTITIONS[0]], PARTITIONS[0])
-    show_transactions(logs)
-    title("rows", f'log.records(isolation_level="{ISOLATION}") and pa.table(log.to_arrow(...))')
+def show_captures(paths: dict[str, Path], truths: Truths) -> bool:
+    """Files of Apache Kafka in Python and Arrow."""
+    title("captures", f"kcodec.open(path).records({ISOLATION!r}): files that Apache Kafka 4.3.1 wrote (tests/golden)")
+    logs: dict[str, Any] = {name: kcodec.open(str(path)) for name, path in paths.items()}
+    for name, log in logs.items():
+        outcomes = Counter(str(each.state) for each in log.transactions)
+        counted = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+        print(f"  {name}: {counted}; last stable offset {log.last_stable_offset} of {log.log_end_offset}")
     readers = {
         "Python": {name: rows_in_python(log) for name, log in logs.items()},
         "Arrow": {name: rows_in_arrow(log) for name, log in logs.items()},
     }
-    equal = show_rows(readers, truths)
-    show_speed()
+    return show_rows(readers, truths)
+
+
+# ---------------------------------------------------------------------------------------------------- copies and Spark
+
+
+def show_copy(cluster: Cluster, *, is_kafka: bool) -> bool:
+    """Copy by processes that are killed. The embedded broker is then a process as well, which is killed too."""
+    title("copy under kills", "with session.transaction() as txn: ...   the processes are killed (SIGKILL)")
+    if is_kafka:
+        return exactly_once.show(cluster.servers)
+    with tempfile.TemporaryDirectory(prefix="kcodec-demo-") as folder, BrokerProcess(Path(folder)) as broker:
+        return exactly_once.show(broker.bootstrap_servers, broker)
+
+
+def show_spark(cluster: Cluster, paths: dict[str, Path], truths: Truths, *, is_kafka: bool) -> bool:
+    """Read the broker and the captures as DataFrames; on an Apache Kafka, copy while the workers are killed."""
+    written = write(cluster.servers)
+    try:
+        with local_spark() as spark:
+            reader = spark.read.format("kcodec").option("includeHeaders", "true")
+            reader = reader.option("kafka.isolation.level", ISOLATION)
+            title("spark", 'spark.read.format("kcodec").option("kafka.bootstrap.servers", ...), and .load(paths)')
+            topic = reader.option("kafka.bootstrap.servers", cluster.servers).option("subscribe", written.topic)
+            truth = {f"{written.topic}-0": written.visible()}
+            equal = show_counts({"Spark": rows_in_spark(topic.load())}, truth, "written and visible")
+            files = spark.read.format("kcodec").option("includeHeaders", "true")
+            files = files.option("kafka.isolation.level", ISOLATION).load([str(path) for path in paths.values()])
+            equal = show_rows({"Spark": rows_in_spark(files)}, truths) and equal
+    finally:
+        written.close()
+    if is_kafka:
+        title(
+            "spark under kills",
+            'exactly_once(spark.readStream.format("kcodec")..., topic=...)   its workers are killed',
+        )
+        with tempfile.TemporaryDirectory(prefix="kcodec-demo-") as scratch, quiet_stderr(Path(scratch) / "java.log"):
+            equal = spark_under_kills.show(cluster.servers) and equal
     return equal
 
 
-def show_spark(paths: list[str], truths: dict[str, list[dict[str, Any]]]) -> bool:
-    """The same partitions as one DataFrame."""
-    title("spark", f'spark.read.format("kcodec").option("kafka.isolation.level", "{ISOLATION}").load(paths)')
-    with tempfile.TemporaryDirectory(prefix="kcodec-demo-") as scratch, quiet_stderr(Path(scratch) / "java.log"):
-        return show_rows({"Spark": rows_in_spark(Path(scratch), paths)}, truths)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What Kafka wrote, read into Python, Arrow and Spark.")
-    parser.add_argument(
-        "parts", nargs="*", choices=PARTS, default=["records", "spark"], metavar="PART", help=PARTS_HELP
-    )
-    parts = parser.parse_args().parts
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--kafka", action="store_true", help="with an Apache Kafka")
+    given = parser.parse_args()
     folder = {each.name: each for each in golden_data.partitions() if each.cluster == "tv2"}
-    chosen = {name: folder[name] for name in PARTITIONS}
-    truths = {name: each.consumed(ISOLATION) or [] for name, each in chosen.items()}
-    equal = True
-    if "records" in parts:
-        equal = show_records({name: kcodec.open(str(each.path)) for name, each in chosen.items()}, truths)
-    if "spark" in parts:
-        equal = show_spark([str(each.path) for each in chosen.values()], truths) and equal
-    if not equal:
-        sys.exit("what was read differs from what Kafka's consumer delivered")
-    if "kafka" in parts and not show_exactly_once():
-        sys.exit("a copy lost or doubled records that it must not, or a kill had no effect")
+    paths = {name: folder[name].path for name in PARTITIONS}
+    truths = {name: folder[name].consumed(ISOLATION) or [] for name in PARTITIONS}
+    logging.getLogger("kcodec").setLevel(logging.ERROR)  # a client would warn whenever the broker has been killed
+    good = True
+    with apache_kafka() if given.kafka else embedded_broker() as cluster:
+        if "story" in given.parts:
+            good = show_story(cluster)
+        if "copy" in given.parts:
+            good = show_copy(cluster, is_kafka=given.kafka) and good
+        if "captures" in given.parts:
+            good = show_captures(paths, truths) and good
+            show_speed()
+        if "spark" in given.parts:
+            good = show_spark(cluster, paths, truths, is_kafka=given.kafka) and good
+    if not good:
+        sys.exit("a reader got other rows than it must, a copy lost or duplicated records, or a kill had no effect")
 
 
 if __name__ == "__main__":

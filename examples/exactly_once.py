@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three guarantees, one workload, the same kills: what is lost, what comes twice. Then three sessions share a copy.
 
-    python examples/exactly_once.py                  # on a Kafka of its own: takes Java and Kafka's jars
-    python examples/exactly_once.py -b HOST:PORT     # on yours, in topics of its own
+    python examples/exactly_once.py                  # on an embedded broker, which is killed too: needs no Java
+    python examples/exactly_once.py --kafka          # on a new Apache Kafka: needs Java and Kafka's jars
+    python examples/exactly_once.py -b HOST:PORT     # on your broker, in new topics
 
 A process copies a topic to another, partition to partition, and is killed (SIGKILL) at the critical point: between its
 two steps, commit and produce, or with a session in the middle of its transaction. Started again, it goes on where its
@@ -13,19 +14,25 @@ differs. Ends with 1 if a session lost or doubled a record, or the others did no
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
+
+from broker_process import BrokerProcess
 
 from kcodec import TopicPartition
 from kcodec.client import Admin, Consumer, GroupTransactSession, NewTopic, Producer
@@ -113,7 +120,10 @@ def work(given: argparse.Namespace) -> None:
 
 @dataclass
 class Run:
-    """A copy of a number of records by several processes of a group, of which some are killed."""
+    """A copy of a number of records by several processes of a group, of which some are killed.
+
+    broker, broker_kills: A broker to kill as well, and how many times. It is started again at once.
+    """
 
     servers: str
     work: str
@@ -121,6 +131,9 @@ class Run:
     kills: int
     processes: int = 1
     abort_share: float = 0.0
+    broker: BrokerProcess | None = None
+    broker_kills: int = 0
+    broker_killed: int = 0
     killed: int = 0
     lost: int = 0
     duplicated: int = 0
@@ -153,9 +166,13 @@ class Run:
         lives = [self._start(number) for number in range(self.processes)]
         deadline = time.monotonic() + END_SECONDS
         try:
-            while self._committed(admin) < self.count:
+            while (committed := self._committed(admin)) < self.count:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{self.work}: {self._committed(admin)} of {self.count} after {END_SECONDS:g} s")
+                    raise TimeoutError(f"{self.work}: {committed} of {self.count} after {END_SECONDS:g} s")
+                if self.broker is not None and committed >= self._next_broker_kill():
+                    self.broker_killed += 1
+                    self.broker.kill()
+                    self.broker.start()
                 for number, life in enumerate(lives):
                     if life.poll() is not None:
                         if life.returncode != -signal.SIGKILL:
@@ -177,6 +194,11 @@ class Run:
         own |= {"--dies-at": str(dies_at), "--abort-share": str(self.abort_share)}
         command = [sys.executable, __file__, *(text for pair in own.items() for text in pair)]
         return subprocess.Popen(command, stdin=subprocess.PIPE)
+
+    def _next_broker_kill(self) -> float:
+        """The number of copied records at which the broker is killed next."""
+        share = self.count / (self.broker_kills + 1)
+        return share * (self.broker_killed + 1) if self.broker_killed < self.broker_kills else float("inf")
 
     def _committed(self, admin: Admin) -> int:
         partitions = [TopicPartition(self.source, number) for number in range(PARTITIONS)]
@@ -209,27 +231,32 @@ def read_topic(
     return found
 
 
-def show(servers: str) -> bool:
-    """Both tables; whether each guarantee came out as it must."""
-    rows: list[tuple[object, ...]] = [("", "records", "killed", "lost", "duplicated", "aborted, not visible")]
+def show(servers: str, broker: BrokerProcess | None = None) -> bool:
+    """Print the table; return whether each guarantee came out as it must. A `broker` is killed in the last copy."""
     names = {
         "commit-first": "commit, then produce",
         "produce-first": "produce, then commit",
         "session": "GroupTransactSession",
     }
-    runs = {work: Run(servers, work, count=1500, kills=4).run() for work in names}
-    for work, run in runs.items():
-        rows.append((names[work], run.count, run.killed, run.lost, run.duplicated, run.invisible))
-    copy = Run(servers, "session", count=9000, kills=4, processes=3, abort_share=1 / 3).run()
-    rows.append(("three in a group", copy.count, copy.killed, copy.lost, copy.duplicated, copy.invisible))
+    with ThreadPoolExecutor(len(names)) as threads:  # they spend their time in starting processes
+        runs = dict(zip(names, threads.map(lambda work: Run(servers, work, 1500, 4).run(), names), strict=True))
+    broker_kills = 0 if broker is None else 2
+    own: dict[str, Any] = {"processes": 3, "abort_share": 1 / 3, "broker": broker, "broker_kills": broker_kills}
+    copy = Run(servers, "session", 9000, 4, **own).run()
+    rows: list[tuple[object, ...]] = [HEAD]
+    for name, run in [*zip(names.values(), runs.values(), strict=True), ("three in a group", copy)]:
+        killed = f"{run.killed} + broker {run.broker_killed}" if run.broker_killed else run.killed
+        rows.append((name, run.count, killed, run.lost, run.duplicated, run.invisible))
     for row in rows:
         print("  " + f"{row[0]:<22}" + "".join(f"{cell:>{width}}" for cell, width in zip(row[1:], WIDTHS, strict=True)))
     first, second, session = runs.values()
     kept = not (session.lost or session.duplicated or copy.lost or copy.duplicated or copy.disordered)
-    return bool(first.lost and not first.duplicated and second.duplicated and not second.lost and kept)
+    was_killed = copy.broker_killed == broker_kills
+    return bool(first.lost and not first.duplicated and second.duplicated and not second.lost and kept and was_killed)
 
 
-WIDTHS = (9, 8, 7, 12, 22)
+HEAD = ("", "records", "killed", "lost", "duplicated", "aborted, not visible")
+WIDTHS = (9, 14, 7, 12, 22)
 
 
 def missing_for_kafka() -> str:
@@ -249,7 +276,7 @@ def missing_for_kafka() -> str:
 
 @contextmanager
 def own_kafka() -> Iterator[str]:
-    """A Kafka for as long as this lasts. MissingTool: there is no Java or no jars."""
+    """Start an Apache Kafka until the end of the block. Raise MissingTool if there is no Java or no jars."""
     from kcodec.testing.kafka import ApacheKafka
 
     with ApacheKafka() as kafka:
@@ -259,18 +286,23 @@ def own_kafka() -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-b", "--bootstrap-server", metavar="HOST:PORT")
+    parser.add_argument("--kafka", action="store_true", help="start an Apache Kafka")
     for name in ("work", "source", "target", "group", "instance"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     parser.add_argument("--dies-at", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--abort-share", type=float, default=0.0, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    logging.getLogger("kcodec").setLevel(logging.ERROR)  # a client would warn whenever the broker has been killed
     if given.work:
         work(given)
     elif given.bootstrap_server:
         sys.exit(not show(given.bootstrap_server))
-    else:
+    elif given.kafka:
         with own_kafka() as servers:
             sys.exit(not show(servers))
+    else:
+        with tempfile.TemporaryDirectory(prefix="kcodec-copy-") as folder, BrokerProcess(Path(folder)) as broker:
+            sys.exit(not show(broker.bootstrap_servers, broker))
 
 
 if __name__ == "__main__":

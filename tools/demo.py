@@ -4,10 +4,10 @@
 Usage: python tools/demo.py [--quick] [--kafka]
 
     --quick  leaves Spark and Java out
-    --kafka  adds copies on a real Apache Kafka whose processes are killed, without Spark and by Spark
+    --kafka  runs on an Apache Kafka instead of the embedded broker, and adds a copy by Spark whose workers are killed
 
-It runs on the machine's own Python. The extension is compiled while pip downloads, and Spark is downloaded while
-records are shown. Each step is printed with the time since the start; the last line has the megabytes downloaded.
+It runs on the machine's own Python. The extension is compiled while pip downloads, and Spark is downloaded while the
+parts without Spark run. Each step is printed with the time since the start; the last line has the megabytes downloaded.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main() -> None:
     """Run the steps; exit with 1 at the first that fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="without Spark and Java")
-    parser.add_argument("--kafka", action="store_true", help="with copies on a real Kafka under kills; needs Java")
+    parser.add_argument("--kafka", action="store_true", help="on an Apache Kafka; needs Java")
     options = parser.parse_args()
     CACHE.mkdir(exist_ok=True)
     pip_log = CACHE / "pip-demo.log"
@@ -100,17 +100,18 @@ def main() -> None:
     # Ivy, which fetches Kafka's jars, comes with Spark.
     needs_spark = options.kafka or not options.quick
     spark = Step("Spark is downloaded, meanwhile", f"{VENV}/.demo-spark") if needs_spark else None
-    say("records and Arrow, out of the bytes of a real broker")
-    show("records")
-    say("records were shown")
-    if spark is not None:
+    if spark is None:
+        show("story", "captures", "copy")
+    else:
+        # What needs neither Java nor Spark runs meanwhile.
+        show(*(("captures",) if options.kafka else ("story", "captures", "copy")))
         spark.wait()
-        Step("a Java for Spark", "java").wait()
-    if not options.quick:
-        show("spark")
-    if options.kafka:
-        Step("Kafka's jars are downloaded", "broker-jars").wait()
-        show("kafka")
+        Step("a Java", "java").wait()
+        if options.kafka:
+            Step("Kafka's jars are downloaded", "broker-jars").wait()
+            show("--kafka", "story", "copy", *(() if options.quick else ("spark",)))
+        else:
+            show("spark")
     say(f"the end; {downloaded(pip_log) - before:.0f} MB were downloaded")
     print("\nNEXT  point kcodec.open() at a partition directory of yours; options of the Spark source: docs/spark.md")
     print(

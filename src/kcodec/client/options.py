@@ -55,6 +55,10 @@ class SecurityOptions(TypedDict, total=False):
     """User name for PLAIN and SCRAM. (default: None)"""
     sasl_plain_password: str | Secret | None
     """Password for PLAIN and SCRAM. With SCRAM, the client does not send the password. (default: None)"""
+    sasl_scram_token_auth: bool
+    """Whether the client logs in with a delegation token (KIP-48): sasl_plain_username is the id of the token, and
+    sasl_plain_password its secret in base64. Only with SCRAM (Java: `tokenauth="true"` in `sasl.jaas.config`).
+    (default: False)"""
     sasl_oauth_token_provider: Callable[[], Any] | TokenProvider | None
     """Function that returns a token, or a token and its lifetime in seconds. An object with such a method `token` is
     accepted, too. (default: None)"""
@@ -306,12 +310,6 @@ class ConsumerOptions(ClientOptions, total=False):
     auto.create.topics.enable of the brokers. (default: True)"""
     exclude_internal_topics: bool
     """Whether a pattern ignores internal topics such as __consumer_offsets. (default: True)"""
-    offset_fetch_highest_version: int
-    """Highest version of OffsetFetch requests. For tests: with a low version, the consumer acts as with brokers before
-    2.5, which cannot hold back offsets of open transactions. (default: 32767)"""
-    txn_offset_commit_highest_version: int
-    """Highest version of TxnOffsetCommit requests. For tests: with a low version, the consumer acts as with brokers
-    before 2.5. (default: 32767)"""
 
 
 class SessionOptions(ProducerOptions, total=False):
@@ -409,12 +407,6 @@ class SessionOptions(ProducerOptions, total=False):
     auto.create.topics.enable of the brokers. (default: True)"""
     exclude_internal_topics: bool
     """Whether a pattern ignores internal topics such as __consumer_offsets. (default: True)"""
-    offset_fetch_highest_version: int
-    """Highest version of OffsetFetch requests. For tests: with a low version, the consumer acts as with brokers before
-    2.5, which cannot hold back offsets of open transactions. (default: 32767)"""
-    txn_offset_commit_highest_version: int
-    """Highest version of TxnOffsetCommit requests. For tests: with a low version, the consumer acts as with brokers
-    before 2.5. (default: 32767)"""
     on_revoked: Callback | None
     """Function that the session calls with the revoked partitions, during `poll` and `close`. (default: None)"""
     on_assigned: Callback | None
