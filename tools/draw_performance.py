@@ -32,7 +32,7 @@ SHAPES = {
 #: The files of results that the page uses.
 FILES = (
     *("kcodec", "peers", "send", "producer", "many-partitions", "consumer", "transactions", "session", "import"),
-    *("compat", "topics", "spark-sink", "spark", "cli", "seek", "messages"),
+    *("compat", "topics", "spark-sink", "spark", "cli", "seek", "messages", "facade"),
 )
 #: A row of a file that has no rounds is busy above this number of cores of other processes.
 BUSY_CORES = 0.5
@@ -382,6 +382,11 @@ def draw_messages() -> str:
     return table(head, lines)
 
 
+def draw_facade() -> str:
+    """Return how much processor time the facade of confluent_kafka takes next to confluent_kafka."""
+    return drawn("facade", dict.fromkeys(("produce", "poll"), ("cpu", "ns a record")), "facade")
+
+
 def draw_compat() -> str:
     """Return how much faster aiokafka and kafka-python are with kcodec inside."""
     names = {
@@ -504,6 +509,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "performance-import": draw_import,
     "performance-messages": draw_messages,
     "performance-compat": draw_compat,
+    "performance-facade": draw_facade,
 }
 CHARTS: dict[str, Callable[[], str]] = {
     "speed.svg": speed_chart,

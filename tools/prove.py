@@ -84,6 +84,18 @@ def prove_peers(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run(command), "see peer-record-tests.txt")
 
 
+def prove_broker_peers(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Kafka's tools and, where --peers says where they are, other clients' tests on the embedded broker."""
+    written = arguments.results / "broker-peer-tests.txt"
+    written.unlink(missing_ok=True)
+    programs = [[ROOT / "tests" / "prove" / "prove_broker_tools.py"]]
+    if arguments.peers:
+        programs.append([ROOT / "tools" / "peer_client_tests.py", *arguments.peers])
+    outcomes = [judged(run([sys.executable, *program, "--write", written])) for program in programs]
+    failed = [status for status, _ in outcomes if status != PASSED]
+    return (failed or [PASSED])[0], "\n".join(detail for _, detail in outcomes)
+
+
 def prove_transactions(arguments: argparse.Namespace) -> tuple[str, str]:
     """50,000 records a row, exactly once, while producers, brokers, leaders and coordinators are killed and moved."""
     program = ROOT / "tests" / "prove" / "prove_transactions.py"
@@ -179,6 +191,12 @@ def prove_recipes(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see recipes.txt")
 
 
+def prove_delta(arguments: argparse.Namespace) -> tuple[str, str]:
+    """examples/offsets_in_delta.py: killed at each step, also between files and commit: rows exactly once."""
+    program = ROOT / "tests" / "prove" / "prove_delta.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see delta.txt")
+
+
 def prove_schema_registry(arguments: argparse.Namespace) -> tuple[str, str]:
     """examples/tasks/ with Avro and JSON: users sent and read with the mock Schema Registry of confluent-kafka."""
     return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_schema_registry.py"]))
@@ -188,6 +206,11 @@ def prove_embedded_broker(arguments: argparse.Namespace) -> tuple[str, str]:
     """The embedded broker and Apache Kafka give the same responses to 2,000 random sequences of requests."""
     program = ROOT / "tests" / "prove" / "prove_broker.py"
     return judged(run([sys.executable, program, "--sequences", "2000"]))
+
+
+def prove_embedded_security(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Logins to the embedded broker and to Apache Kafka get the same responses; Java's clients log in over TLS."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_broker_security.py"]))
 
 
 def prove_embedded_kills(arguments: argparse.Namespace) -> tuple[str, str]:
@@ -290,6 +313,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "broker-tests": prove_brokers,
     "spark": prove_spark,
     "peers": prove_peers,
+    "broker-peers": prove_broker_peers,
     "transactions": prove_transactions,
     "shared": prove_shared,
     "landings": prove_landings,
@@ -307,11 +331,13 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "truncation": prove_truncation,
     "rebalances": prove_rebalances,
     "recipes": prove_recipes,
+    "delta": prove_delta,
     "schema-registry": prove_schema_registry,
     "read-topic": prove_read_topic,
     "bounded-reads": prove_bounded_reads,
     "groups": prove_groups,
     "embedded-broker": prove_embedded_broker,
+    "embedded-security": prove_embedded_security,
     "embedded-kills": prove_embedded_kills,
     "group-coordinator": prove_group_coordinator,
     "copy": prove_copy,

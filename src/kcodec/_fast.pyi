@@ -1631,3 +1631,152 @@ class RecordAppender:
     def send(self, topic: str, key: Any, value: Any, headers: Any, partition: int | None, timestamp: int | None) -> Any:
         """Append a record as `append` does; take the lock for it, a SendLock."""
     def __reduce__(self) -> Never: ...
+
+# ------------------------------------------------------------------------------------------ kcodec.compat.confluent
+
+def set_confluent_message(message_class: type | None) -> None:
+    """Set the class that `isinstance` takes a ConfluentMessage for: confluent_kafka.Message."""
+
+class ConfluentMessage:
+    """A message with the methods of confluent_kafka.Message, which `isinstance` takes it for. Only clients make one."""
+    def error(self) -> Any:
+        """Return the KafkaError, or None."""
+    def value(self) -> Any:
+        """Return the value, or None."""
+    def key(self) -> Any:
+        """Return the key, or None."""
+    def topic(self) -> Any:
+        """Return the name of the topic, or None."""
+    def partition(self) -> int | None:
+        """Return the number of the partition, or None."""
+    def offset(self) -> int | None:
+        """Return the offset, or None."""
+    def leader_epoch(self) -> int | None:
+        """Return the epoch of the leader that wrote the batch, or None."""
+    def timestamp(self) -> tuple[int, int]:
+        """Return (type, milliseconds since 1970). The type is one of confluent_kafka's constants TIMESTAMP_*."""
+    def latency(self) -> float | None:
+        """Return the seconds from produce() to the report, or None."""
+    def delivery_count(self) -> None:
+        """Return None: only share consumers count deliveries."""
+    def headers(self) -> Any:
+        """Return a list of (name, value), or None without headers."""
+    def deserialized_key(self) -> Any:
+        """Return the key."""
+    def deserialized_value(self) -> Any:
+        """Return the value."""
+    def set_headers(self, headers: Any, /) -> None:
+        """Replace the headers."""
+    def set_value(self, value: Any, /) -> None:
+        """Replace the value."""
+    def set_key(self, key: Any, /) -> None:
+        """Replace the key."""
+    def set_topic(self, topic: Any, /) -> None:
+        """Replace the topic."""
+    def set_error(self, error: Any, /) -> None:
+        """Replace the error."""
+    def __len__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+@final
+class DeliveryReport(ConfluentMessage):
+    """The message of a record of a producer, and the function that the record calls when it has ended. Internal."""
+    def _where(self) -> tuple[Any, int]: ...
+    def __call__(self, delivery: RecordDelivery) -> None: ...
+
+class EventQueue:
+    """What a program is to be called back for: functions and delivery reports, in order. Internal.
+
+    is_awaited: a thread waits for an event; the next one calls `notify`. It is set before that thread looks for events.
+    statistics_at: when the statistics are due, in ms since 1970; 0: never.
+    """
+
+    is_awaited: bool
+    statistics_at: int
+    @property
+    def is_empty(self) -> bool:
+        """Whether no event waits."""
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def add(self, call: Callable[[], Any]) -> None:
+        """Add a function to call; from any thread."""
+    def notify(self) -> None:
+        """Wake the threads that wait; for a subclass."""
+    def serve(self) -> int:
+        """Call what waits, and return how many events there were. An exception of a callback ends it, and the later
+        ones stay.
+        """
+    def __reduce__(self) -> Never: ...
+
+class ReportQueue(EventQueue):
+    """The events of a producer. Internal.
+
+    send: appends a record that takes more than a look, and returns its RecordDelivery.
+    error_of: returns the KafkaError of a record that has failed.
+    note_lost: called with the topic and the KafkaError of a batch with a record that has failed and has no callback.
+    most_messages, most_bytes: the limits of records that have not ended, or whose callback waits for poll().
+    only_errors: call back for failed records only. on_delivery: the callback of records without one.
+    """
+    def __init__(
+        self,
+        error_of: Callable[[BaseException], Any],
+        note_lost: Callable[[str, Any], Any],
+        most_messages: int,
+        most_bytes: int,
+        only_errors: bool,
+        on_delivery: Callable[..., Any] | None,
+    ) -> None: ...
+    @property
+    def unreported(self) -> int:
+        """Records that have not ended, or whose callback was not called."""
+    def attach(self, appender: RecordAppender, send: Callable[..., Any], partitioner: Any) -> None:
+        """Set the buffer of a new producer, its method `send`, and its partitioner."""
+    def detach(self) -> None:
+        """Refuse records from now on."""
+    def end_report(self, report: DeliveryReport, /) -> None:
+        """On the I/O thread: the record of the report has ended. Queue it for poll()."""
+
+class MessageFeed:
+    """The records that a consumer has decoded, as messages. Internal.
+
+    delivery: the Delivery of the last request for records.
+    note: called with the last record that was taken of a partition, at the latest by `note_last`.
+    """
+    def __init__(self, events: EventQueue, note: Callable[[Record], Any]) -> None: ...
+    delivery: Delivery
+    def note_last(self) -> None:
+        """Call `note` with the record taken last, unless it has been called with it."""
+    def take(self) -> Any:
+        """Return the next message; None if the chunk is used up, or an event waits for the caller."""
+    def take_into(self, messages: list[Any], most: int) -> None:
+        """Append messages until there are `most`, or none is here."""
+    def __reduce__(self) -> Never: ...
+
+def poll_message(self: Any, timeout: float = -1.0) -> Any:
+    """Return a message, None after `timeout` seconds (no limit if it is negative). Errors of a partition or the group
+    are messages whose error() is set.
+    """
+
+def poll_reports(self: Any, timeout: float = -1.0) -> int:
+    """Call the callbacks of what has happened, and return their number; wait up to `timeout` seconds for one.
+
+    A negative timeout waits without a limit.
+    """
+
+def produce_message(
+    self: Any,
+    topic: str,
+    value: Any = None,
+    key: Any = None,
+    partition: int = -1,
+    callback: Callable[..., Any] | None = None,
+    on_delivery: Callable[..., Any] | None = None,
+    timestamp: int = 0,
+    headers: Any = None,
+) -> None:
+    """Append a record to the buffer. `poll` and `flush` call callback(error, message), also named on_delivery.
+
+    Raise BufferError if queue.buffering.max.messages or queue.buffering.max.kbytes is reached, KafkaException for a
+    record that cannot be sent, TypeError for values that are neither text nor bytes.
+    """

@@ -124,6 +124,11 @@ include "_fast/codec/partition.pxi"
 include "_fast/sending/send_lock.pxi"
 include "_fast/sending/io_turn.pxi"
 include "_fast/sending/appender.pxi"
+# clients in the shape of confluent_kafka: their events, messages, poll() and produce()
+include "_fast/compat/events.pxi"
+include "_fast/compat/message.pxi"
+include "_fast/compat/message_feed.pxi"
+include "_fast/compat/reports.pxi"
 # what a leader finds in records
 include "_fast/codec/validate.pxi"
 # messages of the protocol: plans and objects, bytes -> message, message -> bytes

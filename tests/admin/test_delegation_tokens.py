@@ -15,11 +15,10 @@ import pytest
 from cli_runner import rows, run
 from kafka_tools import kafka_tool
 
-from kcodec.admin.delegation_tokens import DelegationToken, KafkaPrincipal
 from kcodec.cli import ExitStatus
 from kcodec.cli.tokens import EXAMPLES
-from kcodec.client import Admin, aio
-from kcodec.errors import BrokerError
+from kcodec.client import Admin, DelegationToken, KafkaPrincipal, Producer, aio
+from kcodec.errors import AuthenticationError, BrokerError
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
 
@@ -116,6 +115,50 @@ def test_tokens_on_the_command_line(kafka: ApacheKafka, properties: Path) -> Non
     while made["token"] in {one["token"] for one in rows(run("tokens", "list", *where, "-J"))}:
         assert time.monotonic() < deadline
     assert "no token with the id 'ghost'" in run("tokens", "expire", *where, "ghost").err
+
+
+def test_a_token_logs_in_as_its_owner(kafka: ApacheKafka, options: dict[str, Any], tmp_path: Path) -> None:
+    """With the same option in Python, and Java's in a file; until the token ends. No error shows its secret."""
+    with Admin(**options) as admin:
+        admin.create_topics("by-token")
+        made = admin.create_delegation_token(max_lifetime_ms=HOUR_MS)
+        while token_of(admin, made.token_id) is None:
+            time.sleep(0.05)
+        secret = made.password.reveal()
+        login = {
+            **options,
+            "sasl_plain_username": made.token_id,
+            "sasl_plain_password": made.password,
+            "sasl_scram_token_auth": True,
+        }
+        with Producer(**login) as producer:
+            producer.send("by-token", b"x").result(30)
+        with Admin(**login) as with_token, pytest.raises(BrokerError) as refused:
+            with_token.create_delegation_token()
+        assert refused.value.name == "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"
+        java = tmp_path / "token.properties"
+        java.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+            "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+            f'username="{made.token_id}" password="{secret}" tokenauth="true";\n'
+        )
+        where = ("--bootstrap-server", kafka.bootstrap_servers, "--config", str(java))
+        assert "Cluster ID" in kafka_tool("ClusterTool", "cluster-id", *where)  # Java reads the same file
+        topics = run("topics", "list", "-b", kafka.bootstrap_servers, "-F", java)
+        assert topics.status is ExitStatus.OK and "by-token" in topics.out, topics.err
+        without = {name: value for name, value in login.items() if name != "sasl_scram_token_auth"}
+        for wrong in (without, {**login, "sasl_plain_password": "d3Jvbmc="}):
+            with Admin(**wrong) as other, pytest.raises(AuthenticationError) as caught:
+                other.list_topics()
+            assert made.token_id in str(caught.value) and secret not in str(caught.value)
+        assert "secret in base64, and that the token has not ended" in str(caught.value)
+        admin.expire_delegation_token(made.hmac)
+        deadline = time.monotonic() + 20
+        while token_of(admin, made.token_id) is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    with Admin(**login) as ended, pytest.raises(AuthenticationError):
+        ended.list_topics()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.call)

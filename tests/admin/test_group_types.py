@@ -15,6 +15,7 @@ import pytest
 from admin_script import AdminScript
 from cli_runner import rows, run
 from kafka_tools import kafka_tool
+from streams_member import StreamsMember
 
 from kcodec import TopicPartition
 from kcodec.admin import flows
@@ -24,6 +25,7 @@ from kcodec.client import Producer
 from kcodec.client.admin import Admin
 from kcodec.errors import BrokerError, UnsupportedError
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.java import find_java
 from kcodec.testing.kafka import ApacheKafka
 
@@ -168,6 +170,38 @@ def test_the_offsets_of_a_share_group_are_refused(call: Any, partitions: Any) ->
         assert found.run(call(found.context, "consumer-group", partitions)) == without
 
 
+@pytest.mark.parametrize("partitions", [None, [TopicPartition("orders", 0), TopicPartition("orders", 1)]])
+@pytest.mark.parametrize("pending", [0, ErrorCode.UNSTABLE_OFFSET_COMMIT])
+def test_a_missing_offset_is_requested_again_as_stable(pending: int, partitions: Any) -> None:
+    """A coordinator that has just moved responds without the offsets above its high watermark, and without an error.
+    An offset that an open transaction commits is missing: the call does not wait for it."""
+    found = script()
+    found.topics["orders"] = {0: 1, 1: 1}
+    found.highest["OffsetFetch"] = 9  # by name, not by id
+
+    def offsets(node: int, request: Any) -> Any:
+        given = {0: (5, 0), 1: (-1, 0)} if partitions else {0: (5, 0)} if request.require_stable else {}
+        if request.require_stable and pending:
+            given = {1: (-1, pending)} if partitions else {0: (-1, pending)}
+        elif request.require_stable:
+            given = {1: (7, 0)} if partitions else given
+        one = messages.OffsetFetchResponseTopics(
+            name="orders",
+            partitions=[
+                messages.OffsetFetchResponsePartitions(partition_index=number, committed_offset=offset, error_code=code)
+                for number, (offset, code) in given.items()
+            ],
+        )
+        group = messages.OffsetFetchResponseGroup(group_id="consumer-group", topics=[one] if given else [])
+        return messages.OffsetFetchResponse(groups=[group])
+
+    found.answers["OffsetFetch"] = offsets
+    ours = found.run(flows.list_group_offsets(found.context, "consumer-group", partitions))
+    expected = {True: {0: 5, 1: None if pending else 7}, False: {} if pending else {0: 5}}[bool(partitions)]
+    assert {one.partition: None if at is None else at.offset for one, at in ours.items()} == expected
+    assert [request.require_stable for request in found.requests if hasattr(request, "require_stable")] == [False, True]
+
+
 @pytest.fixture(scope="module")
 def share_group(apache_kafka: ApacheKafka) -> Iterator[tuple[ApacheKafka, str, str]]:
     """(a cluster, a topic, a share group with a member: Kafka's own console consumer)."""
@@ -234,3 +268,35 @@ def test_a_live_share_group_is_described(share_group: tuple[ApacheKafka, str, st
     assert {(one["partition"], one["start"], one["lag"]) for one in shown} == {(0, 0, 0), (1, None, None)}
     ran = run("groups", "describe", "-b", kafka.bootstrap_servers, "--members", group)
     assert topic in ran.out
+
+
+def test_a_live_streams_group_is_as_kafka_shows_it(apache_kafka: ApacheKafka) -> None:
+    """Listed, described, with its committed offsets and its lag: in Python, on the command line, by Kafka's tool."""
+    servers, topic = apache_kafka.bootstrap_servers, apache_kafka.create_topic(partitions=2)
+    group, places = f"streams-{topic}", [TopicPartition(topic, number) for number in range(2)]
+    with Producer(bootstrap_servers=servers) as producer:
+        for number in range(5):
+            producer.send(topic, b"%d" % number, partition=0)
+    with StreamsMember(servers, group, topic, partitions=2) as member, Admin(bootstrap_servers=servers) as admin:
+        member.commit({0: 3})
+        listed = admin.list_groups(types="streams")[group]
+        assert (listed.type, listed.protocol_type) == ("streams", "streams")
+        assert group in kafka_tool("StreamsGroupCommand", "--bootstrap-server", servers, "--list").split()
+        described = admin.describe_groups(group)[group]
+        assert (described.type, described.state) == ("streams", "Stable")
+        (one,) = described.members
+        assert (one.member_id, set(one.partitions)) == (member.member_id, set(places))
+        offsets = admin.list_group_offsets(group)
+        assert {place: found.offset for place, found in offsets.items() if found is not None} == {places[0]: 3}
+        lag = admin.describe_group_lag(group)
+        assert lag[places[0]].lag == 2
+        printed = kafka_tool(
+            *("StreamsGroupCommand", "--bootstrap-server", servers, "--describe", "--offsets", "--verbose"),
+            *("--group", group),
+        )
+        theirs = [line.split() for line in printed.splitlines() if line.startswith(group)]
+        assert {words[2]: (words[3], words[-1]) for words in theirs} == {"0": ("3", "2"), "1": ("-", "0")}, printed
+        shown = rows(run("groups", "describe", "-b", servers, group, "-J"))
+        assert [(row["partition"], row["committed"], row["lag"]) for row in shown] == [(0, 3, 2), (1, None, None)]
+        assert group in {row["group"] for row in rows(run("groups", "list", "-b", servers, "--type", "streams", "-J"))}
+        assert topic in run("groups", "describe", "-b", servers, "--members", group).out

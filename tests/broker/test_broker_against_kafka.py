@@ -1,26 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded broker and Apache Kafka get the same random requests and give the same responses.
+"""The embedded broker and Apache Kafka get the same random requests and give the same responses, and the same logs.
 
-tests/prove/prove_broker.py runs more sequences.
+tests/prove/prove_broker.py runs more sequences, on more kinds of brokers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from broker_sequences import Target, compare
+from broker_differences import first_difference
+from broker_sequence_runner import run_sequence
+from broker_sequences import PROFILES, Sequence
+from broker_targets import CoreTarget, SocketTarget
 
 from kcodec.broker import Broker
 from kcodec.testing.kafka import ApacheKafka
 
-SEQUENCES = 20
+FIRST, SEQUENCES = 1000, 50
+#: Every tenth sequence goes to the embedded broker over TCP, the others to its core.
+OVER_TCP = 10
 
 
 def test_random_requests_get_the_responses_of_kafka(apache_kafka: ApacheKafka) -> None:
-    coverage: Counter[tuple[str, str]] = Counter()
-    with Broker() as broker:
-        kafka, ours = Target("Kafka", apache_kafka.bootstrap_servers), Target("ours", broker.bootstrap_servers)
-        found = [compare(1000 + seed, kafka, ours, coverage) for seed in range(SEQUENCES)]
-    assert [difference for difference in found if difference is not None] == []
-    codes = {code for _, code in coverage}
-    assert codes >= {"NONE", "INVALID_PRODUCER_EPOCH", "OUT_OF_ORDER_SEQUENCE_NUMBER", "INVALID_TXN_STATE"}
+    codes: Counter[tuple[str, str]] = Counter()
+    kafka = SocketTarget(apache_kafka.bootstrap_servers)
+    with Broker(offsets_topic_partitions=3, transaction_topic_partitions=3) as broker:
+        server = SocketTarget(broker.bootstrap_servers)
+        core = CoreTarget(offsets_topic_partitions=3, transaction_topic_partitions=3)
+        for seed in range(FIRST, FIRST + SEQUENCES):
+            expected = run_sequence(Sequence(seed, PROFILES["tv2"]), kafka)
+            ours = run_sequence(Sequence(seed, PROFILES["tv2"]), core if seed % OVER_TCP else server)
+            assert first_difference(expected, ours) is None
+            codes += expected.codes
+        server.close()
+    kafka.close()
+    assert {code for _, code in codes} >= {"NONE", "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE", "PRODUCER_FENCED"}
+    assert len(codes) > 100

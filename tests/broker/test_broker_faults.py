@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from broker_core import NOTHING, CoreClient
 
+import kcodec
+from kcodec import TopicPartition
 from kcodec.broker import Broker, EmbeddedBrokerError
-from kcodec.client import Producer
+from kcodec.client import Consumer, Producer
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.frame import encode_request
@@ -31,6 +34,7 @@ def values(broker: Broker, topic: str) -> list[bytes | None]:
         {"close": "before"},
         {"duplicate": True},
         {"delay_ms": 50},
+        {"reorder": True, "delay_ms": 200},
     ],
     ids=str,
 )
@@ -43,6 +47,115 @@ def test_a_faulty_produce_leaves_each_record_once(kcodec_broker: Broker, effect:
         producer.send(topic, b"b").result(20)
     assert values(kcodec_broker, topic) == [b"a", b"b"]
     assert rule.hits == 1
+
+
+def test_reordered_batches_are_written_in_order(kcodec_broker: Broker) -> None:
+    """The second Produce of a connection arrives first: the broker refuses its sequence, and the client repeats it."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    address = kcodec_broker.bootstrap_servers
+    with Producer(bootstrap_servers=address, retry_backoff_ms=5) as producer:
+        producer.send(topic, b"warm").result(20)
+        rule = kcodec_broker.faults.add("Produce", topic=topic, count=1, reorder=True)
+        sent = [b"first", b"second"]
+        first = producer.send(topic, sent[0])
+        end = time.monotonic() + 20
+        while not rule.hits and time.monotonic() < end:
+            time.sleep(0.001)
+        producer.send(topic, sent[1]).result(20)
+        first.result(20)
+    assert rule.hits == 1
+    assert values(kcodec_broker, topic) == [b"warm", *sent]
+    codes = {
+        entry.response.responses[0].partition_responses[0].error_code
+        for entry in kcodec_broker.wire_log.requests("Produce")
+    }
+    assert ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER in codes
+
+
+def test_only_the_chosen_partition_of_a_produce_fails() -> None:
+    client = CoreClient()
+    client.prepare(partitions=3)
+    rule = client.core.faults.add("Produce", topic="t", partition=1, error="NOT_ENOUGH_REPLICAS")
+    batch = bytes(kcodec.encode([(None, b"v")], timestamp=client.clock.now_ms()))
+    data = [messages.PartitionProduceData(index=number, records=batch) for number in range(3)]
+    request = messages.ProduceRequest(acks=-1, topic_data=[messages.TopicProduceData(name="t", partition_data=data)])
+    response = client.ask(request, 12)
+    assert [topic.name for topic in response.responses] == ["t"]
+    found = {one.index: one.error_code for one in response.responses[0].partition_responses}
+    assert found == {0: 0, 1: ErrorCode.NOT_ENOUGH_REPLICAS, 2: 0}
+    ends = [partition.log.log_end_offset for partition in next(iter(client.core.topics)).partitions]
+    assert ends == [1, 0, 1]
+    assert rule.hits == 1
+
+
+def test_a_failing_partition_does_not_hold_up_the_others(kcodec_broker: Broker) -> None:
+    """A consumer in a fetch session reads the other partitions meanwhile, and the failing one afterwards."""
+    topic = kcodec_broker.create_topic(partitions=2)
+    for partition in (0, 1):
+        kcodec_broker.seed(topic, [(None, b"%d" % partition)], partition=partition)
+    options: dict[str, Any] = {"retry_backoff_ms": 5, "auto_offset_reset": "earliest", "group_id": None}
+    with Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers, **options) as consumer:
+        consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
+        found: list[Any] = []
+        rule = kcodec_broker.faults.add("Fetch", topic=topic, partition=1, error="NOT_LEADER_OR_FOLLOWER")
+        end = time.monotonic() + 20
+        while (not found or rule.hits < 3) and time.monotonic() < end:
+            found += [record.value for record in consumer.poll(0.05)]
+        assert (found, rule.hits >= 3) == ([b"0"], True)
+        kcodec_broker.faults.clear()
+        while len(found) < 2 and time.monotonic() < end:
+            found += [record.value for record in consumer.poll(0.05)]
+    assert found == [b"0", b"1"]
+
+
+def test_probability_depends_on_the_seed_only() -> None:
+    def hits(seed: int) -> list[bool]:
+        client = CoreClient(seed=seed)
+        client.prepare()
+        rule = client.core.faults.add("Produce", probability=0.5, error="NOT_ENOUGH_REPLICAS")
+        found = []
+        for _ in range(30):
+            before = rule.hits
+            client.produce(None)
+            found.append(rule.hits > before)
+        return found
+
+    assert hits(1) == hits(1) != hits(2)
+    assert 5 < sum(hits(1)) < 25
+
+
+def test_states_of_the_broker_change_under_a_producer(kcodec_broker: Broker) -> None:
+    """Between the transactions of one producer: leader epoch, coordinator and producer states are gone or new."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    kcodec_broker.marker_delay_ms = 30
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id="a") as producer:
+        changes: list[Callable[[], None]] = [
+            lambda: None,
+            lambda: kcodec_broker.change_leader_epoch(topic),
+            kcodec_broker.restart_coordinators,
+            lambda: kcodec_broker.expire_producers(topic),
+        ]
+        for number, change in enumerate(changes):
+            with producer.transaction() as txn:
+                txn.send(topic, b"%d" % number)
+            change()
+    end = time.monotonic() + 20
+    while len(values(kcodec_broker, topic)) < 4 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert values(kcodec_broker, topic) == [b"0", b"1", b"2", b"3"]
+    entries = kcodec_broker.wire_log.requests()
+    states = {
+        entry.response.transaction_states[0].transaction_state
+        for entry in entries
+        if entry.api == "DescribeTransactions" and entry.response is not None
+    }
+    assert "PrepareCommit" in states  # the producer saw that the markers of the transaction before are late
+    assert {batch.partition_leader_epoch for batch in kcodec_broker.batches(topic)} == {0, 1}
+
+
+def test_rule_with_two_effects_is_refused(kcodec_broker: Broker) -> None:
+    with pytest.raises(ValueError, match="a rule has one effect"):
+        kcodec_broker.faults.add("Produce", drop="after", duplicate=True)
 
 
 def test_an_unanswered_commit_is_found_out(kcodec_broker: Broker) -> None:

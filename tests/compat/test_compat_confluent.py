@@ -6,10 +6,12 @@ errors and callbacks, in the same order. Where the facade differs, docs/compat.m
 from __future__ import annotations
 
 import json
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -19,6 +21,8 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.serialization import StringDeserializer, StringSerializer
 
 import kcodec.compat.confluent as facade
+from kcodec.broker import Broker
+from kcodec.client import Admin, NewTopic
 from kcodec.compat._confluent_options import ACCEPTED
 from kcodec.testing.kafka import ApacheKafka
 
@@ -434,6 +438,143 @@ def test_the_page_lists_the_settings_without_effect() -> None:
     kit.make_producer(**dict.fromkeys(sorted(ACCEPTED), 1)).close()
     with pytest.raises(KafkaException, match=r"broker\.address\.family must be 'any'"):
         kit.make_producer(broker_address_family="v4")
+
+
+# Messages and reports of the compiled core
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[str]:
+    with Broker() as broker:
+        yield broker.bootstrap_servers
+
+
+def test_a_message_is_one_of_confluent_kafka(embedded: str) -> None:
+    kit = ours(embedded)
+    producer = kit.make_producer()
+    producer.produce("messages", "v", key="k", headers=[("a", "1"), ("a", None)], timestamp=1_700_000_000_000)
+    producer.produce("messages", None)
+    assert producer.flush(SECONDS) == 0
+    with kit.make_consumer("messages") as consumer:
+        consumer.assign([Place("messages", 0)])
+        message, empty = consumer.consume(2, SECONDS)
+    assert isinstance(message, confluent_kafka.Message)
+    expected = confluent_kafka.Message(
+        topic="messages",
+        partition=0,
+        offset=0,
+        key=b"k",
+        value=b"v",
+        headers=[("a", b"1"), ("a", None)],
+        timestamp=(confluent_kafka.TIMESTAMP_CREATE_TIME, 1_700_000_000_000),
+        leader_epoch=0,
+    )
+    methods = [name for name in dir(expected) if not name.startswith("_")]
+    assert sorted(methods) == sorted(name for name in dir(message) if not name.startswith("_"))
+    getters = [name for name in methods if not name.startswith("set_")]
+    assert {name: getattr(message, name)() for name in getters} == {name: getattr(expected, name)() for name in getters}
+    assert message == expected
+    copied = pickle.loads(pickle.dumps(message))
+    assert type(copied) is confluent_kafka.Message
+    assert copied == expected
+    assert message.headers() is message.headers()
+    assert (len(message), bool(empty), empty.headers()) == (1, False, None)
+    for name in ("headers", "value", "key", "topic", "error"):
+        getattr(message, f"set_{name}")("new")
+        assert getattr(message, name)() == "new"
+
+
+def test_keys_choose_the_partitions_of_librdkafka(embedded: str) -> None:
+    """CRC-32 of the key, as both partitioners of librdkafka that are named consistent; an empty key is no key."""
+    kit = ours(embedded)
+    with Admin(bootstrap_servers=embedded) as client:
+        client.create_topics([NewTopic("keys", 7, 1)])
+    producer, found = kit.make_producer(), {}
+    keys = [b"%d" % number for number in range(50)]
+
+    def report(error: Any, message: Any) -> None:
+        found[message.key()] = message.partition()
+
+    for _ in range(2):  # the first ones before the partitions of the topic are known
+        found.clear()
+        for key in [*keys, b""]:
+            producer.produce("keys", b"v", key=key, on_delivery=report)
+        assert producer.flush(SECONDS) == 0
+        assert {key: found[key] for key in keys} == {key: crc32(key) % 7 for key in keys}
+        assert found[b""] in range(7)
+    producer.close()
+
+
+def test_failed_records_without_a_callback_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    producer = ours(NOWHERE).make_producer(message_timeout_ms=200)
+    for _ in range(3):
+        producer.produce("lost", b"v")
+    assert producer.flush(SECONDS) == 0
+    producer.close()
+    assert [one.message for one in caplog.records if "without a callback have failed" in one.message]
+
+
+def test_the_queue_is_full_until_reports_are_polled(embedded: str) -> None:
+    reports: list[Any] = []
+    producer = ours(embedded).make_producer(queue_buffering_max_messages=3)
+    for _ in range(3):
+        producer.produce("full", b"v", on_delivery=lambda error, message: reports.append(error))
+    with pytest.raises(BufferError):
+        producer.produce("full", b"v")
+    assert producer.poll(SECONDS) > 0
+    while len(producer):
+        producer.poll(0.1)
+    assert reports == [None] * 3
+    producer.produce("full", b"v")
+    assert (len(producer), producer.poll(SECONDS), len(producer)) == (1, 1, 0)
+    producer.close()
+
+
+def test_reports_of_a_split_batch_have_the_offsets_of_records(embedded: str) -> None:
+    """A broker that refuses a batch as too large gets its records in smaller batches."""
+    with Admin(bootstrap_servers=embedded) as client:
+        client.create_topics([NewTopic("split", 1, 1, {"max.message.bytes": "2000"})])
+    reports: list[Any] = []
+    producer = ours(embedded).make_producer(linger_ms=200)
+    for number in range(40):
+        producer.produce(
+            "split",
+            b"%d" % number + b"x" * 200,
+            on_delivery=lambda error, message: reports.append((error, message.offset(), message.value()[:2])),
+        )
+    assert producer.flush(SECONDS) == 0
+    producer.close()
+    assert reports == [(None, number, (b"%d" % number + b"x")[:2]) for number in range(40)]
+
+
+# Administration on the embedded broker
+
+
+def test_administration_of_permissions_and_settings(embedded: str) -> None:
+    client = ours(embedded).admin({"bootstrap.servers": embedded, "socket.timeout.ms": 10_000})
+    (future,) = client.create_topics([admin.NewTopic("settings", 1, 1)]).values()
+    future.result()
+    resource = admin.ConfigResource("topic", "settings", set_config={"retention.ms": "1000", "segment.ms": "2000"})
+    (future,) = client.alter_configs([resource]).values()
+    future.result()
+    resource = admin.ConfigResource("topic", "settings", set_config={"retention.ms": "3000"})
+    (future,) = client.alter_configs([resource]).values()
+    future.result()
+    (future,) = client.describe_configs([resource]).values()
+    settings = future.result()
+    default = admin.ConfigSource.DEFAULT_CONFIG.value
+    assert (settings["retention.ms"].value, settings["segment.ms"].source) == ("3000", default)
+    more = admin.NewPartitions("settings", 3, replica_assignment=[[1], [1]])
+    (future,) = client.create_partitions([more], validate_only=False).values()
+    assert outcome(future.result) is None
+    (future,) = client.describe_topics(
+        confluent_kafka.TopicCollection(["settings"]), include_authorized_operations=True
+    ).values()
+    assert len(future.result().partitions) == 3
+    with pytest.raises(ValueError, match="negative"):
+        client.describe_cluster(request_timeout=-5)
+    with pytest.raises(TypeError, match="validate_only"):
+        client.create_partitions([more], validate_only="maybe")
 
 
 # Installation

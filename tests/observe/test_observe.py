@@ -24,15 +24,16 @@ from virtual_broker import RECORDS, TOPIC, virtual_time
 
 from kcodec import TopicPartition
 from kcodec.broker import Broker
-from kcodec.client import Consumer, Producer, aio
+from kcodec.client import Admin, ClientQuotaEntity, Consumer, Producer, aio
 from kcodec.errors import KcodecError
 from kcodec.observe.names import METRICS
 from kcodec.observe.opentelemetry import OpenTelemetryMetrics, Tracing
 from kcodec.observe.prometheus import PrometheusMetrics
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.testing.pytest_plugin import KafkaFactory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-#: What needs a failing or throttling broker, or one that authenticates: counted in tests of its own.
+#: What needs a failing or throttling broker, or one that authenticates: in test_every_documented_metric_has_a_value.
 ELSEWHERE = {
     *("connection.failed", "connection.authenticated", "request.failed", "throttle", "consumer.fetch_failed"),
     *("producer.retries", "producer.failures", "consumer.fetch_errors"),
@@ -77,6 +78,61 @@ def test_every_metric_is_scraped_under_load(kcodec_broker: Broker) -> None:
     assert found["kcodec_consumer_rebalances_total"] == 1
     assert found["kcodec_consumer_lag"] == found["kcodec_producer_buffered_bytes"] == 0
     assert found["kcodec_request_seconds_count"] > 5
+
+
+def documented() -> dict[str, str]:
+    """Name -> method of each metric in the table of docs/logging.md."""
+    page = (ROOT / "docs" / "logging.md").read_text("utf-8")
+    return dict(re.findall(r"^\| `([a-z_.]+)` \| `(count|latency|gauge)` \|", page, re.MULTILINE))
+
+
+def test_every_documented_metric_has_a_value(apache_kafka_factory: KafkaFactory, kcodec_broker: Broker) -> None:
+    """One registry for clients under load: with logins, a quota and an unreachable broker on Kafka, and with failing
+    requests on the embedded broker. The list is that of the page, so that a metric that is never reported fails."""
+    names, registry = documented(), CollectorRegistry()
+    assert {name: one.kind for name, one in METRICS.items()} == names
+    metrics = PrometheusMetrics(registry)
+    kafka = apache_kafka_factory(sasl=["SCRAM-SHA-256"])
+    options: dict[str, Any] = dict(kafka.client_options("alice", "SCRAM-SHA-256"))
+    topic = kafka.create_topic(partitions=2)
+    slow = ClientQuotaEntity(client_id="slow")
+    with Admin(**options) as admin:
+        admin.alter_client_quotas({slow: {"producer_byte_rate": 1000.0}})
+        while slow not in admin.describe_client_quotas(client_id="slow"):
+            time.sleep(0.05)
+    given = {**options, "metrics": metrics, "client_id": "slow"}
+    given["bootstrap_servers"] = f"127.0.0.1:1,{options['bootstrap_servers']}"
+    servers = kcodec_broker.bootstrap_servers
+    other = kcodec_broker.create_topic()
+    faults = kcodec_broker.faults
+    with Producer(**given, linger_ms=0) as producer:
+        producer.send(topic, b"x" * 20_000).result(60)
+        faults.add("Produce", error=ErrorCode.NOT_LEADER_OR_FOLLOWER, count=1)
+        with Producer(bootstrap_servers=servers, metrics=metrics) as retrying:
+            retrying.send(other, b"retried").result(30)
+            faults.add("Produce", error=ErrorCode.INVALID_RECORD, count=1)
+            with pytest.raises(KcodecError):
+                retrying.send(other, b"refused").result(30)
+        time.sleep(1.1)  # gauges
+    faults.add("Fetch", close="before", skip=1, count=1)
+    with Consumer(bootstrap_servers=servers, metrics=metrics, auto_offset_reset="latest") as consumer:
+        consumer.assign([TopicPartition(other, 0)])
+        consumer.seek(TopicPartition(other, 0), 1000)  # OFFSET_OUT_OF_RANGE
+        consumer.poll(0.5)
+    with Consumer(bootstrap_servers=servers, metrics=metrics, group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(other)
+        deadline = time.monotonic() + 30
+        while True:
+            consumer.poll(0.2)
+            found = scraped(generate_latest(registry).decode())
+            missing = [
+                name
+                for name, kind in names.items()
+                if not (prometheus_name(name) in found if kind == "gauge" else found.get(prometheus_name(name), 0) > 0)
+            ]
+            if not missing:
+                return
+            assert time.monotonic() < deadline, missing
 
 
 def test_failures_and_throttling_are_counted() -> None:

@@ -51,6 +51,13 @@ def scram(mechanism: str = "SCRAM-SHA-256", username: str = "user", password: st
     return Scram(mechanism, username, Secret(password))
 
 
+def test_a_token_login_has_kafkas_extension() -> None:
+    """Kafka: ScramMessages.ClientFirstMessage; the extension is part of what the proof signs."""
+    exchange = Scram("SCRAM-SHA-256", "user", Secret("pencil"), with_token=True).exchange(SHA256_NONCE)
+    assert next(exchange) == SHA256_FIRST + b",tokenauth=true"
+    assert exchange.send(SHA256_CHALLENGE) != SHA256_PROOF
+
+
 class ScramServer:
     """RFC 5802's server, from its text."""
 

@@ -150,6 +150,7 @@ def test_options_that_cannot_work_are_refused_without_showing_secrets(options: d
     ("options", "words"),
     [
         ({**PLAIN, "sasl_plain_password": PASSWORD.encode()}, "sasl_plain_password must be a str, not bytes"),
+        ({**SCRAM, "sasl_scram_token_auth": "true"}, "sasl_scram_token_auth must be a bool, not str"),
         ({**PLAIN, "sasl_plain_username": 1}, "sasl_plain_username must be a str, not int"),
         ({**TOKEN, "sasl_oauth_token_provider": PASSWORD}, "sasl_oauth_token_provider must be callable"),
         ({**TOKEN, "sasl_oauthbearer_extensions": "a=b"}, "sasl_oauthbearer_extensions must be a dict"),

@@ -25,6 +25,7 @@ CLASSES = {
     "MetadataQuorumCommand": "org.apache.kafka.tools.MetadataQuorumCommand",
     "ReassignPartitionsCommand": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "ShareGroupCommand": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+    "StreamsGroupCommand": "org.apache.kafka.tools.streams.StreamsGroupCommand",
 }
 #: Small and quick to start: each runs for a second.
 JVM_OPTIONS = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")

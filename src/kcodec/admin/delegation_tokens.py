@@ -6,6 +6,7 @@ A broker issues tokens only to clients that have authenticated otherwise than wi
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from kcodec.cluster.retry_driver import ApiHandler, CallContext, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.flow import Flow
 from kcodec.protocol import messages
+from kcodec.security.secret import Secret
 
 #: In place of a time: the broker's delegation.token.max.lifetime.ms or delegation.token.expiry.time.ms.
 BROKERS_LIMIT = -1
@@ -59,6 +61,12 @@ class DelegationToken:
     issue_timestamp: int
     expiry_timestamp: int
     max_timestamp: int
+
+    @property
+    def password(self) -> Secret:
+        """The secret in base64: the sasl_plain_password of a client with sasl_scram_token_auth=True, whose
+        sasl_plain_username is the token_id."""
+        return Secret(b64encode(self.hmac).decode())
 
 
 def create_delegation_token(

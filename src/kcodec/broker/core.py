@@ -18,13 +18,17 @@ from kcodec.broker.api import CLOSE, Api, ApiError, Later, RequestContext
 from kcodec.broker.clock import Clock
 from kcodec.broker.cluster_apis import ClusterApis, features_of
 from kcodec.broker.directory_lock import DirectoryLock
-from kcodec.broker.error_responses import error_response
-from kcodec.broker.faults import FaultRule, Faults
+from kcodec.broker.error_responses import response_of
+from kcodec.broker.fault_injector import FaultInjector
+from kcodec.broker.faults import Faults
 from kcodec.broker.fetch import Fetch
 from kcodec.broker.groups import GroupCoordinator
 from kcodec.broker.internal_topics import GroupHost, replayed
+from kcodec.broker.login import Authenticator, Login, LoginRefused
 from kcodec.broker.offsets import OffsetApis
 from kcodec.broker.produce import Produce
+from kcodec.broker.request_limits import check_size
+from kcodec.broker.scram_credentials import new_credentials
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Topics
 from kcodec.broker.transactions.coordinator import TransactionCoordinator
@@ -32,11 +36,12 @@ from kcodec.broker.transactions.handlers import TransactionHandlers
 from kcodec.broker.transactions.offset_commit import TxnOffsetCommit
 from kcodec.broker.wire_log import WireEntry, WireLog
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC
-from kcodec.errors import DecodeError, EncodeError, KcodecError
+from kcodec.errors import DecodeError, EncodeError, KcodecError, LimitExceededError
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.frame import skip_tagged_fields
 from kcodec.protocol.versions import API_VERSIONS_KEY
+from kcodec.security.secret import Secret
 
 _log = logging.getLogger(__name__)
 # api key, version, correlation id, length of the client id
@@ -56,14 +61,27 @@ Reply = Callable[[Any], None]
 
 
 class ConnectionInfo:
-    """What the core knows of a connection."""
+    """What the core knows of a connection. login: None without SASL."""
 
-    __slots__ = ("host", "id", "principal")
+    __slots__ = ("_principal", "host", "id", "login")
 
-    def __init__(self, connection_id: int, host: str) -> None:
+    def __init__(
+        self, connection_id: int, host: str, login: Login | None = None, principal: str = "User:ANONYMOUS"
+    ) -> None:
         self.id = connection_id
         self.host = host
-        self.principal = "User:ANONYMOUS"
+        self.login = login
+        self._principal = principal
+
+    @property
+    def principal(self) -> str:
+        """The name that the client has proved, by SASL or by its certificate."""
+        return self._principal if self.login is None else f"User:{self.login.user or 'ANONYMOUS'}"
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the connection ends after the present response: its login has failed."""
+        return self.login is not None and self.login.has_failed
 
 
 class BrokerCore:
@@ -97,10 +115,25 @@ class BrokerCore:
         self.wire_log = WireLog()
         self.apis = self._all_apis()
         self._names = {key: api.request.__name__.removesuffix("Request") for key, api in self.apis.items()}
+        self.authenticator = self._authenticator() if settings.sasl_mechanisms else None
         self.faults = Faults(self.topics, self._names)
+        self._injector = FaultInjector(self.faults, clock, self.random, self._fetch, self._handle, self._reply)
         self._load_groups()
         self.transactions.load()
         clock.call_later(settings.retention_check_interval_ms, self._retain)
+
+    def _authenticator(self) -> Authenticator:
+        settings = self.settings
+        users = {name: Secret(password) for name, password in settings.users.items()}
+        known = self.topics.scram_credentials
+        self.topics.change_users(new_credentials(users, settings.sasl_mechanisms, known))
+        mechanisms, session_ms = tuple(settings.sasl_mechanisms), settings.sasl_session_ms
+        return Authenticator(mechanisms, users, lambda *key: known.get(key), self.clock, session_ms)
+
+    def new_connection(self, connection_id: int, host: str, principal: str = "User:ANONYMOUS") -> ConnectionInfo:
+        """Return what the core has to know of a connection. principal: that of the client's certificate."""
+        login = None if self.authenticator is None else Login(self.authenticator)
+        return ConnectionInfo(connection_id, host, login, principal)
 
     @property
     def cluster_id(self) -> str:
@@ -121,14 +154,16 @@ class BrokerCore:
             self.topics,
             self.transactions,
             self.group_host,
-            self.groups.txn_offset_commit,
+            check=self.groups.check_txn_offset_commit,
+            commit=self.groups.txn_offset_commit,
             verifies=self.settings.verifies_transactions,
         )
+        self._fetch = Fetch(self.topics, self.clock, self.settings)
         listed = [
             Api(messages.ApiVersionsRequest, (0, 4), self._api_versions),
             *ClusterApis(self.topics, self.settings, lambda: (self.host, self.port)).apis(),
             *Produce(self.topics, self.transactions, self.clock, self.settings).apis(),
-            *Fetch(self.topics, self.clock, self.settings).apis(),
+            *self._fetch.apis(),
             *OffsetApis(self.topics).apis(),
             *handlers.apis(),
             *commits.apis(),
@@ -158,25 +193,31 @@ class BrokerCore:
 
     # ------------------------------------------------------------------------------------------------------- requests
 
-    def serve(self, connection: ConnectionInfo, frame: bytes | memoryview, reply: Reply) -> None:
-        """Handle a request frame, without its length. `reply` is called once, now or later."""
+    def serve(self, connection: ConnectionInfo, frame: bytes | memoryview, reply: Reply) -> bool:
+        """Handle a request frame, without its length. `reply` is called once, now or later.
+
+        Return whether the next frame of the connection may be handled before the reply: a fault holds this one back.
+        """
+        if connection.login is not None and connection.login.takes_raw_tokens:
+            reply(_raw_reply(connection.login, frame))
+            return False
         try:
             exchange = self._decoded(connection, frame)
         except (KcodecError, ApiError, UnicodeDecodeError, IndexError) as error:
-            _log.debug("connection %d: %s", connection.id, error)
+            level = logging.WARNING if isinstance(error, LimitExceededError) else logging.DEBUG
+            _log.log(level, "connection %d is closed: %s", connection.id, error)
             reply(CLOSE)
-            return
+            return False
         if isinstance(exchange, list):
             reply(exchange)
-            return
+            return False
         context, api, entry = exchange
         self.wire_log.add(entry)
-        rule = self.faults.match(entry.request, context.client_id, self.random)
-        if rule is None:
-            self._handle(context, api, entry.request, lambda response: self._reply(entry, response, reply))
-        else:
-            entry.fault = rule
-            self._handle_with_fault(rule, context, api, entry, reply)
+        if connection.is_ending:
+            refusal = ApiError(ErrorCode.ILLEGAL_SASL_STATE)
+            self._reply(entry, response_of(context, entry.request, refusal), reply)
+            return False
+        return self._injector.serve(context, api, entry, reply)
 
     def disconnected(self, connection: ConnectionInfo) -> None:
         """Forget what a connection waits for, where that changes nothing for others."""
@@ -204,14 +245,19 @@ class BrokerCore:
                 api_keys=[messages.ApiVersion(api_key=key, min_version=low, max_version=high)],
             )
             return refusal.encode_frame_parts(0, correlation_id.to_bytes(4, "big", signed=True))
+        if connection.login is not None and not connection.login.allows(key):
+            raise ApiError(ErrorCode.ILLEGAL_SASL_STATE, f"{self._names[key]} before the end of the login")
         if key == messages.ProduceRequest.api_key:
             low = max(low, _LEAST_PRODUCE_VERSION)
         if not low <= version <= high:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"version {version} of {self._names[key]} is not supported")
         if api.request.is_flexible(version):
             position = skip_tagged_fields(view, position)
+        check_size(self.settings, key, version, view, position)
         request = api.request.decode(frame, version, position)
-        context = RequestContext(version, client_id, connection.host, connection.id, connection.principal)
+        context = RequestContext(
+            version, client_id, connection.host, connection.id, connection.principal, connection.login
+        )
         entry = WireEntry(
             self.clock.now_ms(),
             connection.id,
@@ -238,11 +284,11 @@ class BrokerCore:
 
             def respond(response: Any) -> None:
                 self._waiting.pop(context.connection_id, None)
-                done(_response(context, request, response))
+                done(response_of(context, request, response))
 
             result.when_done(respond)
         else:
-            done(_response(context, request, result))
+            done(response_of(context, request, result))
 
     def _reply(self, entry: WireEntry, response: Any, reply: Reply) -> None:
         """Encode the response, and note it."""
@@ -262,32 +308,6 @@ class BrokerCore:
         if self.wire_log.on_response is not None:
             self.wire_log.on_response(entry)
         reply(parts)
-
-    def _handle_with_fault(
-        self, rule: FaultRule, context: RequestContext, api: Api, entry: WireEntry, reply: Reply
-    ) -> None:
-        request = entry.request
-        ending = CLOSE if rule.close else None
-
-        def begin() -> None:
-            if rule.error is not None:
-                self._reply(entry, _response(context, request, ApiError(rule.error, "injected fault")), reply)
-            elif "before" in (rule.drop, rule.close):
-                self._reply(entry, ending, reply)
-            elif rule.drop or rule.close:
-                self._handle(context, api, request, lambda response: self._reply(entry, ending, reply))
-            elif rule.duplicate:
-                self._handle(context, api, request, lambda response: again())
-            else:
-                again()
-
-        def again() -> None:
-            self._handle(context, api, request, lambda response: self._reply(entry, response, reply))
-
-        if rule.delay_ms > 0:
-            self.clock.call_later(rule.delay_ms, begin)
-        else:
-            begin()
 
     # ---------------------------------------------------------------------------------------------- state and faults
 
@@ -327,9 +347,10 @@ class BrokerCore:
             self._lock.release()
 
 
-def _response(context: RequestContext, request: Any, result: Any) -> Any:
-    """Return what a handler gave, an ApiError as the response of its API."""
-    if not isinstance(result, ApiError):
-        return result
-    response = error_response(request, context.api_version, result.code)
-    return CLOSE if response is None else response
+def _raw_reply(login: Login, token: bytes | memoryview) -> Any:
+    """Return the response to a token without a header (SaslHandshake version 0): the broker's token, or CLOSE."""
+    try:
+        found = login.take(bytes(token))[0]
+    except LoginRefused:
+        return CLOSE
+    return [len(found).to_bytes(4, "big"), found]

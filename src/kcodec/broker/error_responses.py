@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from kcodec.broker.api import CLOSE, ApiError, RequestContext
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import Struct, fields
 
@@ -35,6 +36,14 @@ def error_response(request: Any, version: int, code: ErrorCode) -> Any:
     """Return the response to `request` with `code` everywhere; None if the API has no place for it."""
     kind = type(request).response
     return _mirror(request, kind, version, code) if _has_code(kind, version) else None
+
+
+def response_of(context: RequestContext, request: Any, result: Any) -> Any:
+    """Return what a handler gave, an ApiError as the response of its API."""
+    if not isinstance(result, ApiError):
+        return result
+    response = error_response(request, context.api_version, result.code)
+    return CLOSE if response is None else response
 
 
 @cache

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from kcodec.broker.partial_requests import partitions_of
 from kcodec.broker.topics import Topics
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.schema import Struct
 
 MOMENTS = ("before", "after")
 
@@ -35,10 +35,13 @@ class FaultRule:
     probability: Of each request, drawn from the broker's seeded random numbers.
 
     delay_ms:    Wait before the request is handled.
-    error:       Respond with this error code, without handling the request.
+    error:       Respond with this error code, without handling the request. With `topic` or `partition`, the other
+                 partitions of the request are handled.
     drop:        "before": do not handle the request; "after": handle it. In both cases the client gets no response.
     close:       As drop, and the connection is closed.
     duplicate:   Handle the request twice, as a network that repeats it; the second response counts.
+    reorder:     Handle the request after the next one that the rule chooses, on any connection. If no other
+                 arrives, it is handled after delay_ms, by default 1000. Responses keep their order on a connection.
     """
 
     api: str = "*"
@@ -53,10 +56,13 @@ class FaultRule:
     drop: str | None = None
     close: str | None = None
     duplicate: bool = False
+    reorder: bool = False
     hits: int = 0
     _skipped: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f"probability must be between 0 and 1, not {self.probability}")
         for name in ("drop", "close"):
             value = getattr(self, name)
             if value is not None and value not in MOMENTS:
@@ -65,8 +71,18 @@ class FaultRule:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} must not be negative, got {value}")
-        if not 0 <= self.probability <= 1:
-            raise ValueError(f"probability must be between 0 and 1, not {self.probability}")
+        effects = [name for name in ("error", "drop", "close", "duplicate", "reorder") if getattr(self, name)]
+        if len(effects) > 1:
+            raise ValueError(f"a rule has one effect, and delay_ms; got {' and '.join(effects)}: add a rule for each")
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether only some partitions of a request get the error code."""
+        return self.error is not None and (self.topic is not None or self.partition is not None)
+
+    def chooses(self, topic: str, partition: int | None) -> bool:
+        """Return whether the rule names a partition."""
+        return self.topic in (None, topic) and self.partition in (None, partition)
 
 
 class Faults:
@@ -76,6 +92,9 @@ class Faults:
         self._topics = topics
         self._api_names = api_names
         self._rules: list[FaultRule] = []
+
+    def __len__(self) -> int:
+        return len(self._rules)
 
     def __iter__(self) -> Iterator[FaultRule]:
         return iter(list(self._rules))
@@ -102,9 +121,9 @@ class Faults:
         self._rules.clear()
 
     def match(self, request: Any, client_id: str | None, random: Random) -> FaultRule | None:
-        """Return the rule for a request, and count it."""
+        """Return the rule for a request, and count it. request: names all partitions of a fetch session."""
         for rule in self._rules:
-            if not self._matches(rule, request, client_id):
+            if not self.matches(rule, request, client_id):
                 continue
             if rule._skipped < rule.skip:
                 rule._skipped += 1
@@ -117,54 +136,23 @@ class Faults:
             return rule
         return None
 
-    def _matches(self, rule: FaultRule, request: Any, client_id: str | None) -> bool:
+    def matches(self, rule: FaultRule, request: Any, client_id: str | None) -> bool:
+        """Return whether a rule chooses a request, apart from skip, count and probability."""
         if rule.api not in ("*", self._api_names.get(request.api_key)):
             return False
         if rule.client is not None and rule.client != client_id:
             return False
         if rule.topic is None and rule.partition is None:
             return True
-        return any(
-            rule.topic in (None, topic) and rule.partition in (None, partition)
-            for topic, partition in self._partitions(request)
-        )
+        return any(rule.chooses(*found) for found in partitions_of(request, self.topic_of))
 
-    def _partitions(self, source: Any) -> Iterator[tuple[str, int | None]]:
-        """Yield the topics and partitions that a request names."""
-        for name in type(source)._fields:
-            for one in _structs(getattr(source, name)):
-                topic = self._topic_of(one)
-                if topic is None:
-                    yield from self._partitions(one)
-                    continue
-                numbers = [number for field_name in type(one)._fields for number in _numbers(getattr(one, field_name))]
-                yield from ((topic, number) for number in numbers or (None,))
-
-    def _topic_of(self, one: Any) -> str | None:
+    def topic_of(self, one: Any) -> str | None:
+        """Return the name of the topic that an element of a request stands for."""
         name = getattr(one, "name", None) or getattr(one, "topic", None)
         if not name and hasattr(one, "topic_id"):
             found = self._topics.by_id(one.topic_id)
             name = None if found is None else found.name
         return name
-
-
-def _structs(value: Any) -> list[Any]:
-    return [one for one in value if isinstance(one, Struct)] if isinstance(value, list) else []
-
-
-def _numbers(value: Any) -> list[int]:
-    if not isinstance(value, list):
-        return []
-    found = []
-    for one in value:
-        number = one
-        if isinstance(one, Struct):
-            number = next(
-                (getattr(one, name) for name in ("partition_index", "partition", "index") if hasattr(one, name)), None
-            )
-        if isinstance(number, int):
-            found.append(number)
-    return found
 
 
 def parse_rule(text: str) -> dict[str, Any]:
@@ -183,7 +171,7 @@ def parse_rule(text: str) -> dict[str, Any]:
     }
     for part in parts:
         name, separator, value = part.strip().partition("=")
-        if name == "duplicate" and not separator:
+        if name in ("duplicate", "reorder") and not separator:
             found[name] = True
         elif name in kinds and separator:
             try:
@@ -191,5 +179,7 @@ def parse_rule(text: str) -> dict[str, Any]:
             except ValueError:
                 raise ValueError(f"{part!r} in the fault rule {text!r}: expected a number, got {value!r}") from None
         else:
-            raise ValueError(f"{part!r} in the fault rule {text!r}: expected one of {', '.join(kinds)}, duplicate")
+            raise ValueError(
+                f"{part!r} in the fault rule {text!r}: expected one of {', '.join(kinds)}, duplicate, reorder"
+            )
     return found

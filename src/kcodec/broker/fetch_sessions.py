@@ -108,6 +108,26 @@ class FetchSessions:
         found.epoch = 1 if found.epoch == _HIGHEST_EPOCH else found.epoch + 1
         return found, True, wanted
 
+    def named(self, request: messages.FetchRequest, version: int) -> list[tuple[SessionKey, messages.FetchPartition]]:
+        """Return the partitions that a request means, those of its session included, without changing the session."""
+        uses_ids = version >= _IDS_VERSION
+        found = self._sessions.get(request.session_id)
+        partitions = {} if found is None else {key: known.request for key, known in found.partitions.items()}
+        for topic in request.topics:
+            for one in topic.partitions:
+                partitions[(topic.topic_id if uses_ids else topic.topic), one.partition] = one
+        return list(partitions.items())
+
+    def forget_sent(self, session_id: int, refused: messages.FetchResponse, *, by_id: bool) -> None:
+        """Let the next response of a session hold these partitions again, which a fault has replaced in this one."""
+        found = self._sessions.get(session_id)
+        for topic in refused.responses if found is not None else ():
+            for one in topic.partitions:
+                assert found is not None
+                known = found.partitions.get(((topic.topic_id if by_id else topic.topic), one.partition_index))
+                if known is not None:
+                    known.high_watermark = -1
+
     def _update(
         self,
         session: FetchSession,

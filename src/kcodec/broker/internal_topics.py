@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 from uuid import UUID
@@ -19,6 +19,8 @@ from kcodec.protocol.schema import CoordinatorKey, CoordinatorValue
 
 _INT32 = 1 << 32
 _INT32_SIGN = 1 << 31
+# java.util.HashMap: its first table, the load at which the table is doubled, and how the halves of a hash are mixed.
+_LEAST_TABLE, _TABLE_LOAD, _HASH_SHIFT = 16, 0.75, 16
 
 
 class InternalRecord(NamedTuple):
@@ -39,14 +41,33 @@ class TransactionMarker(NamedTuple):
     is_commit: bool
 
 
-def partition_for_key(key: str, partitions: int) -> int:
-    """Return the partition of a coordinator's topic: Java's String.hashCode, its absolute value, modulo."""
+def _string_hash(key: str) -> int:
+    """Return Java's String.hashCode, without its sign."""
     units = key.encode("utf-16-be", "surrogatepass")
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
         value = (value * 31 + (high << 8 | low)) % _INT32
+    return value
+
+
+def partition_for_key(key: str, partitions: int) -> int:
+    """Return the partition of a coordinator's topic: Java's String.hashCode, its absolute value, modulo."""
+    value = _string_hash(key)
     signed = value - _INT32 if value >= _INT32_SIGN else value
     return 0 if signed == -_INT32_SIGN else abs(signed) % partitions
+
+
+def hash_map_order(names: Iterable[str]) -> list[str]:
+    """Return strings in the order in which Java's HashMap iterates over them.
+
+    Kafka writes the records of a target assignment in this order.
+    """
+    found = list(names)
+    size = _LEAST_TABLE
+    while len(found) > size * _TABLE_LOAD:
+        size *= 2
+    hashes = {name: _string_hash(name) for name in found}
+    return sorted(found, key=lambda name: (hashes[name] ^ hashes[name] >> _HASH_SHIFT) % size)
 
 
 def coordinator_record(key: CoordinatorKey, value: CoordinatorValue | None, version: int) -> tuple[bytes, bytes | None]:
@@ -106,7 +127,9 @@ class GroupHost:
         found = self.topics.partition(CONSUMER_OFFSETS_TOPIC, partition)
         if found is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR, f"{CONSUMER_OFFSETS_TOPIC} does not exist yet")
-        return found.log.append_records(list(records), producer_id=producer_id, producer_epoch=producer_epoch)
+        return found.log.append_records(
+            list(records), producer_id=producer_id, producer_epoch=producer_epoch, sequence=0
+        )
 
 
 #: A callback for a replay.

@@ -107,8 +107,9 @@ class PartitionLog:
         self._are_epochs_kept = True
         #: Called after the end or the last stable offset has moved.
         self.watchers: set[Callable[[], None]] = set()
-        if directory is not None:
-            directory.mkdir(parents=True, exist_ok=True)
+        if directory is not None and not directory.exists():
+            directory.mkdir(parents=True)
+            (directory / f"{0:020}.log").touch()  # a log without batches has a segment too, for tools that read it
 
     @property
     def high_watermark(self) -> int:
@@ -172,6 +173,8 @@ class PartitionLog:
         )
         batch = batches(data)[0]
         buffer, append_time = self._stored(batch, settings, now)
+        # Kafka rolls before it looks at the producer's state: a batch that is refused then may begin a segment as well
+        self._roll_if_needed(len(buffer), self.log_end_offset + batch.last_offset_delta, _max_timestamp(buffer))
         header = None
         if batch.producer_id >= 0:
             # the state keeps the timestamp that is in the log
@@ -210,11 +213,13 @@ class PartitionLog:
         *,
         producer_id: int = -1,
         producer_epoch: int = -1,
+        sequence: int = -1,
         timestamp: int | None = None,
     ) -> int:
         """Append one batch that the broker writes itself, and return its first offset. Raise ApiError if it is fenced.
 
-        With a producer id it is a transactional batch without sequence, as committed offsets are.
+        With a producer id it is a transactional batch, as committed offsets are. sequence: -1, or 0 as the group
+        coordinator of Kafka 4.4 writes it.
         """
         now = self._clock.now_ms() if timestamp is None else timestamp
         buffer = bytearray(
@@ -227,10 +232,11 @@ class PartitionLog:
                 is_transactional=producer_id >= 0,
             )
         )
-        if producer_id >= 0:
-            # No producer but a coordinator has batches without a sequence, so encode_batch refuses them.
-            buffer[_SEQUENCE] = b"\xff" * 4
+        if (producer_id < 0) != (sequence < 0):
+            # No producer but a coordinator has such batches, so encode_batch refuses them.
+            buffer[_SEQUENCE] = sequence.to_bytes(4, "big", signed=True)
             buffer[_CRC] = crc32c(memoryview(buffer)[_CRC.stop :]).to_bytes(4, "big")
+        self._roll_if_needed(len(buffer), self.log_end_offset + len(records) - 1, now)
         header = None
         if producer_id >= 0:
             header = _header(batches(buffer)[0], self.log_end_offset, now)
@@ -243,10 +249,8 @@ class PartitionLog:
 
     def append_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, is_commit: bool, transaction_version: int
-    ) -> bool:
-        """Append a marker. Return False if it was there already; raise ApiError if it is fenced."""
-        if not self.producers.check_marker(producer_id, epoch, coordinator_epoch, transaction_version):
-            return False
+    ) -> None:
+        """Append a marker. Raise ApiError if it is fenced."""
         now = self._clock.now_ms()
         marker = encode_end_transaction_marker(
             ControlType.COMMIT if is_commit else ControlType.ABORT,
@@ -255,11 +259,12 @@ class PartitionLog:
             coordinator_epoch=coordinator_epoch,
             timestamp=now,
         )
+        self._roll_if_needed(len(marker), self.log_end_offset, now)
+        self.producers.check_marker(producer_id, epoch, coordinator_epoch, transaction_version)
         offset = self._write(bytearray(marker), 0, now)
         ended = self.producers.add_marker(producer_id, epoch, coordinator_epoch, offset, now, is_aborted=not is_commit)
         self._completed(ended)
         self._moved()
-        return True
 
     def _completed(self, ended: CompletedTransaction | None) -> None:
         """Note an aborted transaction, with the last stable offset that follows (ProducerStateManager)."""
@@ -359,7 +364,7 @@ class PartitionLog:
         is_committed = isolation_level == READ_COMMITTED
         end = self.last_stable_offset if is_committed else self.log_end_offset
         records = b""
-        aborted: list[tuple[int, int]] = []
+        aborted: list[tuple[int, int]] | None = []
         if offset < end:
             records, aborted = self._read(offset, end, max_bytes, min_one_message=min_one_message)
         return FetchedData(
@@ -372,7 +377,7 @@ class PartitionLog:
 
     def _read(
         self, offset: int, end: int, max_bytes: int, *, min_one_message: bool
-    ) -> tuple[bytes, list[tuple[int, int]]]:
+    ) -> tuple[bytes, list[tuple[int, int]] | None]:
         for number in range(self._number_of(offset), len(self._segments)):
             segment = self._segments[number]
             found = segment.batch_at_or_after(offset)
@@ -381,6 +386,8 @@ class PartitionLog:
             first = segment.batch(found)
             available = segment.position_of(end) - first.position
             wanted = max(max_bytes, first.size) if min_one_message else max_bytes
+            if 0 < wanted < first.size:
+                return b"", None  # Kafka replaces a part of a first batch with nothing at all (ReplicaManager)
             if wanted < first.size or available <= 0:
                 return b"", self._aborted(number, offset, first.position)
             data = segment.read(first.position, min(available, wanted))
@@ -421,25 +428,32 @@ class PartitionLog:
         segment = next((one for one in self._segments if one.max_timestamp >= timestamp), None)
         number = None if segment is None else segment.batch_from_time(timestamp, self.log_start_offset)
         # Kafka looks into the first such segment only, even if the log starts behind what it finds there
-        return None if segment is None or number is None else self._record_from_time(segment, number, timestamp)
+        if segment is None or number is None:
+            return None
+        return self._record_from_time(segment, number, timestamp, self.log_start_offset)
 
-    def _record_from_time(self, segment: Segment, number: int, timestamp: int) -> tuple[int, int] | None:
+    def _record_from_time(
+        self, segment: Segment, number: int, timestamp: int, least_offset: int
+    ) -> tuple[int, int] | None:
         while number < len(segment):
             where = segment.batch(number)
             for record in batches(segment.read(where.position, where.size))[0].records():
-                if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
+                if record.timestamp >= timestamp and record.offset >= least_offset:
                     return record.offset, record.timestamp
             number += 1
         return None
 
     def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        """Return the first offset with the largest timestamp, and the timestamp; None in an empty log."""
+        """Return the first offset with the largest timestamp, and the timestamp; None in an empty log.
+
+        Like Kafka, it does not look whether DeleteRecords has moved the log start behind that offset.
+        """
         filled = [segment for segment in self._segments if segment.max_timestamp >= 0]
         if not filled:
             return None
         latest = max(filled, key=lambda segment: segment.max_timestamp)
         number = latest.batch_from_time(latest.max_timestamp, latest.base_offset)
-        return None if number is None else self._record_from_time(latest, number, latest.max_timestamp)
+        return None if number is None else self._record_from_time(latest, number, latest.max_timestamp, 0)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest leader epoch up to `epoch` and its end offset; (-1, -1) if unknown."""

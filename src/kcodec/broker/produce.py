@@ -17,6 +17,7 @@ from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Partition, Topic, Topics
 from kcodec.broker.transactions.coordinator import ProducerIdentity, TransactionCoordinator
 from kcodec.broker.transactions.state import EPOCH_BUMP_VERSION, TopicPartition
+from kcodec.constants import Compression
 from kcodec.errors import DecodeError, RecordValidationError
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
@@ -26,6 +27,8 @@ ADMIN_CLIENT_ID = "__admin_client"
 ADD_PARTITION_VERSION = 12
 ABORTABLE_VERSION = 11
 _IDS_VERSION = 13
+_ZSTD_VERSION = 7
+_MAGIC = 2
 _RETRY_BACKOFF_MS = 20  # add.partitions.to.txn.retry.backoff.ms
 _RETRY_MAX_MS = 100  # add.partitions.to.txn.retry.backoff.max.ms
 _RETRIABLE = (
@@ -34,16 +37,25 @@ _RETRIABLE = (
     ErrorCode.NOT_COORDINATOR,
 )
 # Errors of an append that come without the log start offset.
-_WITHOUT_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+_WITHOUT_START = (
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+)
 
 
 class _Part(NamedTuple):
-    """One partition of a request. batch: None if its header cannot be read."""
+    """One partition of a request. batch: None if its header cannot be read.
+
+    fault: why the record set is refused before the log is looked at.
+    """
 
     topic: messages.TopicProduceData
     data: messages.PartitionProduceData
     found: tuple[Topic, Partition] | None
     batch: RecordBatch | None
+    fault: tuple[ErrorCode, str] | None
 
     @property
     def key(self) -> TopicPartition:
@@ -68,19 +80,18 @@ class Produce:
 
     def produce(self, context: RequestContext, request: messages.ProduceRequest) -> Any:
         """Respond to Produce, not at all with acks=0."""
-        if request.acks not in (-1, 0, 1):
-            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, "Produce request acks must be -1, 0 or 1")
         parts = [
-            _Part(topic, data, self._find(context, topic, data), _first_batch(data.records))
+            _Part(topic, data, self._find(context, topic, data), *_looked_at(data.records, context.api_version))
             for topic in request.topic_data
             for data in topic.partition_data
         ]
         transactional = [part for part in parts if part.batch is not None and part.batch.is_transactional]
         if transactional and request.transactional_id is None:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        transactional = [part for part in transactional if part.found is not None and part.fault is None]
         if len({(part.batch.producer_id, part.batch.producer_epoch) for part in transactional if part.batch}) > 1:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        unverified = [part for part in transactional if part.found is not None and not _is_open(part)]
+        unverified = [part for part in transactional if not _is_open(part)]
         if not unverified:
             return self._finish(context, request, parts, {})
         later = Later()
@@ -125,7 +136,7 @@ class Produce:
             sequence = part.batch.base_sequence
             try:
                 part.found[1].log.producers.begin_verification(
-                    producer.producer_id, producer.epoch, sequence, bumps_epoch=adds
+                    producer.producer_id, producer.epoch, sequence, self._clock.now_ms(), bumps_epoch=adds
                 )
                 keys.append(part.key)
             except ApiError as error:
@@ -180,6 +191,10 @@ class Produce:
             by_id = context.api_version >= _IDS_VERSION and self._topics.by_id(part.topic.topic_id) is None
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return _refusal(part, code)
+        if part.fault is not None:
+            return _refusal(part, *part.fault)
+        if request.acks not in (-1, 0, 1):
+            return _refusal(part, ErrorCode.INVALID_REQUIRED_ACKS)
         topic, partition = part.found
         if topic.is_internal and context.client_id != ADMIN_CLIENT_ID:
             return _refusal(part, ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic.name}")
@@ -233,13 +248,22 @@ def _is_open(part: _Part) -> bool:
     return log.producers.has_open_transaction(part.batch.producer_id, part.batch.producer_epoch)
 
 
-def _first_batch(records: Any) -> RecordBatch | None:
-    if not records:
-        return None
+def _looked_at(records: Any, api_version: int) -> tuple[RecordBatch | None, tuple[ErrorCode, str] | None]:
+    """Return the first batch, and the error of a record set that no log is asked about (ProduceRequest)."""
     try:
-        return next(iter(batches(records)), None)
-    except DecodeError:
-        return None
+        found = batches(records or b"")
+        first = next(iter(found), None)
+        if first is None:
+            return None, (ErrorCode.INVALID_RECORD, "the record set has no complete batch")
+        if first.magic != _MAGIC:
+            return first, (ErrorCode.INVALID_RECORD, f"magic {first.magic} cannot be produced; expected {_MAGIC}")
+        if first.compression == Compression.ZSTD and api_version < _ZSTD_VERSION:
+            return first, (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {_ZSTD_VERSION}")
+        if len(found) > 1:
+            return first, (ErrorCode.INVALID_RECORD, "a request has one batch per partition")
+    except DecodeError as error:
+        return None, (ErrorCode.CORRUPT_MESSAGE, error.reason)
+    return first, None
 
 
 def _start_in_error(code: int, partition: Partition) -> int:

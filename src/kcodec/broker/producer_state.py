@@ -19,6 +19,7 @@ from kcodec.protocol.error_codes import ErrorCode
 #: The batches of a producer in which a repeated one is recognized; why a client may have five requests in flight.
 WINDOW = 5
 HIGHEST_SEQUENCE = (1 << 31) - 1
+HIGHEST_EPOCH = (1 << 15) - 1
 NO_EPOCH = NO_SEQUENCE = -1
 #: From this transaction version on the marker of a transaction has a higher epoch than its data (KIP-890).
 EPOCH_BUMP_VERSION = 2
@@ -104,9 +105,10 @@ class ProducerEntry:
 class _Verification:
     """The tentative first batch of a producer in a transaction (VerificationStateEntry)."""
 
-    __slots__ = ("bumps_epoch", "epoch", "lowest_sequence")
+    __slots__ = ("bumps_epoch", "epoch", "lowest_sequence", "timestamp")
 
-    def __init__(self, epoch: int, sequence: int, bumps_epoch: bool) -> None:
+    def __init__(self, epoch: int, sequence: int, bumps_epoch: bool, timestamp: int) -> None:
+        self.timestamp = timestamp
         self.epoch = epoch
         self.lowest_sequence = sequence
         self.bumps_epoch = bumps_epoch
@@ -138,7 +140,9 @@ class ProducerStates:
 
     # --------------------------------------------------------------------------------------------------- client data
 
-    def begin_verification(self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool) -> None:
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, bumps_epoch: bool
+    ) -> None:
         """Note the first batch of a transaction before the coordinator is asked about it.
 
         Raise ApiError for an epoch that the partition knows to be fenced. bumps_epoch: the producer ends transactions
@@ -149,7 +153,7 @@ class ProducerStates:
             raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, f"epoch {epoch} is behind {entry.epoch}")
         found = self._verifications.get(producer_id)
         if found is None:
-            self._verifications[producer_id] = _Verification(epoch, sequence, bumps_epoch)
+            self._verifications[producer_id] = _Verification(epoch, sequence, bumps_epoch, now_ms)
             return
         if epoch > found.epoch or (epoch == found.epoch and sequence < found.lowest_sequence):
             found.epoch, found.lowest_sequence = epoch, sequence
@@ -228,25 +232,24 @@ class ProducerStates:
 
     # ------------------------------------------------------------------------------------------------------- markers
 
-    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> bool:
-        """Return whether a marker has to be written: False for one of transaction version 2 that was written already.
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
+        """Raise ApiError for a producer epoch or coordinator epoch that is fenced (KIP-1228).
 
-        Raise ApiError for a producer epoch or coordinator epoch that is fenced (KIP-1228).
+        With transaction version 2 the epoch must be higher. It may be the same if no transaction is open: the marker
+        was written already, and is written again.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
-            return True
+            return
         bumps_epoch = transaction_version >= EPOCH_BUMP_VERSION
-        if bumps_epoch and epoch == entry.epoch and entry.first_offset is None:
-            return False
-        if epoch < entry.epoch or (bumps_epoch and epoch == entry.epoch):
+        is_repeated = entry.first_offset is None or epoch == HIGHEST_EPOCH
+        if epoch < entry.epoch or (bumps_epoch and epoch == entry.epoch and not is_repeated):
             raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, f"the marker has epoch {epoch}, the last is {entry.epoch}")
         if coordinator_epoch < entry.coordinator_epoch:
             raise ApiError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"the marker has coordinator epoch {coordinator_epoch}, the last is {entry.coordinator_epoch}",
             )
-        return True
 
     def add_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, *, is_aborted: bool
@@ -259,7 +262,10 @@ class ProducerStates:
         entry.coordinator_epoch, entry.timestamp = coordinator_epoch, timestamp
         first, entry.first_offset = entry.first_offset, None
         self._open.pop(producer_id, None)
-        self._verifications.pop(producer_id, None)
+        verification = self._verifications.get(producer_id)
+        # with the epoch bump, a marker of this epoch ends the transaction before the one that is being verified
+        if verification is not None and not (verification.bumps_epoch and verification.epoch == epoch):
+            del self._verifications[producer_id]
         return None if first is None else CompletedTransaction(producer_id, first, offset, is_aborted)
 
     # ------------------------------------------------------------------------------------------- expiry and snapshots
@@ -271,7 +277,9 @@ class ProducerStates:
             is_chosen = chosen is None or entry.producer_id in chosen
             if is_chosen and entry.first_offset is None and entry.timestamp <= before_ms:
                 del self._entries[entry.producer_id]
-                self._verifications.pop(entry.producer_id, None)
+        for producer_id, verification in list(self._verifications.items()):
+            if (chosen is None or producer_id in chosen) and verification.timestamp <= before_ms:
+                del self._verifications[producer_id]
 
     def stored(self) -> list[ProducerState]:
         """Return the entries of a snapshot."""

@@ -7,6 +7,16 @@ from kcodec._lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # for type checkers and editors, to which the names below are only text
+    from kcodec.admin.brokers import (
+        LogDirDescription,
+        LogDirReplica,
+        QuorumDescription,
+        QuorumReplica,
+        TopicPartitionReplica,
+    )
+    from kcodec.admin.delegation_tokens import DelegationToken, KafkaPrincipal
+    from kcodec.admin.quotas import ANY_NAME, ClientQuotaEntity
+    from kcodec.admin.reassignments import PartitionReassignment
     from kcodec.admin.security import (
         AclBinding,
         AclFilter,
@@ -18,7 +28,8 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         ScramCredentialUpsertion,
         ScramMechanism,
     )
-    from kcodec.admin.values import AlterOperation, ConfigResource, NewTopic
+    from kcodec.admin.share_groups import ShareGroupOffset
+    from kcodec.admin.values import AlterOperation, ConfigResource, ConfigResourceType, NewTopic
     from kcodec.client.admin import Admin
     from kcodec.client.consumer import Consumer
     from kcodec.client.options import (
@@ -57,6 +68,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
     from kcodec.security.secret import Secret
 
 _EXPORTS = {
+    "ANY_NAME": "kcodec.admin.quotas",
     "AclBinding": "kcodec.admin.security",
     "AclFilter": "kcodec.admin.security",
     "AclOperation": "kcodec.admin.security",
@@ -66,17 +78,26 @@ _EXPORTS = {
     "AlterOperation": "kcodec.admin.values",
     "BatchMetadata": "kcodec.client.producer",
     "ClientOptions": "kcodec.client.options",
+    "ClientQuotaEntity": "kcodec.admin.quotas",
     "ConfigResource": "kcodec.admin.values",
+    "ConfigResourceType": "kcodec.admin.values",
     "Consumer": "kcodec.client.consumer",
     "ConsumerOptions": "kcodec.client.options",
+    "DelegationToken": "kcodec.admin.delegation_tokens",
     "Delivery": "kcodec.client.producer",
     "DeliveryErrors": "kcodec.client.producer",
     "GroupTransactSession": "kcodec.client.session",
+    "KafkaPrincipal": "kcodec.admin.delegation_tokens",
+    "LogDirDescription": "kcodec.admin.brokers",
+    "LogDirReplica": "kcodec.admin.brokers",
     "Metrics": "kcodec.network.metrics",
     "NewTopic": "kcodec.admin.values",
+    "PartitionReassignment": "kcodec.admin.reassignments",
     "PatternType": "kcodec.admin.security",
     "Producer": "kcodec.client.producer",
     "ProducerOptions": "kcodec.client.options",
+    "QuorumDescription": "kcodec.admin.brokers",
+    "QuorumReplica": "kcodec.admin.brokers",
     "ReadTopicOptions": "kcodec.client.options",
     "RecordMetadata": "kcodec.client.producer",
     "ResourceType": "kcodec.admin.security",
@@ -88,9 +109,11 @@ _EXPORTS = {
     "SecurityOptions": "kcodec.client.options",
     "SessionOptions": "kcodec.client.options",
     "SessionTransaction": "kcodec.client.session",
+    "ShareGroupOffset": "kcodec.admin.share_groups",
     "SharedTransactions": "kcodec.client.shared",
     "TableDelivery": "kcodec.client.producer",
     "TopicDeliveryError": "kcodec.client.producer",
+    "TopicPartitionReplica": "kcodec.admin.brokers",
     "Transaction": "kcodec.client.producer",
     "TransactionCommit": "kcodec.client.producer",
     "TransactionHandle": "kcodec.client.shared",
@@ -103,6 +126,7 @@ _EXPORTS = {
 }
 
 __all__ = [
+    "ANY_NAME",
     "AclBinding",
     "AclFilter",
     "AclOperation",
@@ -112,17 +136,26 @@ __all__ = [
     "AlterOperation",
     "BatchMetadata",
     "ClientOptions",
+    "ClientQuotaEntity",
     "ConfigResource",
+    "ConfigResourceType",
     "Consumer",
     "ConsumerOptions",
+    "DelegationToken",
     "Delivery",
     "DeliveryErrors",
     "GroupTransactSession",
+    "KafkaPrincipal",
+    "LogDirDescription",
+    "LogDirReplica",
     "Metrics",
     "NewTopic",
+    "PartitionReassignment",
     "PatternType",
     "Producer",
     "ProducerOptions",
+    "QuorumDescription",
+    "QuorumReplica",
     "ReadTopicOptions",
     "RecordMetadata",
     "ResourceType",
@@ -134,9 +167,11 @@ __all__ = [
     "SecurityOptions",
     "SessionOptions",
     "SessionTransaction",
+    "ShareGroupOffset",
     "SharedTransactions",
     "TableDelivery",
     "TopicDeliveryError",
+    "TopicPartitionReplica",
     "Transaction",
     "TransactionCommit",
     "TransactionHandle",

@@ -55,6 +55,10 @@ class SecurityOptions(TypedDict, total=False):
     """User name for PLAIN and SCRAM. (default: None)"""
     sasl_plain_password: str | Secret | None
     """Password for PLAIN and SCRAM. With SCRAM, the client does not send the password. (default: None)"""
+    sasl_scram_token_auth: bool
+    """Whether the client logs in with a delegation token (KIP-48): sasl_plain_username is the id of the token, and
+    sasl_plain_password its secret in base64. Only with SCRAM (Java: `tokenauth="true"` in `sasl.jaas.config`).
+    (default: False)"""
     sasl_oauth_token_provider: Callable[[], Any] | TokenProvider | None
     """Function that returns a token, or a token and its lifetime in seconds. An object with such a method `token` is
     accepted, too. (default: None)"""

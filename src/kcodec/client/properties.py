@@ -32,7 +32,7 @@ LOWER = {"compression_type", "group_protocol", "isolation_level", "metadata_reco
 RESETS = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
 # Java's names for the formats of stores: kcodec reads PEM files only.
 PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
-JAAS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+JAAS = re.compile(r'\b(username|password|tokenauth)\s*=\s*"((?:[^"\\]|\\.)*)"')
 WORDS = {"true": True, "false": False}
 # The syntax of java.util.Properties: what ends a name, escapes, and the letters of some of them.
 SEPARATOR = re.compile(r"((?:[^\\\s=:]|\\.)+)(?:\s*[=:]\s*|\s+)")
@@ -109,12 +109,15 @@ def _number(name: str, value: str) -> float:
     return found
 
 
-def _options_of_jaas(value: str) -> dict[str, str]:
-    """Return the options of Java's `... required username="u" password="p";`."""
+def _options_of_jaas(value: str) -> dict[str, Any]:
+    """Return the options of Java's `... required username="u" password="p" tokenauth="true";`."""
     found = {name: re.sub(r"\\(.)", r"\1", quoted) for name, quoted in JAAS.findall(value)}
-    if set(found) != {"username", "password"}:
+    if not found.keys() >= {"username", "password"}:
         raise ValueError('sasl.jaas.config: expected ... required username="..." password="...";')
-    return {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
+    options: dict[str, Any] = {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
+    if found.get("tokenauth", "false").lower() == "true":  # as Java's ScramSaslClient reads it
+        options["sasl_scram_token_auth"] = True
+    return options
 
 
 # from_properties

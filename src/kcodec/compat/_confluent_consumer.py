@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import confluent_kafka
 from confluent_kafka import (
@@ -27,6 +27,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as Place
 
 from kcodec import Record, errors
+from kcodec._fast import Delivery, MessageFeed, poll_message, set_confluent_message
 from kcodec.client import Consumer as KcodecConsumer
 from kcodec.compat._confluent_cluster import ClusterReader
 from kcodec.compat._confluent_errors import (
@@ -45,16 +46,30 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 #: One wait of a poll; with enable.partition.eof it is shorter.
 STEP_SECONDS, EOF_STEP_SECONDS = 0.2, 0.05
 MAX_MESSAGES = 1_000_000
+#: Records that are decoded at a time, of one partition.
+DECODED_AT_ONCE = 500
 #: Time to leave the group for a consumer that was deleted and not closed.
 DELETED_SECONDS = 3.0
 Offsets = dict[TopicPartition, OffsetAndMetadata]
+
+
+set_confluent_message(Message)
+
+
+class FeedingConsumer(KcodecConsumer):
+    """A consumer that hands out what a request has decoded, for the compiled `poll` of the facade."""
+
+    def request(self, timeout: float) -> Delivery | None:
+        """Return the records of the next request, None if none arrived in time. Raise as `poll` does."""
+        return self._poll(timeout, lambda: self._core.take_delivery(DECODED_AT_ONCE))
 
 
 @derived_from(cimpl.Consumer)
 class ConsumerMethods:
     """The methods of a consumer. librdkafka's own handle is never opened."""
 
-    _kcodec: KcodecConsumer | None = None
+    _kcodec: FeedingConsumer | None = None
+    _feed: MessageFeed = None  # type: ignore[assignment]
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._kcodec = None
@@ -66,7 +81,7 @@ class ConsumerMethods:
         if self._observer.is_used:
             settings.options["metrics"] = self._observer
         self._stores = settings.options.get("enable_auto_offset_store", True)
-        self._cluster = ClusterReader(settings.options)
+        self._cluster = ClusterReader(settings.options, self._observer)
         self._is_subscribed = False
         #: "assign" or "revoke" while such a callback runs.
         self._rebalance: str | None = None
@@ -77,9 +92,12 @@ class ConsumerMethods:
         self._assigned: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         with as_kafka_exceptions():
-            self._kcodec = KcodecConsumer(**settings.options)
+            self._kcodec = FeedingConsumer(**settings.options)
+        self._feed = MessageFeed(self._events, self._delivered)
+        if settings.error_cb is not None:
+            self._cluster.connect()
 
-    def _open(self) -> KcodecConsumer:
+    def _open(self) -> FeedingConsumer:
         if self._kcodec is None:
             raise RuntimeError("Consumer closed")
         return self._kcodec
@@ -141,6 +159,7 @@ class ConsumerMethods:
         return call
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        self._feed.note_last()
         for one in partitions:
             for known in (self._stored, self._positions, self._assigned, self._ends):
                 known.pop(one, None)
@@ -252,10 +271,10 @@ class ConsumerMethods:
 
     # Records
 
-    def poll(self, timeout: float = -1) -> Message | None:
-        """Return a message, None after `timeout` seconds (no limit if it is negative). Errors of a partition or the
-        group are messages whose error() is set."""
-        self._open()
+    poll = poll_message
+
+    def _poll(self, timeout: float) -> Any:
+        """Return a message that the compiled `poll` has not found at once."""
         return self._next(None if timeout < 0 else time.monotonic() + timeout)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
@@ -264,53 +283,52 @@ class ConsumerMethods:
         if not 0 <= num_messages <= MAX_MESSAGES:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         deadline = None if timeout < 0 else time.monotonic() + timeout
-        found: list[Message] = []
+        found: list[Any] = []
+        self._feed.take_into(found, num_messages)
         while len(found) < num_messages and (message := self._next(deadline)) is not None:
             found.append(message)
+            self._feed.take_into(found, num_messages)
         return found
 
-    def _next(self, deadline: float | None) -> Message | None:
-        consumer, events = self._open(), self._events
+    def _next(self, deadline: float | None) -> Any:
+        """Return the next message, or the message of an error; None if nothing arrives until the deadline."""
+        consumer, events, feed = self._open(), self._events, self._feed
         longest = EOF_STEP_SECONDS if self._settings.reports_eof else STEP_SECONDS
         while True:
             self._observer.report_statistics(0)
-            if len(events):
+            if not events.is_empty:
                 events.serve()
                 consumer = self._open()  # a callback may have closed it
+            if (message := feed.take()) is not None:
+                return message
             left = longest if deadline is None else min(max(deadline - time.monotonic(), 0.0), longest)
             if not self._is_subscribed and not self._assigned:
                 events.wait(left)
             else:
+                feed.note_last()
                 try:
-                    record = consumer.poll_one(left)
+                    delivery = consumer.request(left)
                 except errors.KcodecError as error:
                     return _failed(error)
-                if record is not None:
-                    return self._delivered(record)
+                if delivery is not None:
+                    feed.delivery = delivery
+                    continue
                 if self._settings.reports_eof and (end := self._end_of_partition(consumer)) is not None:
                     return end
             if deadline is not None and time.monotonic() >= deadline:
+                events.serve()
                 return None
 
-    def _delivered(self, record: Record) -> Message:
+    def _delivered(self, record: Record) -> None:
+        """Note the last record of a partition that was returned."""
         partition = TopicPartition(record.topic, record.partition)  # type: ignore[arg-type]
         following = record.offset + 1
         epoch = record.leader_epoch
         self._positions[partition] = following
         if self._stores:
             self._stored[partition] = OffsetAndMetadata(following, "", -1 if epoch is None else epoch)
-        return Message(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            key=record.key,
-            value=record.value,
-            headers=list(record.headers) or None,
-            timestamp=(1 + int(record.timestamp_type), record.timestamp) if record.timestamp >= 0 else (0, -1),
-            leader_epoch=epoch,
-        )
 
-    def _end_of_partition(self, consumer: KcodecConsumer) -> Message | None:
+    def _end_of_partition(self, consumer: FeedingConsumer) -> Message | None:
         """Return the message of a partition whose end was reached (_PARTITION_EOF), once for each end."""
         is_committed = str(self._settings.options.get("isolation_level", "read_committed")) == "read_committed"
         for partition, state in consumer.health().partitions.items():
@@ -344,6 +362,7 @@ class ConsumerMethods:
             )
         with as_kafka_exceptions():
             self._seek(name, place)
+        self._feed.note_last()
         self._positions.pop(name, None)
         self._ends.pop(name, None)
 
@@ -360,6 +379,7 @@ class ConsumerMethods:
     def position(self, partitions: list[Any]) -> list[Any]:
         """Return the offsets after the last messages; OFFSET_INVALID before the first."""
         self._open()
+        self._feed.note_last()
         return [Place(*one, self._positions.get(one, OFFSET_INVALID)) for one in _checked(partitions)]
 
     def get_watermark_offsets(self, partition: Any, timeout: float = -1, cached: bool = False) -> tuple[int, int]:
@@ -431,6 +451,7 @@ class ConsumerMethods:
         return sorted([*_places(wanted), *(place_of(one, None) for one in others)])
 
     def _to_commit(self, message: Message | None, offsets: list[Any] | None) -> Offsets:
+        self._feed.note_last()
         if message is not None and offsets is not None:
             raise ValueError("message and offsets are mutually exclusive")
         if message is not None:
@@ -466,9 +487,12 @@ class ConsumerMethods:
             raise local_error(
                 KafkaError._INVALID_ARG, "StoreOffsets failed: enable.auto.offset.store must be false to store offsets"
             )
-        others = wanted.keys() - consumer.assignment()
+        assigned = consumer.assignment()
+        others = wanted.keys() - assigned
         if others:
-            raise local_error(KafkaError._STATE, f"StoreOffsets failed: {min(others)} is not assigned")
+            is_known = min(others).topic in {one.topic for one in assigned}
+            code = KafkaError._STATE if is_known else KafkaError._UNKNOWN_PARTITION
+            raise local_error(code, f"StoreOffsets failed: {min(others)} is not assigned")
         with as_kafka_exceptions():
             consumer.store_offsets(wanted)
         self._stored.update(wanted)
@@ -501,15 +525,16 @@ class ConsumerMethods:
         self._open()
         return self._cluster.cluster_id(timeout)
 
-    def set_sasl_credentials(self, username: str, password: str) -> NoReturn:
-        """Raise KafkaException (_NOT_IMPLEMENTED): credentials of a client are those of its configuration."""
-        raise not_supported("set_sasl_credentials()", "create another client with the new credentials")
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Authenticate later connections with this user name and password. Raise TypeError for other values."""
+        self._cluster.set_credentials(username, password, self._open())
 
     def close(self) -> None:
         """Commit if that is automatic, call on_revoke, leave the group, and end."""
         consumer = self._kcodec
         if consumer is None:
             return
+        self._observer.close()
         try:
             with as_kafka_exceptions():
                 consumer.close()

@@ -7,15 +7,20 @@ The I/O thread of kcodec adds events; the thread of the program calls the callba
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
-from collections import deque
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, ThrottleEvent
 
+from kcodec._fast import EventQueue, ReportQueue
 from kcodec.compat._confluent_options import Settings
+
+log = logging.getLogger("kcodec.compat")
 
 #: One wait, after which Ctrl-C is noticed on all systems.
 STEP_SECONDS = 0.2
@@ -23,63 +28,87 @@ STEP_SECONDS = 0.2
 ERROR_SECONDS = 1.0
 
 
-class Events:
-    """Functions to call in the program's thread, in order.
-
-    serve() calls them until none is left; an exception of a callback ends it, and the later ones stay.
-    """
+class Events(EventQueue):
+    """Functions to call in the program's thread, in order."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], Any]] = deque()
-        self._arrived = threading.Condition()
-        self._waiters = 0
+        super().__init__()
+        self._waiting = Waiting(self)
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    def notify(self) -> None:
+        """Wake the threads that wait."""
+        self._waiting.notify()
 
-    def add(self, call: Callable[[], Any]) -> None:
-        """Add an event; from any thread."""
-        self._waiting.append(call)
-        if self._waiters:  # counted before the waiter looks at the queue
-            with self._arrived:
-                self._arrived.notify_all()
-
-    def serve(self) -> int:
-        """Call the waiting functions, and return their number."""
-        count = 0
-        for _ in range(len(self._waiting)):
-            try:
-                call = self._waiting.popleft()
-            except IndexError:  # another thread has served it
-                break
-            count += 1
-            call()
-        return count
+    def wait(self, seconds: float) -> None:
+        """Wait until an event is there, or the time has passed."""
+        self._waiting.wait(seconds)
 
     def serve_within(self, timeout: float, look: Callable[[], None]) -> int:
         """As `serve`; wait up to `timeout` seconds for an event, without a limit if it is negative.
 
         look: called before each look, to add events that are due.
         """
+        return self._waiting.serve_within(timeout, look)
+
+
+class DeliveryEvents(ReportQueue):
+    """The events of a producer: delivery reports, and functions as in `Events`."""
+
+    def __init__(self, settings: Settings, error_of: Callable[[BaseException], Any]) -> None:
+        super().__init__(
+            error_of,
+            _log_lost,
+            settings.max_messages,
+            settings.max_bytes,
+            settings.only_errors,
+            settings.on_delivery,
+        )
+        self._waiting = Waiting(self)
+
+    def notify(self) -> None:
+        """Wake the threads that wait."""
+        self._waiting.notify()
+
+    def serve_within(self, timeout: float, look: Callable[[], None]) -> int:
+        """As `Events.serve_within`."""
+        return self._waiting.serve_within(timeout, look)
+
+
+def _log_lost(topic: str, error: KafkaError) -> None:
+    log.warning("records to topic %r without a callback have failed: %s", topic, error.str())
+
+
+class Waiting:
+    """Threads that wait for an event of a queue."""
+
+    def __init__(self, queue: EventQueue) -> None:
+        self._queue = weakref.proxy(queue)
+        self._arrived = threading.Condition()
+
+    def notify(self) -> None:
+        """Wake them."""
+        with self._arrived:
+            self._queue.is_awaited = False
+            self._arrived.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until an event is there, or the time has passed."""
+        with self._arrived:
+            self._queue.is_awaited = True
+            if self._queue.is_empty:
+                self._arrived.wait(seconds)
+
+    def serve_within(self, timeout: float, look: Callable[[], None]) -> int:
+        """As `Events.serve_within`."""
         deadline = None if timeout < 0 else time.monotonic() + timeout
         while True:
             look()
-            if count := self.serve():
+            if count := int(self._queue.serve()):
                 return count
             left = STEP_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return 0
             self.wait(min(left, STEP_SECONDS))
-
-    def wait(self, seconds: float) -> None:
-        """Wait until an event is there, or the time has passed."""
-        with self._arrived:
-            self._waiters += 1
-            try:
-                if not self._waiting:
-                    self._arrived.wait(seconds)
-            finally:
-                self._waiters -= 1
 
 
 class Observer:
@@ -88,14 +117,19 @@ class Observer:
     Its methods run on the I/O thread.
     """
 
-    def __init__(self, settings: Settings, events: Events, kind: str) -> None:
+    def __init__(self, settings: Settings, events: EventQueue, kind: str) -> None:
         self._settings = settings
         self._events = events
         self._kind = kind
         self._begun = time.monotonic()
-        self._next_statistics = self._begun + settings.statistics_seconds
+        self._next_statistics = self._begun
+        self._schedule_statistics()
         self._last_error = -ERROR_SECONDS
         self._counts: dict[str, int] = {}
+        self._is_closed = False
+        #: Failed connections since the last one that was opened, and addresses in bootstrap.servers.
+        self._failures = 0
+        self._addresses = len(str(settings.options.get("bootstrap_servers", "")).split(","))
         self._lags: dict[tuple[str, int], int] = {}
         self._gauges: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -110,19 +144,37 @@ class Observer:
         """Count, and report a failed connection."""
         with self._lock:
             self._counts[name] = self._counts.get(name, 0) + value
-        error_cb = self._settings.error_cb
-        now = time.monotonic()
-        if (
-            name == "connection.failed"
-            and error_cb is not None
-            and self._settings.has_brokers
-            and now - self._last_error >= ERROR_SECONDS
-        ):
+            if name == "connection.opened":
+                self._failures = 0
+        if name == "connection.failed" and self._settings.has_brokers:
+            self._report_failure(labels.get("node"))
+
+    def _report_failure(self, node: object) -> None:
+        """Report a failed connection, and that no broker is left once as many as are known have failed in a row."""
+        error_cb, now = self._settings.error_cb, time.monotonic()
+        with self._lock:
+            self._failures += 1
+            are_down = self._failures == self._addresses
+        if error_cb is None:
+            return
+        found: list[KafkaError] = []
+        if now - self._last_error >= ERROR_SECONDS:
             self._last_error = now
-            error = KafkaError(
-                KafkaError._TRANSPORT, f"broker {labels.get('node')}: the connection failed; see the log of kcodec"
-            )
-            self._events.add(lambda: error_cb(error))
+            text = f"broker {node}: the connection failed; see the log of kcodec"
+            found.append(KafkaError(KafkaError._TRANSPORT, text))
+        if are_down:
+            text = f"{self._addresses}/{self._addresses} brokers are down"
+            found.append(KafkaError(KafkaError._ALL_BROKERS_DOWN, text))
+        for error in found:
+            self._events.add(partial(self._call_back, error_cb, error))
+
+    def _call_back(self, error_cb: Callable[[Any], Any], error: KafkaError) -> None:
+        if not self._is_closed:
+            error_cb(error)
+
+    def close(self) -> None:
+        """Call error_cb no more: the client is closed."""
+        self._is_closed = True
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
         """Report a response that was throttled."""
@@ -139,12 +191,19 @@ class Observer:
             elif not labels:
                 self._gauges[name] = value
 
+    def _schedule_statistics(self) -> None:
+        if self._settings.stats_cb is not None and self._settings.statistics_seconds:
+            self._next_statistics += self._settings.statistics_seconds
+            left = self._next_statistics - time.monotonic()
+            self._events.statistics_at = max(int((time.time() + left) * 1000), 1)
+
     def report_statistics(self, messages: int) -> None:
         """In the program's thread: add the event of stats_cb if it is due. messages: the length of the producer."""
         stats_cb, now = self._settings.stats_cb, time.monotonic()
         if stats_cb is None or not self._settings.statistics_seconds or now < self._next_statistics:
             return
-        self._next_statistics = now + self._settings.statistics_seconds
+        self._next_statistics = now
+        self._schedule_statistics()
         text = json.dumps(self._statistics(messages))
         self._events.add(lambda: stats_cb(text))
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 import confluent_kafka
-from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, Message, cimpl
+from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from kcodec import errors
+from kcodec._fast import poll_reports, produce_message
+from kcodec.client import Delivery
 from kcodec.client import Producer as KcodecProducer
-from kcodec.client import RecordMetadata
 from kcodec.compat._confluent_cluster import ClusterReader
 from kcodec.compat._confluent_errors import (
     as_kafka_exceptions,
@@ -28,106 +28,79 @@ from kcodec.compat._confluent_errors import (
     record_error,
     seconds,
 )
-from kcodec.compat._confluent_events import STEP_SECONDS, Events, Observer
+from kcodec.compat._confluent_events import STEP_SECONDS, DeliveryEvents, Observer
 from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._patches import derived_from
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 
-def encoded(value: Any) -> bytes | None:
-    """Return a key or value as bytes. Raise TypeError for what is neither text nor bytes."""
-    if value is None or type(value) is bytes:
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    return bytes(memoryview(value))
+class ReportingProducer(KcodecProducer):
+    """A producer whose records report their outcome to the facade, as nothing else knows of their deliveries."""
 
+    def report_to(self, reports: DeliveryEvents, send: Callable[..., Any], partitioner: object) -> None:
+        """Let the records that `reports` appends end there."""
+        self._core.accumulator.failures = None
+        reports.attach(self._core.accumulator, send, partitioner)
 
-def encoded_headers(headers: Any) -> list[tuple[str, bytes | None]]:
-    """Return headers, a list of pairs or a dict, with values as bytes. Raise TypeError for other values."""
-    found: list[tuple[str, bytes | None]] = []
-    for one in headers.items() if isinstance(headers, dict) else headers:
-        if not isinstance(one, tuple) or len(one) != 2:
-            raise TypeError(f"expected headers as a dict or a list of (name, value) tuples, found {one!r}")
-        name, value = one
-        if not (value is None or isinstance(value, str | bytes)):
-            raise TypeError(f"expected header value to be None, binary, or unicode string, not {type(value).__name__}")
-        found.append((name, value.encode() if isinstance(value, str) else value))
-    return found
+    def drop_buffered(self) -> None:
+        """Fail the records that are not in flight."""
+
+        def drop() -> Any:
+            self._core.sender.fail_buffered(lambda _: errors.TransportError("the record was purged"))
+            yield from ()
+
+        self._run(drop())
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether a batch is in flight."""
+        queues = list(self._core.sender.responses.in_flight)
+        return any(not batch.is_done for queue in queues for batch in queue.in_flight)
 
 
 @derived_from(cimpl.Producer)
 class ProducerMethods:
     """The methods of a producer. librdkafka's own handle is never opened."""
 
-    _kcodec: KcodecProducer | None = None
+    _kcodec: ReportingProducer | None = None
+    _events: DeliveryEvents = None  # type: ignore[assignment]
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._kcodec = None
         self._settings = settings_of("producer", arguments, keywords)
-        self._events = Events()
+        self._events = DeliveryEvents(self._settings, self._error_of)
         self._observer = Observer(self._settings, self._events, "producer")
         if self._observer.is_used:
             self._settings.options["metrics"] = self._observer
-        self._messages = 0
-        self._bytes = 0
-        self._counting = threading.Lock()
         self._is_purging = False
         self._is_initialized = False
         self._has_tried = False
-        self._cluster = ClusterReader(self._settings.options)
-        with as_kafka_exceptions():
-            self._kcodec = KcodecProducer(**self._settings.options)
+        self._cluster = ClusterReader(self._settings.options, self._observer)
+        self._begin()
 
-    def _open(self) -> KcodecProducer:
+    def _begin(self) -> None:
+        with as_kafka_exceptions():
+            self._kcodec = producer = ReportingProducer(**self._settings.options)
+        if self._settings.error_cb is not None:
+            self._cluster.connect()
+        producer.report_to(self._events, self._send, self._settings.options.get("partitioner"))
+
+    def _open(self) -> ReportingProducer:
         if self._kcodec is None:
             raise RuntimeError("Producer has been closed")
         return self._kcodec
 
     # Records
 
-    def produce(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        partition: int = -1,
-        callback: Callable[..., Any] | None = None,
-        on_delivery: Callable[..., Any] | None = None,
-        timestamp: int = 0,
-        headers: Any = None,
-    ) -> None:
-        """Append a record to the buffer. `poll` and `flush` call callback(error, message), also named on_delivery.
+    produce = produce_message
 
-        Raise BufferError if queue.buffering.max.messages or queue.buffering.max.kbytes is reached, KafkaException for a
-        record that cannot be sent, TypeError for values that are neither text nor bytes.
-        """
-        producer = self._open()
-        if not isinstance(topic, str):
-            raise TypeError(f"argument 1 must be str, not {type(topic).__name__}")
-        report = callback or on_delivery or self._settings.on_delivery
-        if report is not None and not callable(report):
-            raise TypeError(f"on_delivery must be a function, not {type(report).__name__}")
-        raw_value, raw_key = encoded(value), encoded(key)
-        size = len(raw_value or b"") + len(raw_key or b"")
-        if self._messages >= self._settings.max_messages or self._bytes + size > self._settings.max_bytes:
-            raise BufferError("Local: Queue full")
-        pending = _Pending(self, report, topic, raw_key if report else None, raw_value if report else None, size)
-        arguments: dict[str, Any] = {"on_delivery": pending}
-        if headers:
-            arguments["headers"] = encoded_headers(headers)
-        if partition != -1:
-            arguments["partition"] = partition
-        if timestamp:
-            arguments["timestamp"] = timestamp
-        self._count(1, size)
+    def _send(self, *record: Any) -> Delivery:
+        """Append a record that the compiled `produce` could not append at once."""
+        topic, value, key, headers, partition, timestamp = record
         try:
-            producer.send(topic, raw_value, raw_key, **arguments)
-        except BaseException as error:
-            self._count(-1, -size)
-            if isinstance(error, errors.KcodecError):
-                _refuse(error)
-            raise
+            return self._open().send(topic, value, key, headers, partition, timestamp)
+        except errors.KcodecError as error:
+            _refuse(error)
 
     def produce_batch(
         self,
@@ -137,7 +110,7 @@ class ProducerMethods:
         callback: Callable[..., Any] | None = None,
         on_delivery: Callable[..., Any] | None = None,
     ) -> int:
-        """Append records, dictionaries with value, key, partition, timestamp and callback; return how many were taken.
+        """Append records, dictionaries with value, key, headers, partition and callback; return how many were taken.
 
         A record that was refused has its KafkaError in the field _error.
         """
@@ -146,7 +119,7 @@ class ProducerMethods:
         _check_batch(topic, messages, partition)
         count = 0
         for one in messages:
-            known = {name: one[name] for name in ("value", "key", "partition", "timestamp") if name in one}
+            known = {name: one[name] for name in ("value", "key", "headers", "partition") if name in one}
             report = one.get("callback") or one.get("on_delivery") or callback or on_delivery
             try:
                 self.produce(topic, callback=report, **{"partition": partition, **known})
@@ -159,21 +132,19 @@ class ProducerMethods:
         return count
 
     def __len__(self) -> int:
-        return self._messages + len(self._events) if self._kcodec is not None else 0
+        return len(self._events) if self._kcodec is not None else 0
 
     def __bool__(self) -> bool:
         return True
 
-    def poll(self, timeout: float = -1) -> int:
-        """Call the callbacks of what has happened, and return their number; wait up to `timeout` seconds for one.
+    poll = poll_reports
 
-        A negative timeout waits without a limit.
-        """
+    def _poll(self, timeout: float) -> int:
         self._open()
         return self._serve(timeout)
 
     def _serve(self, timeout: float) -> int:
-        return self._events.serve_within(timeout, lambda: self._observer.report_statistics(self._messages))
+        return self._events.serve_within(timeout, lambda: self._observer.report_statistics(self._events.unreported))
 
     def flush(self, timeout: float = -1) -> int:
         """Send all records, call their callbacks, and return the number of records that are left after `timeout`."""
@@ -189,26 +160,30 @@ class ProducerMethods:
                 producer.flush(min(left, STEP_SECONDS))
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Drop all records that are not acknowledged; their callbacks get _PURGE_QUEUE or _PURGE_INFLIGHT.
+        """Drop records that are not acknowledged; their callbacks get _PURGE_QUEUE or _PURGE_INFLIGHT.
 
-        The client then continues with a new producer of kcodec. Raise KafkaException (_NOT_IMPLEMENTED) for one kind of
-        records alone, and for a transactional producer.
+        If records in flight are dropped, the client continues with a new producer of kcodec. Raise KafkaException
+        (_NOT_IMPLEMENTED) for records in flight alone, and for those of a transactional producer.
         """
         producer = self._open()
-        if not in_queue and not in_flight:
-            return
-        if not (in_queue and in_flight):
-            raise not_supported("purge() of one kind of records alone", "call purge(in_queue=True, in_flight=True)")
-        if self._settings.options.get("transactional_id") is not None:
+        drops_in_flight = in_flight and producer.has_in_flight
+        if drops_in_flight and not in_queue:
+            raise not_supported("purge() of records in flight alone", "call purge(in_queue=True, in_flight=True)")
+        if drops_in_flight and self._settings.options.get("transactional_id") is not None:
             raise not_supported("purge() of a transactional producer", "call abort_transaction(), which drops records")
+        if not in_queue:
+            return
         self._is_purging = True
         try:
             with contextlib.suppress(errors.DeliveryErrors, errors.TransportError):
-                producer.close(0)
+                if drops_in_flight:
+                    producer.close(0)
+                else:
+                    producer.drop_buffered()
         finally:
             self._is_purging = False
-        with as_kafka_exceptions():
-            self._kcodec = KcodecProducer(**self._settings.options)
+        if drops_in_flight:
+            self._begin()
 
     # Transactions
 
@@ -289,9 +264,9 @@ class ProducerMethods:
         self._open()
         return self._cluster.cluster_id(timeout)
 
-    def set_sasl_credentials(self, username: str, password: str) -> NoReturn:
-        """Raise KafkaException (_NOT_IMPLEMENTED): credentials of a client are those of its configuration."""
-        raise not_supported("set_sasl_credentials()", "create another client with the new credentials")
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Authenticate later connections with this user name and password. Raise TypeError for other values."""
+        self._cluster.set_credentials(username, password, self._open())
 
     # Ending
 
@@ -305,6 +280,7 @@ class ProducerMethods:
             finally:
                 self._serve(0)
                 self._kcodec = None
+                self._events.detach()
                 self._cluster.close()
         return True
 
@@ -317,65 +293,17 @@ class ProducerMethods:
     def __del__(self) -> None:
         producer = getattr(self, "_kcodec", None)
         if producer is not None and not sys.is_finalizing():
-            if not self._messages:  # nothing is lost; otherwise the producer of kcodec logs what is
+            if not self._events.unreported:  # nothing is lost; otherwise the producer of kcodec logs what is
                 with contextlib.suppress(RuntimeError, errors.KcodecError):  # deleted on the I/O thread
                     producer.close(0)
             self._cluster.close()
 
-    def _ended(self, pending: _Pending, metadata: RecordMetadata | None, error: BaseException | None) -> None:
-        """On the I/O thread: a record was delivered or has failed."""
-        if error is not None and self._is_purging:
+    def _error_of(self, error: BaseException) -> KafkaError:
+        """On the I/O thread: return the error of a record that has failed."""
+        if self._is_purging:
             was_sent = getattr(error, "possibly_sent", False)
-            found: KafkaError | None = KafkaError(KafkaError._PURGE_INFLIGHT if was_sent else KafkaError._PURGE_QUEUE)
-        else:
-            found = None if error is None else record_error(error)
-        pending.metadata, pending.error = metadata, found
-        self._events.add(pending.report)
-        self._count(-1, -pending.size)
-
-    def _count(self, messages: int, size: int) -> None:
-        with self._counting:
-            self._messages += messages
-            self._bytes += size
-
-
-class _Pending:
-    """A record that is not reported yet; called by kcodec as its on_delivery."""
-
-    __slots__ = ("begun", "callback", "error", "key", "metadata", "producer", "size", "topic", "value")
-
-    def __init__(
-        self,
-        producer: ProducerMethods,
-        callback: Callable[..., Any] | None,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        size: int,
-    ) -> None:
-        self.producer, self.callback, self.topic = producer, callback, topic
-        self.key, self.value, self.size = key, value, size
-        self.begun = time.monotonic()
-        self.metadata: RecordMetadata | None = None
-        self.error: KafkaError | None = None
-
-    def __call__(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
-        self.producer._ended(self, metadata, error)
-
-    def report(self) -> None:
-        """Call the callback, in the program's thread."""
-        if self.callback is None or (self.error is None and self.producer._settings.only_errors):
-            return
-        found = self.metadata
-        message = Message(
-            topic=self.topic,
-            key=self.key,
-            value=self.value,
-            error=self.error,
-            latency=time.monotonic() - self.begun,
-            **_place(found),
-        )
-        self.callback(self.error, message)
+            return KafkaError(KafkaError._PURGE_INFLIGHT if was_sent else KafkaError._PURGE_QUEUE)
+        return record_error(error)
 
 
 def _check_batch(topic: Any, messages: list[Any], partition: Any) -> None:
@@ -390,18 +318,10 @@ def _check_batch(topic: Any, messages: list[Any], partition: Any) -> None:
         for name in ("value", "key"):
             if not isinstance(one.get(name), str | bytes | bytearray | memoryview | None):
                 raise TypeError(f"Message {name} at index {index} must be bytes or str, not {type(one[name]).__name__}")
+        if one.get("timestamp") is not None:
+            raise NotImplementedError("Message timestamps are not currently supported in batch mode")
         if not isinstance(one.get("partition", -1), int):
             raise TypeError(f"Message partition at index {index} must be int, not {type(one['partition']).__name__}")
-
-
-def _place(found: RecordMetadata | None) -> dict[str, Any]:
-    if found is None:
-        return {"timestamp": (0, -1)}
-    return {
-        "partition": found.partition,
-        "offset": found.offset,
-        "timestamp": (TIMESTAMP_CREATE_TIME, found.timestamp),
-    }
 
 
 def _refuse(error: errors.KcodecError) -> NoReturn:

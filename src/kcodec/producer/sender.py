@@ -78,6 +78,7 @@ class Sender:
         self._is_woken = False
         self._is_metadata_new = True
         self._next_expiry = -_FOREVER
+        self._follow_until = -_FOREVER
         self._loads = accumulator.loads
         self._named: dict[str, float] = {}
 
@@ -94,6 +95,7 @@ class Sender:
         self.wake()
 
     def _batches_ended(self) -> None:
+        self._expect_more()
         self.progress.set()
         self.wake()
 
@@ -104,7 +106,14 @@ class Sender:
 
     def _identity_changed(self) -> None:
         self.id_manager.changed.add_waiter(self._identity_changed)
+        self._expect_more()
         self.wake()
+
+    def _expect_more(self) -> None:
+        """Look for records once more by the clock, as more often follow when batches or a transaction have ended. The
+        first of them then need not wake this thread, which would hold the interpreter's lock while the others are
+        appended."""
+        self._follow_until = self.clock() + self.settings.linger
 
     # The flow
 
@@ -312,6 +321,8 @@ class Sender:
                     is_more = True
             for node in requests:
                 self._loads[node] = self._loads.get(node, 0) + 1
+            if not active and now < self._follow_until:
+                nearest = self._follow_until
             # If nothing more can be sent, the next response wakes the sender.
             self.accumulator.next_look = -_FOREVER if is_more or self._is_saturated() else nearest
         for taken in requests.values():

@@ -24,6 +24,10 @@ from kcodec.security.secret import Secret
 from kcodec.security.tls import make_context
 
 _PASSWORD_REMEDY = "check sasl_plain_username and sasl_plain_password"
+_TOKEN_REMEDY = (
+    "check that sasl_plain_username is the id of the delegation token and sasl_plain_password its secret in base64, "
+    "and that the token has not ended"
+)
 
 
 class Mechanism(ABC):
@@ -99,7 +103,7 @@ class Plain(Mechanism):
 
 
 class ScramPassword(Mechanism):
-    """SCRAM-SHA-256 and SCRAM-SHA-512: user name and password; the password is not sent."""
+    """SCRAM-SHA-256 and SCRAM-SHA-512: user name and password, or a delegation token; the password is not sent."""
 
     SHOWS_SECRET = False
 
@@ -107,8 +111,12 @@ class ScramPassword(Mechanism):
         self._name = name
         username = _text(options, "sasl_plain_username")
         self._password = _secret(options, "sasl_plain_password")
-        self._scram = Scram(name, username, self._password)
-        self.principal = f"user {username!r}"
+        with_token = options.get("sasl_scram_token_auth") or False
+        if not isinstance(with_token, bool):
+            raise TypeError(f"sasl_scram_token_auth must be a bool, not {type(with_token).__name__}")
+        self._remedy = _TOKEN_REMEDY if with_token else _PASSWORD_REMEDY
+        self._scram = Scram(name, username, self._password, with_token=with_token)
+        self.principal = f"{'delegation token' if with_token else 'user'} {username!r}"
 
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """See Mechanism."""
@@ -117,7 +125,7 @@ class ScramPassword(Mechanism):
             self._scram.exchange(secrets.token_urlsafe(NONCE_BYTES)),
             principal=self.principal,
             host=host,
-            remedy=_PASSWORD_REMEDY,
+            remedy=self._remedy,
             timeout=timeout,
             secrets=(self._password,),
         )

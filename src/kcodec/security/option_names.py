@@ -57,6 +57,9 @@ class SecurityConfig(OptionSet):
     """User name for PLAIN and SCRAM."""
     sasl_plain_password: str | Secret | None = option(None, librdkafka="sasl.password")
     """Password for PLAIN and SCRAM. With SCRAM, the client does not send the password."""
+    sasl_scram_token_auth: bool = option(False)
+    """Whether the client logs in with a delegation token (KIP-48): sasl_plain_username is the id of the token, and
+    sasl_plain_password its secret in base64. Only with SCRAM (Java: `tokenauth="true"` in `sasl.jaas.config`)."""
     sasl_oauth_token_provider: Callable[[], Any] | TokenProvider | None = option(None)
     """Function that returns a token, or a token and its lifetime in seconds. An object with such a method `token` is
     accepted, too."""
@@ -106,8 +109,8 @@ OAUTHBEARER_OPTIONS = _named("sasl_oauth")
 #: Each mechanism, and what can be set for it.
 MECHANISM_OPTIONS: dict[str, frozenset[str]] = {
     "PLAIN": _named("sasl_plain_"),
-    "SCRAM-SHA-256": _named("sasl_plain_"),
-    "SCRAM-SHA-512": _named("sasl_plain_"),
+    "SCRAM-SHA-256": _named("sasl_plain_", "sasl_scram_"),
+    "SCRAM-SHA-512": _named("sasl_plain_", "sasl_scram_"),
     "OAUTHBEARER": OAUTHBEARER_OPTIONS,
     "AWS_MSK_IAM": _named("sasl_aws_"),
 }

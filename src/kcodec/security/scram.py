@@ -8,8 +8,9 @@ it.
     server  v=<proof that the server does>    or e=<error>
 
 Names and passwords are UTF-8 without the SASLprep of RFC 5802, as in Kafka (ScramFormatter's saslName and normalize).
-There is no channel binding, as in Kafka. The server's messages are checked against the RFC's grammar before anything is
-computed from them.
+With a delegation token (KIP-48), the name is the id of the token, the password is its HMAC in base64, and the client's
+first message has Kafka's extension `tokenauth=true`. There is no channel binding, as in Kafka. The server's messages
+are checked against the RFC's grammar before anything is computed from them.
 """
 
 from __future__ import annotations
@@ -72,10 +73,13 @@ class Scram:
 
     The keys for the server's last salt and iteration count are kept, so that connections after the first one cost two
     hashes. `exchange(nonce)` begins one login; the nonce is printable, has no comma, and is never used twice.
+
+    with_token: the name and the password are the id and the HMAC of a delegation token.
     """
 
-    def __init__(self, mechanism: str, username: str, password: Secret) -> None:
+    def __init__(self, mechanism: str, username: str, password: Secret, *, with_token: bool = False) -> None:
         self.mechanism = mechanism
+        self._extensions = ",tokenauth=true" if with_token else ""
         self.username = username
         self._password = password
         self._derived: tuple[bytes, int, Keys] | None = None
@@ -86,7 +90,7 @@ class Scram:
     def exchange(self, nonce: str) -> Exchange:
         """Run the client's side. Raises ExchangeRefused if the server breaks the rules or fails to prove itself."""
         name = self.username.replace("=", "=3D").replace(",", "=2C")
-        client_first = f"n={name},r={nonce}".encode()
+        client_first = f"n={name},r={nonce}{self._extensions}".encode()
         server_first = yield b"n,," + client_first
         challenge = parse_challenge(server_first, nonce)
         keys = self._keys(challenge.salt, challenge.iterations)

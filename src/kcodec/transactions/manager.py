@@ -60,8 +60,6 @@ from kcodec.transactions.transaction import (
 )
 
 log = logging.getLogger("kcodec.transactions")
-#: A transaction with at least this number of batches is a large one.
-LARGE_BATCHES = 16
 #: States in which records are written.
 _WRITING = frozenset({State.IN_TRANSACTION, *COMMITS, State.RELEASING})
 #: States in which a call waits for the records that are under way.
@@ -669,7 +667,7 @@ class TransactionManager(ProducerIdManager):
         transaction.committed = is_commit
         self.producer = following or self.producer
         if transaction.is_sent and transaction.is_new_flow:
-            self.markers.expect(transaction.batches >= LARGE_BATCHES)
+            self.markers.expect()
         is_old_and_shared = transaction.is_shared and not transaction.is_new_flow
         is_spent = following is None or self.is_epoch_spent or is_old_and_shared
         if self.state is State.BUFFERING:

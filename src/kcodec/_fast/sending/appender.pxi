@@ -162,10 +162,23 @@ cdef class RecordAppender:
 
     cdef object put(self, object topic, object key, object value, object headers, object partition, object timestamp):
         """The delivery of a record that goes into an open batch at once; None for any other."""
+        cdef RecordDelivery delivery
+        cdef int64_t index = 0
+        batch = self.place(topic, key, value, headers, partition, timestamp, &index)
+        if batch is None:
+            return None
+        delivery = <RecordDelivery>(<PyTypeObject *>self.delivery_type).tp_new(self.delivery_type, <PyObject *>(), NULL)
+        delivery._batch = batch
+        delivery._index = index
+        delivery._timestamp = timestamp
+        return delivery
+
+    cdef object place(self, object topic, object key, object value, object headers, object partition,
+                      object timestamp, int64_t *place):
+        """The open batch that a record goes into at once, and its index there; None for any other record."""
         cdef TopicSlot slot
         cdef PartitionSlot queue
         cdef RecordBatchBuilder builder
-        cdef RecordDelivery delivery
         cdef PyObject *found
         cdef Py_ssize_t count
         cdef int64_t number, index, milliseconds
@@ -199,15 +212,12 @@ cdef class RecordAppender:
         builder = queue.builder
         if builder is None:
             return None
-        batch = queue.open_batch  # what is allocated below may run a finalizer that changes it
+        batch = queue.open_batch  # what is allocated here may run a finalizer that changes it
         index = builder.put(<bytes>key, <bytes>value, <tuple>headers, milliseconds)
         if index < 0:
             return None
-        delivery = <RecordDelivery>(<PyTypeObject *>self.delivery_type).tp_new(self.delivery_type, <PyObject *>(), NULL)
-        delivery._batch = batch
-        delivery._index = index
-        delivery._timestamp = timestamp
-        return delivery
+        place[0] = index
+        return batch
 
     def __reduce__(self):
         raise TypeError("the buffer of a producer cannot be pickled")

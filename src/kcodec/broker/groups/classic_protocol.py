@@ -38,8 +38,24 @@ from kcodec.protocol.messages.groups import (
 MEMBER_ID_VERSION = 4
 SKIP_ASSIGNMENT_VERSION = 9
 NAMED_SYNC_VERSION = 5
+NULL_PROTOCOL_VERSION = 7
 #: How long a member that has never completed a join may wait for one (ClassicGroup).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+
+
+class _JoinLater(Later):
+    """The response to JoinGroup. Without a joined generation it has no protocol name, from version 7 on None."""
+
+    __slots__ = ("_api_version",)
+
+    def __init__(self, api_version: int) -> None:
+        super().__init__()
+        self._api_version = api_version
+
+    def respond(self, response: JoinGroupResponse) -> None:
+        if response.error_code and self._api_version >= NULL_PROTOCOL_VERSION:
+            response.protocol_name = None
+        super().respond(response)
 
 
 class ClassicProtocol:
@@ -53,7 +69,7 @@ class ClassicProtocol:
 
     def join(self, context: RequestContext, request: JoinGroupRequest) -> Later:
         """Join a group. The response comes when the next generation begins."""
-        later = Later()
+        later = _JoinLater(context.api_version)
         try:
             self._join(context, request, later)
         except ApiError as error:

@@ -31,7 +31,6 @@ TOPIC_ID_VERSION = 10
 GROUPS_VERSION = 8
 MODERN_COMMIT_VERSION = 9
 NO_OFFSET = -1
-#: Records of a transaction have no topic id, as Kafka writes them.
 NO_TOPIC_ID = UUID(int=0)
 
 
@@ -46,13 +45,14 @@ class OffsetRequests:
     # ----------------------------------------------------------------------------------------------------------- group
 
     def _group_to_commit(self, group_id: str, generation: int, code: ErrorCode) -> Group:
-        """Return the group, a new one for a commit without members; else raise ApiError with this code."""
+        """Return the group, else raise ApiError with this code. A commit without members creates the group, also if its
+        offsets are refused then (GroupMetadataManager.getOrMaybeCreateClassicGroup)."""
         group = self._table.groups.get(group_id)
         if group is not None:
             return group
         if generation >= 0:
             raise ApiError(code, f"Group {group_id} not found.")
-        return ClassicGroup(group_id)
+        return self._table.create_classic(group_id)
 
     # ---------------------------------------------------------------------------------------------------- OffsetCommit
 
@@ -104,7 +104,11 @@ class OffsetRequests:
             self._alive(group, request.member_id)
         else:
             late = group.validate_commit(
-                request.member_id, generation, is_transactional=False, api_version=context.api_version
+                request.member_id,
+                request.group_instance_id,
+                generation,
+                is_transactional=False,
+                api_version=context.api_version,
             )
         now_ms = self._table.now_ms()
         expiry = NO_EXPIRY if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
@@ -134,6 +138,10 @@ class OffsetRequests:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_long else ErrorCode.NONE
 
     # ------------------------------------------------------------------------------------------------- TxnOffsetCommit
+
+    def _id_of(self, name: str) -> UUID:
+        topic = self._table.host.topics.get(name)
+        return NO_TOPIC_ID if topic is None else topic.id
 
     def _is_there(self, name: str, partition: int) -> bool:
         topic = self._table.host.topics.get(name)
@@ -174,7 +182,7 @@ class OffsetRequests:
                         leader_epoch=one.committed_leader_epoch,
                         metadata=one.committed_metadata or "",
                         commit_timestamp=now_ms,
-                        topic_id=NO_TOPIC_ID,
+                        topic_id=self._id_of(topic.name),
                     ),
                 )
                 for topic in request.topics
@@ -200,7 +208,11 @@ class OffsetRequests:
             return
         try:
             late = group.validate_commit(
-                request.member_id, generation, is_transactional=True, api_version=context.api_version
+                request.member_id,
+                request.group_instance_id,
+                generation,
+                is_transactional=True,
+                api_version=context.api_version,
             )
             for topic in request.topics if late is not None else ():
                 known = self._table.host.topics.get(topic.name)

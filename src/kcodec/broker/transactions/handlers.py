@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from kcodec.broker.api import Api, ApiError, RequestContext
 from kcodec.broker.groups.topic_patterns import compile_pattern
 from kcodec.broker.internal_topics import GroupHost
-from kcodec.broker.topics import Topics
+from kcodec.broker.topics import INTERNAL_TOPICS, Topics
 from kcodec.broker.transactions.coordinator import ProducerIdentity, TransactionCoordinator
 from kcodec.broker.transactions.state import EPOCH_BUMP_VERSION, State, TopicPartition
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC
@@ -107,6 +107,11 @@ class TransactionHandlers:
     ) -> list[messages.AddPartitionsToTxnTopicResult]:
         wanted = [(topic.name, number) for topic in topics for number in topic.partitions]
         unknown = [one for one in wanted if self._topics.partition(*one) is None]
+        if context.api_version < _BATCHED_VERSION and any(topic in INTERNAL_TOPICS for topic, _ in wanted):
+            # only brokers add internal topics
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            others = ErrorCode.OPERATION_NOT_ATTEMPTED
+            return _results({one: code if one[0] in INTERNAL_TOPICS else others for one in wanted})
         if unknown:
             others = ErrorCode.OPERATION_NOT_ATTEMPTED
             codes = {one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if one in unknown else others for one in wanted}
@@ -240,9 +245,8 @@ class TransactionHandlers:
     def _described(self, transactional_id: str) -> messages.DescribedTransactionState:
         found = self._coordinator.get(transactional_id)
         if found is None:
-            return messages.DescribedTransactionState(
-                transactional_id=transactional_id, error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-            )
+            code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transactional_id else ErrorCode.INVALID_REQUEST
+            return messages.DescribedTransactionState(transactional_id=transactional_id, error_code=code)
         named: dict[str, list[int]] = {}
         for topic, number in sorted(found.partitions):
             named.setdefault(topic, []).append(number)

@@ -31,16 +31,25 @@ Commit = Callable[[RequestContext, messages.TxnOffsetCommitRequest], Any]
 class TxnOffsetCommit:
     """The handler of TxnOffsetCommit.
 
-    commit: of the group coordinator, which checks the group and writes the offsets.
+    check, commit: of the group coordinator. check returns the response of a request that needs no transaction, else
+                   None; commit checks the group and writes the offsets.
     verifies: whether the broker verifies transactions of older clients.
     """
 
     def __init__(
-        self, topics: Topics, coordinator: TransactionCoordinator, host: GroupHost, commit: Commit, *, verifies: bool
+        self,
+        topics: Topics,
+        coordinator: TransactionCoordinator,
+        host: GroupHost,
+        *,
+        check: Commit,
+        commit: Commit,
+        verifies: bool,
     ) -> None:
         self._topics = topics
         self._coordinator = coordinator
         self._host = host
+        self._check = check
         self._commit = commit
         self._verifies = verifies
 
@@ -50,6 +59,9 @@ class TxnOffsetCommit:
 
     def commit(self, context: RequestContext, request: messages.TxnOffsetCommitRequest) -> Any:
         """Respond to TxnOffsetCommit."""
+        found = self._check(context, request)
+        if found is not None:
+            return found
         if not request.group_id:
             return error_response(request, context.api_version, ErrorCode.INVALID_GROUP_ID)
         code = self._verified(context, request)
@@ -69,6 +81,9 @@ class TxnOffsetCommit:
             return ErrorCode.NONE
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         try:
+            partition.log.producers.begin_verification(
+                request.producer_id, request.producer_epoch, -1, self._host.clock.now_ms(), bumps_epoch=adds
+            )
             if adds:
                 self._coordinator.add_partitions(
                     request.transactional_id, producer, frozenset((key,)), EPOCH_BUMP_VERSION
@@ -77,4 +92,5 @@ class TxnOffsetCommit:
             code = self._coordinator.verify(request.transactional_id, producer, [key])[key]
         except ApiError as error:
             code = error.code
-        return verification_code(code, is_new=context.api_version >= _ABORTABLE_VERSION, adds=adds)
+        # all versions of TxnOffsetCommit know CONCURRENT_TRANSACTIONS, as only the later ones of Produce do
+        return verification_code(code, is_new=context.api_version >= _ABORTABLE_VERSION, adds=True)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What fault rules do to a request: it is delayed, refused, lost, repeated, or handled after a later one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from kcodec.broker.api import CLOSE, Api, ApiError, RequestContext
+from kcodec.broker.clock import Clock
+from kcodec.broker.error_responses import response_of
+from kcodec.broker.faults import FaultRule, Faults
+from kcodec.broker.fetch import Fetch
+from kcodec.broker.partial_requests import merged, named_partitions, refused, without
+from kcodec.broker.wire_log import WireEntry
+from kcodec.protocol import messages
+
+#: Time for which a request is held back if no other request comes that the rule chooses.
+REORDER_MS = 1000
+_IDS_VERSION = 13
+
+#: Handles a request, and calls the last argument with the response.
+Handle = Callable[[RequestContext, Api, Any, Callable[[Any], None]], None]
+Respond = Callable[[WireEntry, Any, Callable[[Any], None]], None]
+
+
+class FaultInjector:
+    """Handles requests, with the faults that rules inject.
+
+    handle:  handles a request without a fault.
+    respond: encodes a response and sends it.
+    """
+
+    def __init__(
+        self, faults: Faults, clock: Clock, random: Random, fetch: Fetch, handle: Handle, respond: Respond
+    ) -> None:
+        self._faults = faults
+        self._clock = clock
+        self._random = random
+        self._fetch = fetch
+        self._handle = handle
+        self._respond = respond
+        #: The requests that wait for a later one, with what handles them.
+        self._held: list[tuple[FaultRule, Callable[[], None]]] = []
+
+    def serve(self, context: RequestContext, api: Api, entry: WireEntry, reply: Callable[[Any], None]) -> bool:
+        """Handle a request. Return whether the next request of its connection may be handled before it."""
+
+        def respond(response: Any) -> None:
+            self._respond(entry, response, reply)
+
+        if not self._faults:
+            self._handle(context, api, entry.request, respond)
+            return False
+        request = self._with_session(entry.request, context.api_version)
+        overtaken = [one for one in self._held if self._faults.matches(one[0], request, context.client_id)]
+        rule = None if overtaken else self._faults.match(request, context.client_id, self._random)
+        if rule is None:
+            self._handle(context, api, entry.request, respond)
+        else:
+            entry.fault = rule
+            if rule.reorder:
+                self._hold(rule, lambda: self._handle(context, api, entry.request, respond))
+                return True
+            begin = partial(self._apply, rule, context, api, request, entry.request, respond)
+            if rule.delay_ms > 0:
+                self._clock.call_later(rule.delay_ms, begin)
+            else:
+                begin()
+        for one in overtaken:
+            one[1]()
+        return False
+
+    def _with_session(self, request: Any, version: int) -> Any:
+        """Return the request; a Fetch with all partitions of its session, which it does not name."""
+        if not isinstance(request, messages.FetchRequest) or request.session_id == 0:
+            return request
+        return named_partitions(request, self._fetch.sessions.named(request, version), by_id=version >= _IDS_VERSION)
+
+    def _hold(self, rule: FaultRule, handle: Callable[[], None]) -> None:
+        def release() -> None:
+            if entry in self._held:
+                self._held.remove(entry)
+                handle()
+
+        entry = (rule, release)
+        self._held.append(entry)
+        self._clock.call_later(rule.delay_ms or REORDER_MS, release)
+
+    def _apply(
+        self,
+        rule: FaultRule,
+        context: RequestContext,
+        api: Api,
+        named: Any,
+        request: Any,
+        respond: Callable[[Any], None],
+    ) -> None:
+        """Let the rule take effect. named: the request with the partitions of its session."""
+        ending = CLOSE if rule.close else None
+        if rule.is_partial:
+            self._refuse_partitions(rule, context, api, named, request, respond)
+        elif rule.error is not None:
+            respond(response_of(context, request, ApiError(rule.error, "injected fault")))
+        elif "before" in (rule.drop, rule.close):
+            respond(ending)
+        elif rule.drop or rule.close:
+            self._handle(context, api, request, lambda response: respond(ending))
+        elif rule.duplicate:
+            self._handle(context, api, request, lambda response: self._handle(context, api, request, respond))
+        else:
+            self._handle(context, api, request, respond)
+
+    def _refuse_partitions(
+        self,
+        rule: FaultRule,
+        context: RequestContext,
+        api: Api,
+        named: Any,
+        request: Any,
+        respond: Callable[[Any], None],
+    ) -> None:
+        """Respond with the error code for the partitions that the rule chooses, and handle the others."""
+        assert rule.error is not None
+        others, chosen = without(named, self._faults.topic_of, rule.chooses)
+        error = None if chosen is None else refused(chosen, context.api_version, rule.error)
+        if error is None:  # the API has no error codes of partitions
+            respond(response_of(context, request, ApiError(rule.error, "injected fault")))
+        elif isinstance(request, messages.FetchRequest):
+            # The session needs the whole request. What it then knows of the chosen partitions is that they failed.
+            at_once = copy.copy(request)
+            at_once.max_wait_ms = 0
+            self._handle(context, api, at_once, lambda found: respond(self._fetched(rule, context, found, error)))
+        elif others is None:
+            respond(error)
+        else:
+            self._handle(context, api, others, lambda found: respond(_joined(found, error)))
+
+    def _fetched(self, rule: FaultRule, context: RequestContext, response: Any, error: Any) -> Any:
+        if not isinstance(response, messages.FetchResponse) or response.error_code:
+            return response
+        self._fetch.sessions.forget_sent(response.session_id, error, by_id=context.api_version >= _IDS_VERSION)
+        others = without(response, self._faults.topic_of, rule.chooses)[0]
+        found = copy.copy(response)
+        found.responses = [] if others is None else others.responses
+        return merged(found, error)
+
+
+def _joined(response: Any, error: Any) -> Any:
+    """Return the response of the other partitions with the error; what is no response stays as it is."""
+    return merged(response, error) if isinstance(response, type(error)) else response

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and responses in parts: a fault of some partitions leaves the other partitions of a request unharmed.
+
+Which elements name a topic, and which a partition, is found by the shape of messages, as in error_responses.py.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kcodec.broker.error_responses import error_response
+from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.schema import Struct
+
+_IDENTITIES = ("name", "topic", "topic_id", "group_id", "transactional_id", "partition_index", "partition", "index")
+_PARTITION_NAMES = ("partition_index", "partition", "index")
+
+#: Returns the name of the topic of an element, None without one.
+TopicOf = Callable[[Any], str | None]
+#: Says whether a partition is chosen; the partition of a topic without partitions is None.
+IsChosen = Callable[[str, int | None], bool]
+
+
+def partitions_of(source: Any, topic_of: TopicOf) -> Iterator[tuple[str, int | None]]:
+    """Yield the topics and partitions that a request names."""
+    for name in type(source)._fields:
+        for one in structs(getattr(source, name)):
+            topic = topic_of(one)
+            if topic is None:
+                yield from partitions_of(one, topic_of)
+                continue
+            numbers = [number for values in _lists(one).values() for number in map(number_of, values)]
+            yield from ((topic, number) for number in numbers if number is not None)
+            if not any(number is not None for number in numbers):
+                yield topic, None
+
+
+def without(source: Any, topic_of: TopicOf, is_chosen: IsChosen) -> tuple[Any, Any]:
+    """Return a request without the chosen partitions, and one with these only; None for one without partitions."""
+    found = []
+    for is_wanted in (False, True):
+        part = copy.copy(source)
+        has_any = False
+        for name in type(source)._fields:
+            elements = structs(getattr(source, name))
+            if elements:
+                kept = [one for one in (_reduced(one, topic_of, is_chosen, is_wanted) for one in elements) if one]
+                setattr(part, name, kept)
+                has_any = has_any or bool(kept)
+        found.append(part if has_any else None)
+    return found[0], found[1]
+
+
+def _reduced(one: Any, topic_of: TopicOf, is_chosen: IsChosen, is_wanted: bool) -> Any:
+    topic = topic_of(one)
+    if topic is None:
+        return without(one, topic_of, is_chosen)[is_wanted]
+    part, has_any = copy.copy(one), False
+    lists = {
+        name: values for name, values in _lists(one).items() if any(number_of(each) is not None for each in values)
+    }
+    if not lists:
+        return one if is_chosen(topic, None) == is_wanted else None
+    for name, values in lists.items():
+        kept = [each for each in values if is_chosen(topic, number_of(each)) == is_wanted]
+        setattr(part, name, kept)
+        has_any = has_any or bool(kept)
+    return part if has_any else None
+
+
+def merged(response: Any, added: Any) -> Any:
+    """Return a response with the elements of another one; elements with the same topic or group are joined."""
+    found = copy.copy(response)
+    for name in type(added)._fields:
+        more = structs(getattr(added, name))
+        if not more:
+            continue
+        elements = {_identity(one): one for one in getattr(found, name)}
+        for one in more:
+            known = elements.get(_identity(one))
+            elements[_identity(one)] = one if known is None else merged(known, one)
+        setattr(found, name, list(elements.values()))
+    return found
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    """Return the response to the chosen part of a request. Only its partitions have the error code."""
+    found = error_response(request, version, code)
+    if found is not None and hasattr(found, "error_code"):
+        found.error_code = 0
+    return found
+
+
+def named_partitions(
+    request: messages.FetchRequest, named: list[tuple[tuple[Any, int], messages.FetchPartition]], *, by_id: bool
+) -> messages.FetchRequest:
+    """Return a Fetch request that names all partitions of its session, and does not wait."""
+    topics: dict[Any, messages.FetchTopic] = {}
+    for (topic, _), partition in named:
+        field = {"topic_id": topic} if by_id else {"topic": topic}
+        topics.setdefault(topic, messages.FetchTopic(**field)).partitions.append(partition)
+    found = copy.copy(request)
+    found.topics = list(topics.values())
+    return found
+
+
+def _identity(one: Any) -> tuple[Any, ...]:
+    return tuple(getattr(one, name, None) for name in _IDENTITIES)
+
+
+def structs(value: Any) -> list[Any]:
+    """Return the structs of a list."""
+    return [one for one in value if isinstance(one, Struct)] if isinstance(value, list) else []
+
+
+def _lists(one: Any) -> dict[str, list[Any]]:
+    values = {name: getattr(one, name) for name in type(one)._fields}
+    return {name: value for name, value in values.items() if isinstance(value, list)}
+
+
+def _is_partition(one: Any) -> bool:
+    return number_of(one) is not None
+
+
+def number_of(one: Any) -> int | None:
+    """Return the partition that an element of a list stands for."""
+    if isinstance(one, Struct):
+        one = next((getattr(one, name) for name in _PARTITION_NAMES if hasattr(one, name)), None)
+    return one if isinstance(one, int) else None

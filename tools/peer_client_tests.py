@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the tests of other Kafka clients against the embedded broker, or with kcodec in place of the client.
+
+    python tools/peer_client_tests.py aiokafka=PATH kafka-python=PATH franz-go=PATH [--write FILE]
+    python tools/peer_client_tests.py aiokafka=PATH --client kcodec --broker kafka -k test_producer
+
+PATH is a checkout of the client's repository (aiokafka v0.14.0, kafka-python 3.0.11, franz-go). The installed package
+is tested; nothing of the checkout is kept. Two uses:
+
+`--broker embedded` (the default) proves the broker: the client is what its project published.
+`--client kcodec` proves a facade: its statements (`facade` in tools/peer_clients.py) put kcodec behind the client's
+    classes before the tests are imported. With `--broker kafka`, only the facade can be the reason of a failure.
+
+What is known to fail or to be skipped is in tools/peer_known.py, with the reason. The exit status is 1 if any other
+test fails. The output of the tests goes to .cache/peer-tests/<client>.log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from peer_clients import EXTRAS, FAILED, KAFKA_VERSION, PASSED, PEERS, SKIPPED, Result, Run
+from peer_known import known_reason
+
+from kcodec.broker import Broker
+from kcodec.testing.kafka import ApacheKafka
+
+SECONDS = 1800.0
+#: Setting of the embedded broker -> that of ApacheKafka, where the names differ.
+KAFKA_NAMES = {"default_partitions": "num_partitions", "offsets_topic_partitions": "offsets_topic_num_partitions"}
+
+
+@contextmanager
+def started(kind: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Start a broker and yield its address."""
+    if kind == "embedded":
+        with Broker(**settings) as broker:
+            yield broker.bootstrap_servers
+    else:
+        options = {KAFKA_NAMES.get(name, name): value for name, value in settings.items() if name != "node_id"}
+        with ApacheKafka(KAFKA_VERSION, **options) as kafka:
+            yield kafka.bootstrap_servers
+
+
+def version_of(name: str, checkout: Path) -> str:
+    """Return the version of the installed package, or of the checkout for one that is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        command = ["git", "-C", str(checkout), "describe", "--tags", "--always"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def report(name: str, version: str, results: list[Result], seconds: float, options: argparse.Namespace) -> list[str]:
+    """Return the lines about one client. A failure without a known reason is marked."""
+    counts = Counter(result.status for result in results)
+    with_what = f"{options.client} client, {options.broker} broker"
+    totals = f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[SKIPPED]} skipped"
+    lines = [f"{name} {version} ({with_what}): {totals}, {seconds:.0f} s"]
+    for status in (FAILED, SKIPPED):
+        by_reason: dict[str, list[str]] = {}
+        for result in results:
+            if result.status == status:
+                known = known_reason(name, result, options.client)
+                fallback = result.message if status == SKIPPED else f"UNEXPECTED: {result.message}"
+                by_reason.setdefault(known or fallback, []).append(result.test)
+        for reason, tests in sorted(by_reason.items()):
+            lines.append(f"  {status}, {reason}:")
+            lines += [f"    {test}" for test in sorted(tests)]
+    return lines
+
+
+def main() -> int:
+    """Run the tests, print and write the report. Return 1 if a test failed without a known reason."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkouts", nargs="+", metavar="CLIENT=PATH", help=f"{', '.join(PEERS)}, and its checkout")
+    parser.add_argument("--broker", choices=["embedded", "kafka"], default="embedded")
+    parser.add_argument("--client", choices=["own", "kcodec"], default="own", help="kcodec: with its facade")
+    parser.add_argument("-k", dest="select", help="the tests to run: pytest's -k, for Go its -run")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="limit for the tests of one client")
+    parser.add_argument("--write", type=Path, help="add the report to a file, too")
+    options = parser.parse_args()
+    EXTRAS.mkdir(parents=True, exist_ok=True)
+    is_good = True
+    for given in options.checkouts:
+        name, _, path = given.partition("=")
+        if name not in PEERS or not path:
+            parser.error(f"{given!r} is not CLIENT=PATH with a client of {', '.join(PEERS)}")
+        peer, checkout = PEERS[name], Path(path).resolve()
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder, started(options.broker, peer.settings) as address:
+            log = EXTRAS / f"{name}.log"
+            with_facade = options.client == "kcodec"
+            run = Run(checkout, Path(folder), address, options.select, with_facade, options.seconds, log)
+            results = peer.run(run)
+        lines = report(name, version_of(name, checkout), results, time.monotonic() - begun, options)
+        print("\n".join(lines), flush=True)
+        is_good = is_good and not any("UNEXPECTED" in line for line in lines)
+        if options.write:
+            with options.write.open("a", encoding="utf-8") as file:
+                file.write("\n".join([*lines, "", ""]))
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of other projects whose own tests tools/peer_client_tests.py runs: what each needs in place of its broker.
+
+The tests are copied from a checkout into a temporary folder. Only the fixtures that start a broker are replaced, by
+text that is appended to the copied conftest.py or by environment variables that the tests have for this purpose.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+EXTRAS = ROOT / ".cache" / "peer-tests"
+#: The version of Kafka whose APIs the embedded broker has: the tests choose what they run by it.
+KAFKA_VERSION = "4.4.0"
+#: Packages that the tests import. Without their dependencies, so that they bring no second pytest.
+EXTRA_PACKAGES = ("pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0", "py==1.11.0")
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+MESSAGE_LENGTH = 300
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a test ended. message: the reason of a failure or of a skip, one line."""
+
+    test: str
+    status: str
+    message: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a client's tests. address: host:port of the broker; select: pytest's -k, or Go's -run."""
+
+    checkout: Path
+    folder: Path
+    address: str
+    select: str | None
+    with_facade: bool
+    timeout: float
+    output: Path
+
+    @property
+    def port(self) -> str:
+        """The port of the broker."""
+        return self.address.rsplit(":", 1)[1]
+
+
+@dataclass(frozen=True)
+class PythonPeer:
+    """A client whose tests run with pytest.
+
+    package:  Name of the installed distribution that is tested; tests: the folder of its tests in a checkout.
+    targets:  What of the folder pytest runs.
+    conftest: Text that replaces the fixtures of its conftest.py.
+    facade:   Statements that put kcodec behind the client's classes, run before its tests; None: there is no facade.
+    settings: Settings of the broker.
+    """
+
+    package: str
+    tests: str
+    targets: tuple[str, ...]
+    conftest: str = ""
+    facade: str | None = None
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, run: Run) -> list[Result]:
+        """Run the tests and return how each ended. Raise SystemExit if none ran."""
+        install_extras()
+        if run.with_facade and self.facade is None:
+            raise SystemExit(f"kcodec has no facade for {self.package}: give its statements in tools/peer_clients.py")
+        source = run.checkout / self.tests
+        if not source.is_dir():
+            raise SystemExit(
+                f"{run.checkout} has no folder {self.tests}: give a checkout of {self.package}'s repository"
+            )
+        # The tests without the package next to them, so that the installed one is tested.
+        shutil.copytree(source, run.folder / self.tests, ignore=shutil.ignore_patterns("__pycache__"))
+        with (run.folder / self.tests / "conftest.py").open("a", encoding="utf-8") as conftest:
+            conftest.write("\n\n" + self.conftest)
+        for name, text in self.modules.items():
+            (run.folder / name).write_text(text, "utf-8")
+        plugins = []
+        if run.with_facade and self.facade is not None:
+            (run.folder / "install_facade.py").write_text(self.facade, "utf-8")
+            plugins = ["-p", "install_facade"]
+        report = run.folder / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly"]
+        command += [f"--junitxml={report}", *plugins, *self.arguments, *(["-k", run.select] if run.select else [])]
+        paths = [run.folder, ROOT / "src", EXTRAS]
+        environment = {
+            **os.environ,
+            **{name: value.format(run=run) for name, value in self.environment.items()},
+            "PEER_ADDRESS": run.address,
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        }
+        with run.output.open("w", encoding="utf-8") as output:
+            subprocess.run(
+                [*command, *self.targets],
+                cwd=run.folder,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=run.timeout,
+                check=False,
+            )
+        if not report.exists():
+            raise SystemExit(f"no test of {self.package} ran:\n{run.output.read_text('utf-8')[-3000:]}")
+        return junit_results(report)
+
+
+def install_extras() -> None:
+    """Install the packages that the tests import into a folder of their own, once."""
+    done = EXTRAS / "complete.txt"
+    wanted = "\n".join(EXTRA_PACKAGES)
+    if done.exists() and done.read_text("utf-8") == wanted:
+        return
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade", "--target", str(EXTRAS)]
+    subprocess.run([*command, *EXTRA_PACKAGES], check=True)
+    done.write_text(wanted, "utf-8")
+
+
+def junit_results(report: Path) -> list[Result]:
+    """Return the results of a report of pytest. Both an error of a fixture and a failure are failures."""
+    results: dict[str, Result] = {}
+    for case in ET.parse(report).iter("testcase"):
+        module = case.get("classname", "")
+        name = f"{module}::{case.get('name', '')}" if module else case.get("name", "")
+        status, message = PASSED, ""
+        for child in case:
+            if child.tag in ("failure", "error", "skipped"):
+                status = SKIPPED if child.tag == "skipped" else FAILED
+                message = " ".join((child.get("message") or child.text or "").split())[:MESSAGE_LENGTH]
+                break
+        known = results.get(name)
+        if known is None or known.status != FAILED:  # an error while a fixture ends is a second case of the same name
+            results[name] = Result(name, status, message, float(case.get("time", "0")))
+    return list(results.values())
+
+
+@dataclass(frozen=True)
+class GoPeer:
+    """franz-go: its tests take the address of a broker from the environment."""
+
+    package: str = "franz-go"
+    tests: str = "pkg/kgo"
+    select: str = "^(TestTxnEtl|TestGroupETL)$"
+    records: int = 500_000
+    facade: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, run: Run) -> list[Result]:
+        """Run the tests and return how each ended. Raise SystemExit if they could not be compiled."""
+        if run.with_facade:
+            raise SystemExit("franz-go is written in Go: kcodec cannot take the place of its client")
+        if shutil.which("go") is None:
+            raise SystemExit("franz-go: no Go compiler on the PATH")
+        environment = {
+            **os.environ,
+            "KGO_SEEDS": run.address,
+            "KGO_TEST_RF": "1",
+            "KGO_TEST_RECORDS": os.environ.get("KGO_TEST_RECORDS", str(self.records)),
+            "KGO_LOG_LEVEL": os.environ.get("KGO_LOG_LEVEL", "none"),
+        }
+        command = [
+            "go",
+            "test",
+            "-count=1",
+            "-v",
+            "-timeout",
+            f"{run.timeout:.0f}s",
+            "-run",
+            run.select or self.select,
+            ".",
+        ]
+        with run.output.open("w", encoding="utf-8") as output:
+            subprocess.run(
+                command,
+                cwd=run.checkout / self.tests,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=run.timeout + 60,
+                check=False,
+            )
+        text = run.output.read_text("utf-8", errors="replace")
+        found = re.findall(r"^ *--- (PASS|FAIL|SKIP): (\S+) \(([\d.]+)s\)", text, re.MULTILINE)
+        if not found:
+            raise SystemExit(f"no test of franz-go ran:\n{text[-3000:]}")
+        status = {"PASS": PASSED, "FAIL": FAILED, "SKIP": SKIPPED}
+        return [Result(name, status[word], "", float(seconds)) for word, name, seconds in found]
+
+
+# aiokafka starts a container. Its conftest.py imports the docker package only for that.
+AIOKAFKA_CONFTEST = '''
+import os as _os
+
+_HOST, _PORT = _os.environ["PEER_ADDRESS"].rsplit(":", 1)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Keep the tests that use a broker."""
+    used = [item for item in items if "kafka_server" in item.fixturenames]
+    config.hook.pytest_deselected(items=[item for item in items if item not in used])
+    items[:] = used
+
+
+@pytest.fixture(scope="session")
+def docker():
+    yield None
+
+
+@pytest.fixture(scope="session")
+def kafka_image(request):
+    return request.config.getoption("--docker-image")
+
+
+@pytest.fixture(scope="session")
+def ssl_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ssl")
+
+
+@pytest.fixture(scope="session")
+def kafka_server(kafka_image):
+    yield KafkaServer(_HOST, int(_PORT), -1, -1, -1, None)
+
+
+class _Missing:
+    """A part of their container that this run does not have: a test that uses it is skipped, with the reason."""
+
+    def __init__(self, reason):
+        self._reason = reason
+
+    def cleanup(self):
+        pass
+
+    def __getattr__(self, name):
+        pytest.skip(self._reason)
+
+
+@pytest.fixture(scope="class")
+def acl_manager():
+    return _Missing("needs ACLs that are enforced")
+
+
+@pytest.fixture(scope="class")
+def kafka_config():
+    return _Missing("needs SCRAM users made by a tool of the container")
+
+
+@pytest.fixture(scope="class")
+def kerberos_utils():
+    return _Missing("needs a Kerberos server")
+'''
+DOCKER_STUB = '''"""Names that aiokafka's conftest.py needs to be imported."""
+
+
+class _Containers:
+    Container = object
+
+
+class models:
+    containers = _Containers
+'''
+
+PEERS: dict[str, PythonPeer | GoPeer] = {
+    "aiokafka": PythonPeer(
+        "aiokafka",
+        "tests",
+        ("tests",),
+        conftest=AIOKAFKA_CONFTEST,
+        facade="import kcodec.compat.aiokafka\n\nkcodec.compat.aiokafka.install(clients=True)\n",
+        arguments=("--ignore=tests/record", f"--docker-image=kcodec:2.13_{KAFKA_VERSION}", "-o", "asyncio_mode=auto"),
+        modules={"docker.py": DOCKER_STUB, "pytest.ini": "[pytest]\nmarkers =\n    ssl: needs certificates\n"},
+        settings={"node_id": 0, "default_partitions": 2},
+    ),
+    # The broker has the settings of their servers/resources/default/kafka.properties.
+    "kafka-python": PythonPeer(
+        "kafka-python",
+        "test",
+        ("test/integration",),
+        arguments=("--timeout=120",),
+        environment={"KAFKA_URI": "kafka://{run.address}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": "."},
+        settings={
+            "node_id": 0,
+            "default_partitions": 4,
+            "group_min_session_timeout_ms": 1000,
+            "offsets_topic_partitions": 2,
+        },
+    ),
+    "franz-go": GoPeer(),
+}
