@@ -7,8 +7,8 @@ import fnmatch
 
 from peer_clients import Result
 
-TLS = "needs a listener with TLS"
-SASL = "needs a listener with SASL"
+TLS = "needs a listener with TLS, which the run does not start"
+SASL = "needs a listener with SASL, which the run does not start"
 AUTHORIZER = "needs an authorizer"
 KERBEROS = "needs a Kerberos server"
 CODEC = "the package for the codec is not installed"
