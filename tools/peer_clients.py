@@ -163,7 +163,7 @@ class OwnTests:
         """Run the tests and return how each ended. Raise SystemExit if none ran."""
         install_extras()
         report = run.folder / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:asyncio"]
         # Versions of Kafka other than the newest, and Spark, have tests of their own.
         select = f"not 3.9.1 and ({run.select})" if run.select else "not 3.9.1"
         command += [f"--junitxml={report}", "--timeout=60", "-k", select, "-m", "not spark"]
