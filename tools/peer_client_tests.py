@@ -4,6 +4,8 @@
     python tools/peer_client_tests.py aiokafka=PATH kafka-python=PATH franz-go=PATH [--write FILE]
     python tools/peer_client_tests.py aiokafka=PATH --client kcodec --broker kafka -k test_producer
 
+    python tools/peer_client_tests.py kcodec=.
+
 PATH is a checkout of the client's repository (aiokafka v0.14.0, kafka-python 3.0.11, franz-go). The installed package
 is tested; nothing of the checkout is kept. Two uses:
 
