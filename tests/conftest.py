@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 pytest_plugins = [
     "kcodec.testing.pytest_plugin",
     "client_runners",
+    "embedded_kafka",
     "guarded_kafka",
     "parallel_tests",
     "postgres_server",

@@ -31,6 +31,8 @@ FOR_PROOFS = {
     "spark-4.2": ["pyspark==4.2.*"],
     # What confluent_kafka.schema_registry imports, for the programs in examples/tasks/ with Avro and JSON.
     "schema-registry": ["authlib", "attrs", "cachetools", "fastavro", "httpx", "jsonschema", "orjson", "requests"],
+    # For the proof of examples/offsets_in_delta.py.
+    "delta": ["deltalake>=1.6"],
     # For the proof of bounded reads, in an environment of its own. Its data source reads with confluent-kafka.
     "ray": ["ray[data]", "confluent-kafka"],
     # For the proof of FastStream on the facade of aiokafka, and for FastStream's own tests of its brokers.

@@ -36,6 +36,8 @@ from kcodec.broker import Broker
 from kcodec.testing.kafka import ApacheKafka
 
 SECONDS = 1800.0
+#: Setting of the embedded broker -> that of ApacheKafka, where the names differ.
+KAFKA_NAMES = {"default_partitions": "num_partitions", "offsets_topic_partitions": "offsets_topic_num_partitions"}
 
 
 @contextmanager
@@ -45,7 +47,8 @@ def started(kind: str, settings: Mapping[str, Any]) -> Iterator[str]:
         with Broker(**settings) as broker:
             yield broker.bootstrap_servers
     else:
-        with ApacheKafka(KAFKA_VERSION, num_partitions=settings.get("default_partitions", 1)) as kafka:
+        options = {KAFKA_NAMES.get(name, name): value for name, value in settings.items() if name != "node_id"}
+        with ApacheKafka(KAFKA_VERSION, **options) as kafka:
             yield kafka.bootstrap_servers
 
 

@@ -287,13 +287,19 @@ PEERS: dict[str, PythonPeer | GoPeer] = {
         modules={"docker.py": DOCKER_STUB, "pytest.ini": "[pytest]\nmarkers =\n    ssl: needs certificates\n"},
         settings={"node_id": 0, "default_partitions": 2},
     ),
+    # The broker has the settings of their servers/resources/default/kafka.properties.
     "kafka-python": PythonPeer(
         "kafka-python",
         "test",
         ("test/integration",),
         arguments=("--timeout=120",),
         environment={"KAFKA_URI": "kafka://{run.address}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": "."},
-        settings={"node_id": 0, "default_partitions": 4},
+        settings={
+            "node_id": 0,
+            "default_partitions": 4,
+            "group_min_session_timeout_ms": 1000,
+            "offsets_topic_partitions": 2,
+        },
     ),
     "franz-go": GoPeer(),
 }

@@ -84,6 +84,18 @@ def prove_peers(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run(command), "see peer-record-tests.txt")
 
 
+def prove_broker_peers(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Kafka's tools and, where --peers says where they are, other clients' tests on the embedded broker."""
+    written = arguments.results / "broker-peer-tests.txt"
+    written.unlink(missing_ok=True)
+    programs = [[ROOT / "tests" / "prove" / "prove_broker_tools.py"]]
+    if arguments.peers:
+        programs.append([ROOT / "tools" / "peer_client_tests.py", *arguments.peers])
+    outcomes = [judged(run([sys.executable, *program, "--write", written])) for program in programs]
+    failed = [status for status, _ in outcomes if status != PASSED]
+    return (failed or [PASSED])[0], "\n".join(detail for _, detail in outcomes)
+
+
 def prove_transactions(arguments: argparse.Namespace) -> tuple[str, str]:
     """50,000 records a row, exactly once, while producers, brokers, leaders and coordinators are killed and moved."""
     program = ROOT / "tests" / "prove" / "prove_transactions.py"
@@ -177,6 +189,12 @@ def prove_recipes(arguments: argparse.Namespace) -> tuple[str, str]:
     """examples/: programs killed at each of their steps and stopped, exact in the end; their controls are not."""
     program = ROOT / "tests" / "prove" / "prove_recipes.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see recipes.txt")
+
+
+def prove_delta(arguments: argparse.Namespace) -> tuple[str, str]:
+    """examples/offsets_in_delta.py: killed at each step, also between files and commit: rows exactly once."""
+    program = ROOT / "tests" / "prove" / "prove_delta.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see delta.txt")
 
 
 def prove_schema_registry(arguments: argparse.Namespace) -> tuple[str, str]:
@@ -287,6 +305,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "broker-tests": prove_brokers,
     "spark": prove_spark,
     "peers": prove_peers,
+    "broker-peers": prove_broker_peers,
     "transactions": prove_transactions,
     "shared": prove_shared,
     "landings": prove_landings,
@@ -304,6 +323,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "truncation": prove_truncation,
     "rebalances": prove_rebalances,
     "recipes": prove_recipes,
+    "delta": prove_delta,
     "schema-registry": prove_schema_registry,
     "faststream": prove_faststream,
     "read-topic": prove_read_topic,

@@ -126,11 +126,16 @@ def both_names_error(old: str, new: str) -> TypeError:
 
 
 def warn_renamed(old: str, new: str) -> None:
-    """Warn about the deprecated name of an argument, at the line outside of kcodec that called."""
+    """Warn about the deprecated name of an argument."""
+    warn_deprecated(f"{old} is deprecated: use {new}")
+
+
+def warn_deprecated(message: str) -> None:
+    """Raise a DeprecationWarning at the line outside of kcodec that called."""
     level = 1
     while str(sys._getframe(level).f_globals.get("__name__")).partition(".")[0] == "kcodec":
         level += 1
-    warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=level + 1)
+    warnings.warn(message, DeprecationWarning, stacklevel=level + 1)
 
 
 def suggesting(function: Function) -> Function:

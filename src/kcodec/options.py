@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from kcodec.arguments import take_renamed
+from kcodec.arguments import take_renamed, warn_deprecated
 from kcodec.offsets import TopicPartition
 from kcodec.quantities import number_text
 
@@ -111,6 +111,9 @@ class OptionSet:
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"{name} must be one of {', '.join(declared.choices)}, not {value!r}{hint}")
 
+    #: Names of options that no longer exist, and what to use instead. They have no effect but a DeprecationWarning.
+    removed: ClassVar[dict[str, str]] = {}
+
     @classmethod
     def fields(cls) -> dict[str, dataclasses.Field[Any]]:
         """Return the declarations by name."""
@@ -126,6 +129,9 @@ class OptionSet:
         """Remove the options of this class from `options` and return them; the rest stays in it."""
         for former, name in _Declarations.of(cls).renamed.items():
             take_renamed(options, former, name)
+        for name in cls.removed.keys() & options.keys():
+            del options[name]
+            warn_deprecated(f"{name} has no effect any more: {cls.removed[name]}")
         return cls(**{name: options.pop(name) for name in _Declarations.of(cls).fields.keys() & options.keys()})
 
 

@@ -178,8 +178,9 @@ def test_a_topic_that_was_made_again_is_asked_for_by_its_new_id(script: AdminScr
     assert asked[0] == ID and asked[-1] == UUID(int=8)
 
 
-def test_a_cap_speaks_as_with_a_broker_before_2_5(script: AdminScript, coordinator: Coordinator) -> None:
-    offsets = committed(script, offset_fetch_highest_version=6)
+def test_brokers_before_2_5_get_no_require_stable(script: AdminScript, coordinator: Coordinator) -> None:
+    script.highest["OffsetFetch"] = 6
+    offsets = committed(script)
     script.run(offsets.fetch([A], 5.0))
     assert script.versions[-1] == ("OffsetFetch", 6)
     assert not script.requests[-1].require_stable

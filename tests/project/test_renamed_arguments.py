@@ -151,6 +151,14 @@ def test_on_corrupt_is_on_error(name: str) -> None:
         READERS[name](on_error="stop")
 
 
+@pytest.mark.parametrize("name", ["offset_fetch_highest_version", "txn_offset_commit_highest_version"])
+def test_removed_options_of_consumers_only_warn(name: str) -> None:
+    options: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1", name: 2}
+    with pytest.warns(DeprecationWarning, match=f"{name} has no effect any more: .* kcodec.broker.Broker") as caught:
+        Consumer(**options).close()
+    assert [one.filename for one in caught] == [__file__]
+
+
 def test_the_spark_option_verify_crc_is_check_crcs() -> None:
     assert parse_options({"path": "a", "checkcrcs": "false"}).check_crcs is False
     options, caught = call(parse_options, {"path": "a", "VerifyCrc": "false"})

@@ -4,7 +4,7 @@ in which the coordinator looks for transactions that are over their time, *and* 
 
     python tests/prove/prove_session_times.py [--trials 6] [--results FOLDER]
 
-A 4.4.0 broker that looks every 4 s; sessions that speak as with a broker before 2.5 (OffsetFetch at most 6,
+The embedded broker, which looks every 4 s and offers what a broker before 2.5 has (OffsetFetch at most 6,
 TxnOffsetCommit at most 2). One session polls and commits; a proxy holds its EndTxn and swallows its heartbeats. When
 the group has given it up, another one takes its partitions over, reads the committed offsets and copies. Then EndTxn is
 let go. With session_timeout_ms above transaction_timeout_ms alone the first one's records come as well: duplicates.
@@ -21,18 +21,20 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from producer_faces import stored
 from session_faces import Threaded
 from transaction_load import add_results
 
+from kcodec.broker import Broker
 from kcodec.client import Producer
 from kcodec.errors import KcodecError
-from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
 RECORDS = 4
+BEFORE_2_5 = {"OffsetFetch": 6, "TxnOffsetCommit": 2}
 TRANSACTION_SECONDS, SCAN_SECONDS, REQUEST_SECONDS = 1.0, 4.0, 1.0
 SHORT, SAFE = 2.5, TRANSACTION_SECONDS + SCAN_SECONDS + REQUEST_SECONDS + 0.5
 LIMIT_SECONDS = 40.0
@@ -52,8 +54,6 @@ def options(servers: str, source: str, name: str, session: float, scan: float) -
         "transaction_scan_interval_ms": scan * 1000,
         "request_timeout_ms": REQUEST_SECONDS * 1000,
         "delivery_timeout_ms": 5_000,
-        "offset_fetch_highest_version": 6,
-        "txn_offset_commit_highest_version": 2,
         "linger_ms": 0,
     }
 
@@ -76,7 +76,7 @@ def copy_once(given: dict[str, Any], target: str, timeout: float) -> bool | None
     return None
 
 
-def trial(kafka: ApacheKafka, proxy: KafkaProxy, session: float, scan: float) -> tuple[int, int]:
+def trial(kafka: Broker, proxy: KafkaProxy, session: float, scan: float) -> tuple[int, int]:
     """Records lost and records twice."""
     source, target = (kafka.create_topic(partitions=1) for _ in range(2))
     with Producer(bootstrap_servers=kafka.admin_servers) as producer:
@@ -106,7 +106,7 @@ def trial(kafka: ApacheKafka, proxy: KafkaProxy, session: float, scan: float) ->
     return RECORDS - len(found), sum(found.values()) - len(found)
 
 
-def is_refused(kafka: ApacheKafka) -> bool:
+def is_refused(kafka: Broker) -> bool:
     """Whether the short time-out is refused by a session that knows the interval."""
     source = kafka.create_topic(partitions=1)
     given = options(kafka.bootstrap_servers, source, f"{source}-honest", SHORT, SCAN_SECONDS)
@@ -125,9 +125,14 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="folder of session-times-DATE.txt, which is added to")
     arguments = parser.parse_args()
     lines = []
-    scan: dict[str, Any] = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": int(SCAN_SECONDS * 1000)}
+    old: dict[str, Any] = {"transaction_timeout_scan_ms": SCAN_SECONDS * 1000, "max_versions": BEFORE_2_5}
+    old["group_min_session_timeout_ms"] = 100
     found: dict[float, list[tuple[int, int]]] = {}
-    with ApacheKafka("4.4.0", **scan) as kafka, KafkaProxy(kafka.bootstrap_servers) as proxy:
+    with (
+        TemporaryDirectory() as folder,
+        Broker(data_dir=folder, **old) as kafka,
+        KafkaProxy(kafka.bootstrap_servers) as proxy,
+    ):
         for session, told in ((SHORT, 0.0), (SAFE, SCAN_SECONDS)):
 
             def one(number: int, session: float = session, told: float = told) -> tuple[int, int]:
@@ -138,7 +143,7 @@ def main() -> int:
                 found[session] = list(pool.map(one, range(arguments.trials)))
             lost, twice = (sum(row[at] for row in found[session]) for at in (0, 1))
             lines.append(
-                f"4.4.0 as before 2.5, transaction {TRANSACTION_SECONDS:g} s, scan {SCAN_SECONDS:g} s, request "
+                f"a broker before 2.5, transaction {TRANSACTION_SECONDS:g} s, scan {SCAN_SECONDS:g} s, request "
                 f"{REQUEST_SECONDS:g} s; session {session:g} s: {arguments.trials} commits held back until another "
                 f"member had taken over: {lost} records lost, {twice} twice"
             )

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from session_faces import BOTH_FACES, Looped, Threaded
 from session_job import Job, Make, first_poll, watched
 
+from kcodec.broker import Broker
 from kcodec.client import Producer
 from kcodec.errors import (
     AbortableTransactionError,
@@ -134,13 +137,17 @@ def test_a_task_that_is_cancelled_in_the_block_aborts(apache_kafka: ApacheKafka)
 # --------------------------------------------------------------------------------------------------- before Kafka 2.5
 
 
-OLD: dict[str, Any] = {"offset_fetch_highest_version": 6, "txn_offset_commit_highest_version": 2}
+@pytest.fixture
+def old_broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker before Kafka 2.5 for offsets, by the versions that it offers."""
+    with Broker(data_dir=tmp_path, max_versions={"OffsetFetch": 6, "TxnOffsetCommit": 2}) as broker:
+        yield broker
 
 
-def test_c09_as_with_brokers_before_kip447(apache_kafka: ApacheKafka, caplog: pytest.LogCaptureFixture) -> None:
-    job = Job(apache_kafka)
+def test_c09_as_with_brokers_before_kip447(old_broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(old_broker)
     times: dict[str, Any] = {"session_timeout_ms": 20_000, "transaction_timeout_ms": 5_000, "request_timeout_ms": 4_000}
-    with Threaded(**job.options(**OLD, **times)) as session:
+    with Threaded(**job.options(**times)) as session:
         first_poll(session, job)
         job.seed(6)
         with watched(session) as sent, session.transaction() as txn:
@@ -160,10 +167,10 @@ def test_c09_as_with_brokers_before_kip447(apache_kafka: ApacheKafka, caplog: py
     assert sum("depends on timing" in record.message for record in caplog.records) == 1
 
 
-def test_c23_times_that_are_not_safe_are_refused_there(apache_kafka: ApacheKafka) -> None:
-    job = Job(apache_kafka, 1)
+def test_c23_times_that_are_not_safe_are_refused_there(old_broker: Broker) -> None:
+    job = Job(old_broker, 1)
     with (
-        Threaded(**job.options(**OLD, session_timeout_ms=20_000)) as session,
+        Threaded(**job.options(session_timeout_ms=20_000)) as session,
         pytest.raises(ValueError, match=r"session_timeout_ms=20000 is not safe.*scan interval \(10000\)"),
         session.transaction(),
     ):

@@ -17,6 +17,7 @@ from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import ProducerFencedError
 from kcodec.flow import CancelledFlow, Flow
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.versions import BrokerVersions
 from kcodec.session.safety import SessionTimes
 from kcodec.transactions.state import State
 
@@ -310,8 +311,10 @@ def test_c07_a_rebalance_that_has_begun_may_commit_with_kip447_only(has_kip447: 
 def test_c08_kip447_is_decided_by_the_versions_that_are_offered() -> None:
     assert Script().session.knows_generations
     assert not old_script().session.knows_generations
-    for bound in ({"offset_fetch_highest_version": 6}, {"txn_offset_commit_highest_version": 2}):
-        assert not Script(times=SessionTimes(session=60.0, request=5.0, **bound)).session.knows_generations
+    for commit, fetch in ((5, 6), (2, 9)):
+        script = Script()
+        script.world.cluster.versions[1] = BrokerVersions({28: (0, commit), 9: (0, fetch), 12: (0, 4)})
+        assert not script.session.knows_generations
     nobody_met = Script()
     nobody_met.world.cluster.versions.clear()
     assert not nobody_met.session.knows_generations

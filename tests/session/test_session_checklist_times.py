@@ -25,14 +25,14 @@ from kcodec.session.safety import SessionTimes, check_times, has_kip447
 def test_generations_follow_from_the_versions_of_the_coordinator() -> None:
     """While the coordinator is not known, all brokers met so far must offer them."""
     world = SessionWorld()
-    cluster, times = world.cluster, SessionTimes(session=45.0, request=5.0)
-    assert has_kip447(cluster, GROUP, times)
+    cluster = world.cluster
+    assert has_kip447(cluster, GROUP)
     cluster.versions[2] = SessionWorld(has_kip447=False).cluster.versions[1]
-    assert not has_kip447(cluster, GROUP, times), "one of the brokers is too old, and may be the coordinator"
+    assert not has_kip447(cluster, GROUP), "one of the brokers is too old, and may be the coordinator"
     assert world.run(cluster.coordinator("group", GROUP, 5.0)) == 1
-    assert has_kip447(cluster, GROUP, times)
+    assert has_kip447(cluster, GROUP)
     cluster.versions.clear()
-    assert not has_kip447(cluster, GROUP, times)
+    assert not has_kip447(cluster, GROUP)
 
 
 def test_c23_times_that_are_not_safe_without_kip447_are_refused() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kcodec.broker.topics import METADATA_TOPIC
 from kcodec.protocol import messages
 
 TOPIC, BROKER, UNKNOWN = 2, 4, 77
@@ -30,6 +31,7 @@ def changes(topic: str) -> Iterator[tuple[str, int, list[Any]]]:
         yield topic, TOPIC, [_Change(name=name, config_operation=operation, value=value)]
     yield topic, TOPIC, [_Change(name="retention.ms", value="1"), _Change(name="retention.ms", value="2")]
     yield "1", BROKER, [_Change(name="node.id", value="2")]
+    yield "1", BROKER, [_Change(name="leader.replication.throttled.rate", config_operation=1, value=None)]
     yield "9", BROKER, [_Change(name="node.id", value="2")]
     yield "1", UNKNOWN, [_Change(name="node.id", value="2")]
 
@@ -68,6 +70,7 @@ def requests(topic: str) -> Iterator[tuple[Any, int]]:
     elected = messages.ElectLeadersTopicPartitions(topic=topic, partitions=[0, 999])
     yield messages.ElectLeadersRequest(topic_partitions=[elected]), 2
     yield messages.ListPartitionReassignmentsRequest(), 0
+    yield from of_replicas(topic)
     yield messages.DescribeAclsRequest(resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1), 3
 
 
@@ -105,6 +108,28 @@ def of_partitions(topic: str) -> Iterator[tuple[Any, int]]:
         yield messages.DescribeTopicPartitionsRequest(topics=names, response_partition_limit=3, cursor=cursor), 0
 
 
+def of_replicas(topic: str) -> Iterator[tuple[Any, int]]:
+    """Reassignments, moves to another log directory, and the quorum."""
+    moved = [
+        messages.ReassignablePartition(partition_index=number, replicas=replicas)
+        for number, replicas in ((0, [1]), (1, None), (1, []), (1, [1, 1]), (1, [7]), (1, [-2]), (999, [1]))
+    ]
+    for name in (topic, ABSENT):
+        for one in moved:
+            changed = messages.ReassignableTopic(name=name, partitions=[one])
+            yield messages.AlterPartitionReassignmentsRequest(topics=[changed]), 1
+    replicas = messages.AlterReplicaLogDirTopic(name=topic, partitions=[0, 999])
+    elsewhere = messages.AlterReplicaLogDir(path="/no/such/directory", topics=[replicas])
+    yield messages.AlterReplicaLogDirsRequest(dirs=[elsewhere]), 2
+    for name, number in ((METADATA_TOPIC, 0), (METADATA_TOPIC, 1), (ABSENT, 0)):
+        asked = messages.DescribeQuorumRequestTopic(
+            topic_name=name, partitions=[messages.DescribeQuorumRequestPartition(partition_index=number)]
+        )
+        yield messages.DescribeQuorumRequest(topics=[asked]), 1
+    for kinds in ([BROKER], [16], [64], []):
+        yield messages.ListConfigResourcesRequest(resource_types=kinds), 1
+
+
 def shared(response: Any) -> Any:
     """What Kafka and the broker have in common of a response: all but ids, addresses and defaults of the cluster."""
     match response:
@@ -120,4 +145,23 @@ def shared(response: Any) -> Any:
         case messages.DescribeTopicPartitionsResponse():
             found = [(one.error_code, one.name, one.partitions) for one in response.topics]
             return found, response.next_cursor
+        case messages.DescribeQuorumResponse():
+            return response.error_code, [
+                (
+                    one.topic_name,
+                    [
+                        (p.partition_index, p.error_code, p.leader_id, [v.replica_id for v in p.current_voters])
+                        for p in one.partitions
+                    ],
+                )
+                for one in response.topics
+            ]
+        case messages.AlterReplicaLogDirsResponse():  # Kafka gives them in the order of a hash table
+            return [
+                (one.topic_name, sorted((p.partition_index, p.error_code) for p in one.partitions))
+                for one in response.results
+            ]
+        case messages.ListConfigResourcesResponse():
+            listed = [(one.resource_type, one.resource_name) for one in response.config_resources]
+            return response.error_code, sorted(one for one in listed if one[0] in (BROKER, 8))
     return response

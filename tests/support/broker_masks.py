@@ -38,7 +38,7 @@ HIDDEN = {
     "leader_epoch_of_metadata",
 }
 #: Fields of which only the sign is compared.
-SIGNS = {"coordinator_epoch", "transaction_start_time_ms", "session_id", "log_append_time_ms"}
+SIGNS = {"transaction_start_time_ms", "session_id", "log_append_time_ms"}
 PRODUCER_IDS = {"producer_id", "previous_producer_id", "next_producer_id"}
 #: Lists whose order means something.
 ORDERED = {"aborted_transactions"}
@@ -82,6 +82,8 @@ class Masks:
             return ErrorCode(value).name
         if name in PRODUCER_IDS:
             return self._target.symbol(value)
+        if name == "coordinator_epoch":
+            return "own" if value >= self._target.coordinator_epoch else "none"
         if name == "metadata_hash":
             return value != 0  # of topic ids
         if name in SIGNS:
@@ -144,7 +146,10 @@ class Masks:
                 continue
             records = [(decode_key(record.key), record) for record in batch.records()]
             pairs = [(key, decode_value(key, record.value)) for key, record in records]
-            if is_own(batch, pairs):
+            if all(isinstance(key, messages.TransactionLogKey) and value is None for key, value in pairs):
+                # expired ids share a batch with those of other sequences, in the order of a hash table
+                yield from (self._coordinated(*pair) for pair in pairs if is_own(batch, [pair]))
+            elif is_own(batch, pairs):
                 yield [self._header(batch), *(self._coordinated(key, value) for key, value in pairs)]
 
     def _coordinated(self, key: CoordinatorKey, value: tuple[int, CoordinatorValue] | None) -> Shown:

@@ -26,7 +26,9 @@ def produced(who: Identity, part: dict[str, Any], now_ms: int) -> bytes | None:
     sequence, count = part["sequence"], part["count"]
     base = {"fixed": 1000 + sequence % 1000, "now": now_ms, "far": now_ms + _FAR_MS}[part.get("time", "fixed")]
     key = None if defect == "no key" else b"k"
-    records = [(key, bytes([65 + index]) * part["size"], (), base + index) for index in range(count)]
+    records = [
+        (key, bytes([65 + index]) * part["size"], (), base + (index if base < now_ms else 0)) for index in range(count)
+    ]
     batch = bytearray(
         kcodec.encode(
             records,

@@ -140,16 +140,14 @@ class Requests(Names):
         )
         return request, version
 
-    def markers(
-        self, who: Any, partitions: list[int], commit: bool, coordinator_epoch: int, version: int, txn: int
-    ) -> Any:
+    def markers(self, who: Any, partitions: list[int], commit: bool, epoch_change: int, version: int, txn: int) -> Any:
         identity = self._who(who)
         marker = messages.WritableTxnMarker(
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
             transaction_result=commit,
             topics=[messages.WritableTxnMarkerTopic(name=self.topic, partition_indexes=list(partitions))],
-            coordinator_epoch=coordinator_epoch,
+            coordinator_epoch=self.target.coordinator_epoch + epoch_change,
             transaction_version=txn if version > 1 else 0,
         )
         return messages.WriteTxnMarkersRequest(markers=[marker]), version

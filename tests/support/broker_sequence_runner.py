@@ -74,6 +74,11 @@ class Runner(GroupRequests, Requests):
         if sequence.group == "consumer":
             self._assign_at_once()
         self._internal = self._internal_ends()
+        for slot in range(2):
+            known = target.prepared.get(sequence.ids[slot])
+            if known is not None:
+                target.symbol(known.producer_id)
+                target.learn(slot, *known)
         self._mark_ms = target.now_ms()
 
     # ------------------------------------------------------------------------------------------------------ beginning
@@ -202,9 +207,16 @@ class Runner(GroupRequests, Requests):
     def _internal_ends(self) -> dict[str, list[int]]:
         found = {}
         request = messages.MetadataRequest(topics=[messages.MetadataRequestTopic(name=name) for name in INTERNAL])
-        for topic in self.target.send(request, 12).topics:
-            assert topic.error_code == 0, topic
+        deadline = self.target.now_ms() + LEADER_MS
+        topics = self.target.send(request, 12).topics
+        while any(topic.error_code for topic in topics):
+            assert self.target.now_ms() < deadline, topics
+            self.target.wait(5)
+            topics = self.target.send(request, 12).topics
+        for topic in topics:
             count = len(topic.partitions)
+            if topic.name == TRANSACTION_STATE_TOPIC:
+                self.target.coordinator_epoch = topic.partitions[0].leader_epoch
             found[topic.name] = [self._latest(topic.name, number) for number in range(count)]
         return found
 

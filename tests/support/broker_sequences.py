@@ -19,6 +19,13 @@ NEW_VERSION = 2
 LARGE = 30_000
 LONG_METADATA = 5000
 LAST_EPOCH = 32_767
+# Times of sequences with a clock, in ms: the most for the steps between two waits; a wait in which all transactions
+# time out; the time after which what is idle expires, more than MOST_SHORT short waits and the steps between them take;
+# and a wait in which all of it expires, also what a time-out ends first.
+STEPS_MS, SHORT_WAIT_MS, EXPIRATION_MS, LONG_WAIT_MS = 500, 2000, 6000, 8000
+# So different that the transactions of the two producers never time out together.
+TIMEOUTS_MS = (700, 1400, 1400)
+MOST_SHORT = 2
 
 
 @dataclass(frozen=True)
@@ -40,17 +47,28 @@ class Profile:
     @property
     def most_ms_between_waits(self) -> int:
         """The time in which the steps between two waits must be done; 0 for any."""
-        return 1500 if self.has_clock else 0
+        return STEPS_MS if self.has_clock else 0
 
 
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("tv2", 2, 1500),
-        Profile("tv1", 1, 200),
-        Profile("tv0", 0, 300),
+        Profile("tv2", 2, 1100),
+        Profile("tv1", 1, 150),
+        Profile("tv0", 0, 250),
+        Profile("epochs", 2, 250, prepared=True),
+        Profile("epochs-tv0", 0, 100, prepared=True),
+        Profile("clock", 2, 150, steps=30, has_clock=True),
     )
 }
+
+
+class Prepared(NamedTuple):
+    """A transactional id that exists before the sequence: the name of its state, and its epoch."""
+
+    state: str
+    epoch: int
+    client_version: int
 
 
 class Step(NamedTuple):
@@ -68,6 +86,7 @@ class Sequence:
 
     def __init__(self, seed: int, profile: Profile, salt: int = 0) -> None:
         self.seed = seed
+        self.salt = salt
         self.profile = profile
         self.random = random.Random(f"{profile.name} {seed}")
         self.name = f"sequence-{seed:06}-{salt:08x}"
@@ -77,12 +96,16 @@ class Sequence:
         flows = (OLD_FLOW, NEW_FLOW, NEW_FLOW) if profile.transaction_version >= NEW_VERSION else (OLD_FLOW,)
         self.flow = [self.random.choice(flows) for _ in self.ids]
         self.flows = sorted(set(flows))
-        self.group = self.random.choices(("none", "dynamic", "static", "consumer"), (5, 3, 2, 3))[0]
+        kinds = ("none", "dynamic", "static", "consumer")
+        self.group = "none" if profile.has_clock else self.random.choices(kinds, (5, 3, 2, 3))[0]
+        self._short_waits = 0
+        #: What exists of the transactional ids at the beginning.
+        self.prepared = [self._prepared() for _ in range(2)] if profile.prepared else []
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps, the first of which give every producer its id."""
         for slot in range(len(self.ids)):
-            yield self.init(slot, plain=True)
+            yield self.init(slot, plain=not self.profile.prepared)
         for _ in range(self.profile.steps):
             yield from self._some()
         for slot in range(2):
@@ -105,6 +128,8 @@ class Sequence:
             return self.time_passes()
         if 0.12 <= chance < 0.20:
             return [self.odd()]
+        if 0.20 <= chance < 0.22:
+            return self.repeated_init()
         usual = [self.produce] * 20 + [self.end] * 8 + [self.fetch] * 6 + [self.add] * 6 + [self.init] * 2
         usual += [self.list_offsets, self.producers, self.transactions, self.epoch_end, self.verify]
         usual += [self.offsets] * 2 + [self.commit_offset] * 5 + [self.offset_fetch] * 2 + [self.commit_plain] * 2
@@ -124,6 +149,12 @@ class Sequence:
         back = 0 if kind < 0.88 else self.random.randint(1, 2)
         return (slot, back, 1 if kind > 0.97 else 0)
 
+    def _prepared(self) -> Prepared:
+        """Return a transactional id whose epochs are nearly used up."""
+        state = self.random.choices(("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", "ONGOING"), (2, 3, 3, 2))[0]
+        epoch = self.random.choice((*range(LAST_EPOCH - 7, LAST_EPOCH), LAST_EPOCH - 1, LAST_EPOCH - 1))
+        return Prepared(state, epoch, client_version=0 if self.profile.transaction_version < NEW_VERSION else 2)
+
     def _restart(self, slot: int) -> None:
         self.next = {key: value for key, value in self.next.items() if key[0] != slot}
 
@@ -135,7 +166,19 @@ class Sequence:
         back = None if plain or self.random.random() < 0.6 else self._pick(0, 0, 1)
         who = None if back is None else (slot, back, 0)
         version = self._pick(0, 3, 4, 5, 5, 5) if who is None else self._pick(3, 4, 5, 5, 5)
-        return Step("init", {"slot": slot, "name": slot, "who": who, "version": version})
+        timeout = TIMEOUTS_MS[slot] if self.profile.has_clock else 60_000
+        return Step("init", {"slot": slot, "name": slot, "who": who, "version": version, "timeout": timeout})
+
+    def repeated_init(self) -> list[Step]:
+        """InitProducerId with the own identity, and once more as if the response had been lost."""
+        slot = self.random.randrange(2)
+        first = self.init(slot, plain=True)
+        versions = [self._pick(3, 5), 5]
+        who = [(slot, 0, 0), (slot, 1, 0)]
+        return [
+            Step("init", {**first.arguments, "who": one, "version": version})
+            for one, version in zip(who, versions, strict=True)
+        ]
 
     def _part(self, slot: int, who: Any = None) -> dict[str, Any]:
         partition = self.random.randrange(2)
@@ -169,7 +212,10 @@ class Sequence:
             other = self._part(slot, part["who"])
             other["partition"] = 1 - part["partition"]
             parts.append(other)
-        version = self.flow[slot] if self.random.random() < 0.9 else self._pick(3, 7, 9, 10, *self.flows)
+        version = self.flow[slot]
+        # in parallel, Kafka may verify an older client together with others, and give it their error codes
+        if not self.profile.has_clock and self.random.random() < 0.1:
+            version = self._pick(3, 7, 9, 10, *self.flows)
         if version == NEW_FLOW and self.random.random() < 0.3:
             version = 13
         return Step("produce", {"name": slot, "version": version, "parts": parts})
@@ -214,7 +260,8 @@ class Sequence:
         slot = min(slot, 1)
         flow_version = self.flow[slot] - 7
         others = (0, 2, 3, *(flow - 7 for flow in self.flows))
-        version = flow_version if self.random.random() < 0.9 else self._pick(*others)
+        is_usual = self.profile.has_clock or self.random.random() < 0.9
+        version = flow_version if is_usual else self._pick(*others)
         arguments = {
             "name": slot,
             "who": self._who(slot),
@@ -230,7 +277,7 @@ class Sequence:
             "who": self._who(min(slot, 1)),
             "partitions": self._pick([0], [1], [0, 1], [0, 9]),
             "commit": self._pick(False, False, True),
-            "coordinator_epoch": self._pick(0, 0, -1),
+            "epoch_change": self._pick(0, 0, -1),
             "version": self._pick(1, 2),
             "txn": self._pick(0, 1, 2),
         }
@@ -336,7 +383,7 @@ class Sequence:
             "list_offsets",
             {
                 "partition": self.random.randrange(3),
-                "timestamp": self._pick(-1, -1, -2, -3, 1000, 1500, 3000),
+                "timestamp": self._pick(-1, -1, -2, -1 if self.profile.has_clock else -3, 1000, 1500, 3000),
                 "level": self.random.randrange(2),
                 "version": self._pick(1, 2, 5, 7, 8, 10),
             },
@@ -382,6 +429,8 @@ class Sequence:
         self.next.pop((slot, part["partition"]), None)
         produce = {"name": slot, "version": self.flow[slot]}
         init = {"slot": slot, "name": slot, "who": None, "version": 5}
+        if self.profile.has_clock:
+            init["timeout"] = TIMEOUTS_MS[slot]
         end = {"slot": slot, "name": slot, "who": who, "commit": True, "version": self._end_version(slot)}
         add = {"name": slot, "who": who, "partitions": [0], "version": self._pick(1, 3)}
         offsets = {"name": slot, "who": who, "version": 3}
@@ -391,6 +440,7 @@ class Sequence:
         listed = {"partition": 0, "timestamp": -1, "level": 0, "version": 7}
         free = {**part, "who": (2, 0, 0), "transactional": False}
         unknown = (5, 0, 0)
+        special = self._pick(-4, -5, -6, -9) if self.profile.has_clock else self._pick(-3, -4, -5, -6, -9)
         refused = self._pick("crc", "count", "two", "cut", "magic")
         choices: list[tuple[str, dict[str, Any]]] = [
             ("init", {**init, "timeout": self._pick(0, -1, 10**9)}),
@@ -437,7 +487,7 @@ class Sequence:
             ("commit_offset", {**commit, "version": max(commit["version"], 3), "generation": 3, "member": "nobody"}),
             (
                 "markers",
-                {"who": unknown, "partitions": [0], "commit": False, "coordinator_epoch": 0, "version": 2, "txn": 2},
+                {"who": unknown, "partitions": [0], "commit": False, "epoch_change": 0, "version": 2, "txn": 2},
             ),
             ("commit_plain", {**plain, "topic": "unknown", "version": self._pick(2, 8, 10)}),
             ("commit_plain", {**plain, "metadata": LONG_METADATA}),
@@ -473,7 +523,7 @@ class Sequence:
             ("list_offsets", {**listed, "leader_epoch": self._pick(0, 4)}),
             (
                 "list_offsets",
-                {**listed, "timestamp": self._pick(-3, -4, -5, -6, -9), "version": self._pick(5, 7, 8, 9, 10)},
+                {**listed, "timestamp": special, "version": self._pick(5, 7, 8, 9, 10)},
             ),
             ("list_offsets", {**listed, "partition": 9}),
             ("epoch_end", {"partition": self._pick(0, 9), "epoch": 0, "leader_epoch": self._pick(-1, 4)}),
@@ -493,4 +543,6 @@ class Sequence:
 
     def time_passes(self) -> list[Step]:
         """Return a wait until transactions have timed out, or until everything that is idle has expired."""
-        raise NotImplementedError
+        is_short = self._short_waits < MOST_SHORT and self.random.random() < 0.7
+        self._short_waits = self._short_waits + 1 if is_short else 0
+        return [Step("wait", {"ms": SHORT_WAIT_MS if is_short else LONG_WAIT_MS})]

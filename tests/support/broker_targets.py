@@ -48,6 +48,9 @@ class Target:
 
     def __init__(self) -> None:
         self._left: list[str] = []
+        #: The identities of transactional ids that exist before their sequence, and the epoch of markers.
+        self.prepared: dict[str, Identity] = {}
+        self.coordinator_epoch = 0
         self.begin()
 
     def begin(self) -> None:
@@ -147,6 +150,11 @@ class SocketTarget(Target):
 
     def wait(self, ms: int) -> None:
         time.sleep(ms / 1000)
+
+    def knowing(self, prepared: dict[str, Identity]) -> SocketTarget:
+        """Take over what was prepared before a restart of the broker."""
+        self.prepared = prepared
+        return self
 
     def close(self) -> None:
         super().close()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import kcodec
+from kcodec.broker import Broker
 from kcodec.client import Producer
 from kcodec.client.aio import Producer as AioProducer
 from kcodec.testing.kafka import ApacheKafka
@@ -100,11 +101,11 @@ def make_face(request: pytest.FixtureRequest) -> Iterator[MakeFace]:
             face.end(5.0)
 
 
-def stored(kafka: ApacheKafka, topic: str, partition: int = 0) -> kcodec.log.Log:
+def stored(kafka: ApacheKafka | Broker, topic: str, partition: int = 0) -> kcodec.log.Log:
     log = kcodec.open(kafka.log_directory / f"{topic}-{partition}")
     assert isinstance(log, kcodec.log.Log)
     return log
 
 
-def stored_values(kafka: ApacheKafka, topic: str, partition: int = 0) -> list[bytes | None]:
+def stored_values(kafka: ApacheKafka | Broker, topic: str, partition: int = 0) -> list[bytes | None]:
     return [record.value for record in stored(kafka, topic, partition).records()]

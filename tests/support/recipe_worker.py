@@ -7,11 +7,14 @@ python recipe_worker.py EXAMPLE STEP SIGNAL [options of the example]    STEP: on
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,9 @@ STEPS = {
     "local_store": ("opened", "restored", "polled", "put", "sent", "ending", "committed", "stored"),
     "offsets_in_database": ("taken", "polled", "ready", "applied", "moved", "committed"),
     "upsert": ("polled", "written", "committed"),
+    "dead_letters": ("polled", "sent", "ending", "committed"),
+    "parallel_partition": ("worked",),
+    "offsets_in_delta": ("polled", "ready", "writing", "committed"),
 }
 
 
@@ -122,11 +128,84 @@ def arm_upsert(step: str, act: Callable[[], object]) -> None:
         after(module.Consumer, "commit", act)
 
 
+def arm_dead_letters(step: str, act: Callable[[], object]) -> None:
+    from kcodec.client.session import SessionTransaction
+
+    module = example("dead_letters")
+    if step == "polled":
+        after(SessionTransaction, "poll", act, bool)
+    elif step == "sent":
+        after(SessionTransaction, "send", act)
+    elif step == "ending":
+        before(SessionTransaction, "__exit__", lambda: threading.Timer(random.uniform(0.0, 0.03), act).start())
+    elif step == "committed":
+        after(module.Processor, "step", act, bool)
+
+
+#: The environment variable with the file of the effects of parallel_partition, and the effects before its end.
+EFFECTS, EFFECTS_BEFORE_END = "RECIPE_EFFECTS", 25
+
+
+def arm_parallel_partition(step: str, act: Callable[[], object]) -> None:
+    """Its work writes the value of a record into a file. "careless", the control, commits what it has polled."""
+    module = example("parallel_partition")
+    count = itertools.count(1)
+
+    def work(record: Any) -> None:
+        time.sleep(0.2 if record.value == b"3" else 0.01)  # one that others overtake
+        with Path(os.environ[EFFECTS]).open("ab", buffering=0) as file:
+            file.write(record.value + b"\n")
+        if next(count) == EFFECTS_BEFORE_END:
+            act()
+
+    module.fetch = work
+    if step == "careless":
+        module.ParallelConsumer.commit = lambda self: self.consumer.commit()
+
+
+def arm_offsets_in_delta(step: str, act: Callable[[], object]) -> None:
+    module = example("offsets_in_delta")
+    if step == "polled":
+        after(module.Consumer, "poll_arrow", act, lambda found: len(found) > 0)
+    elif step == "ready":
+        before(module, "write_deltalake", act)
+    elif step == "writing":  # while the table is written: the files are there and the commit is not, or nearly so
+        before(module, "write_deltalake", start_watcher)
+    elif step == "committed":
+        after(module, "write_deltalake", act)
+
+
+#: Kills a process once a folder has another file of rows. A thread would wait for the lock of the interpreter.
+WATCHER = """
+import os, sys
+folder, process = sys.argv[1], int(sys.argv[2])
+count = lambda: sum(name.endswith(".parquet") for name in os.listdir(folder))
+before = count()
+print("ready", flush=True)
+while count() == before:
+    pass
+os.kill(process, 9)
+"""
+
+
+def start_watcher() -> None:
+    command = [sys.executable, "-S", "-c", WATCHER, sys.argv[1], str(os.getpid())]
+    watcher = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert watcher.stdout is not None and watcher.stdout.readline() == b"ready\n"
+
+
 def main() -> None:
     name, step, by = sys.argv[1:4]
     del sys.argv[1:4]
     number = signal.Signals[by]
-    arming = {"local_store": arm_local_store, "offsets_in_database": arm_offsets_in_database, "upsert": arm_upsert}
+    arming = {
+        "local_store": arm_local_store,
+        "offsets_in_database": arm_offsets_in_database,
+        "upsert": arm_upsert,
+        "dead_letters": arm_dead_letters,
+        "parallel_partition": arm_parallel_partition,
+        "offsets_in_delta": arm_offsets_in_delta,
+    }
     arming[name](step, lambda: end_by(number))
     module = example(name)
     module.main(*sys.argv[1:]) if name == "upsert" else module.main()

@@ -14,6 +14,7 @@ from producer_faces import stored
 from session_faces import Looped, Threaded
 
 from kcodec import TopicPartition
+from kcodec.broker import Broker
 from kcodec.client import Admin, Producer
 from kcodec.testing.kafka import ApacheKafka
 
@@ -27,7 +28,7 @@ PARTITIONS = 2
 class Job:
     """A topic with numbered records, another for their copies, a group."""
 
-    def __init__(self, kafka: ApacheKafka, count: int = 20, servers: str = "") -> None:
+    def __init__(self, kafka: ApacheKafka | Broker, count: int = 20, servers: str = "") -> None:
         self.kafka = kafka
         self.servers = servers or kafka.bootstrap_servers
         self.source = kafka.create_topic(partitions=PARTITIONS)

@@ -285,6 +285,18 @@ class Broker:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port}"
 
+    @property
+    def admin_servers(self) -> str:
+        """The address for tests next to their clients: the same, as in `ApacheKafka` without a proxy."""
+        return self.bootstrap_servers
+
+    @property
+    def log_directory(self) -> Path:
+        """The directory of the logs, for `kcodec.open`. Raise EmbeddedBrokerError if they are in memory."""
+        if self._directory is None:
+            raise EmbeddedBrokerError("the logs are in memory: start the broker with data_dir to have them in files")
+        return self._directory
+
     def client_options(self) -> dict[str, Any]:
         """Return the options with which a client of kcodec connects."""
         return {"bootstrap_servers": self.bootstrap_servers}

@@ -40,8 +40,8 @@ class FaultRule:
     drop:        "before": do not handle the request; "after": handle it. In both cases the client gets no response.
     close:       As drop, and the connection is closed.
     duplicate:   Handle the request twice, as a network that repeats it; the second response counts.
-    reorder:     Handle the request after the next one that the rule chooses, on any connection. If there is none, it
-                 is handled after delay_ms, by default 1000. Responses keep their order on a connection.
+    reorder:     Handle the request after the next one that the rule chooses, on any connection. If no other
+                 arrives, it is handled after delay_ms, by default 1000. Responses keep their order on a connection.
     """
 
     api: str = "*"

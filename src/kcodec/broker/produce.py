@@ -136,7 +136,7 @@ class Produce:
             sequence = part.batch.base_sequence
             try:
                 part.found[1].log.producers.begin_verification(
-                    producer.producer_id, producer.epoch, sequence, bumps_epoch=adds
+                    producer.producer_id, producer.epoch, sequence, self._clock.now_ms(), bumps_epoch=adds
                 )
                 keys.append(part.key)
             except ApiError as error:

@@ -105,9 +105,10 @@ class ProducerEntry:
 class _Verification:
     """The tentative first batch of a producer in a transaction (VerificationStateEntry)."""
 
-    __slots__ = ("bumps_epoch", "epoch", "lowest_sequence")
+    __slots__ = ("bumps_epoch", "epoch", "lowest_sequence", "timestamp")
 
-    def __init__(self, epoch: int, sequence: int, bumps_epoch: bool) -> None:
+    def __init__(self, epoch: int, sequence: int, bumps_epoch: bool, timestamp: int) -> None:
+        self.timestamp = timestamp
         self.epoch = epoch
         self.lowest_sequence = sequence
         self.bumps_epoch = bumps_epoch
@@ -139,7 +140,9 @@ class ProducerStates:
 
     # --------------------------------------------------------------------------------------------------- client data
 
-    def begin_verification(self, producer_id: int, epoch: int, sequence: int, *, bumps_epoch: bool) -> None:
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, bumps_epoch: bool
+    ) -> None:
         """Note the first batch of a transaction before the coordinator is asked about it.
 
         Raise ApiError for an epoch that the partition knows to be fenced. bumps_epoch: the producer ends transactions
@@ -150,7 +153,7 @@ class ProducerStates:
             raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, f"epoch {epoch} is behind {entry.epoch}")
         found = self._verifications.get(producer_id)
         if found is None:
-            self._verifications[producer_id] = _Verification(epoch, sequence, bumps_epoch)
+            self._verifications[producer_id] = _Verification(epoch, sequence, bumps_epoch, now_ms)
             return
         if epoch > found.epoch or (epoch == found.epoch and sequence < found.lowest_sequence):
             found.epoch, found.lowest_sequence = epoch, sequence
@@ -259,7 +262,10 @@ class ProducerStates:
         entry.coordinator_epoch, entry.timestamp = coordinator_epoch, timestamp
         first, entry.first_offset = entry.first_offset, None
         self._open.pop(producer_id, None)
-        self._verifications.pop(producer_id, None)
+        verification = self._verifications.get(producer_id)
+        # with the epoch bump, a marker of this epoch ends the transaction before the one that is being verified
+        if verification is not None and not (verification.bumps_epoch and verification.epoch == epoch):
+            del self._verifications[producer_id]
         return None if first is None else CompletedTransaction(producer_id, first, offset, is_aborted)
 
     # ------------------------------------------------------------------------------------------- expiry and snapshots
@@ -271,7 +277,9 @@ class ProducerStates:
             is_chosen = chosen is None or entry.producer_id in chosen
             if is_chosen and entry.first_offset is None and entry.timestamp <= before_ms:
                 del self._entries[entry.producer_id]
-                self._verifications.pop(entry.producer_id, None)
+        for producer_id, verification in list(self._verifications.items()):
+            if (chosen is None or producer_id in chosen) and verification.timestamp <= before_ms:
+                del self._verifications[producer_id]
 
     def stored(self) -> list[ProducerState]:
         """Return the entries of a snapshot."""

@@ -126,6 +126,15 @@ class Topics:
         """The directory of the logs; None in memory."""
         return self._directory
 
+    @property
+    def metadata_end_offset(self) -> int:
+        """The end of the log of metadata."""
+        return self._log.log_end_offset
+
+    def now_ms(self) -> int:
+        """Return the broker's time in ms."""
+        return self._clock.now_ms()
+
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._by_name.values()))
 

@@ -310,12 +310,6 @@ class ConsumerOptions(ClientOptions, total=False):
     auto.create.topics.enable of the brokers. (default: True)"""
     exclude_internal_topics: bool
     """Whether a pattern ignores internal topics such as __consumer_offsets. (default: True)"""
-    offset_fetch_highest_version: int
-    """Highest version of OffsetFetch requests. For tests: with a low version, the consumer acts as with brokers before
-    2.5, which cannot hold back offsets of open transactions. (default: 32767)"""
-    txn_offset_commit_highest_version: int
-    """Highest version of TxnOffsetCommit requests. For tests: with a low version, the consumer acts as with brokers
-    before 2.5. (default: 32767)"""
 
 
 class SessionOptions(ProducerOptions, total=False):
@@ -413,12 +407,6 @@ class SessionOptions(ProducerOptions, total=False):
     auto.create.topics.enable of the brokers. (default: True)"""
     exclude_internal_topics: bool
     """Whether a pattern ignores internal topics such as __consumer_offsets. (default: True)"""
-    offset_fetch_highest_version: int
-    """Highest version of OffsetFetch requests. For tests: with a low version, the consumer acts as with brokers before
-    2.5, which cannot hold back offsets of open transactions. (default: 32767)"""
-    txn_offset_commit_highest_version: int
-    """Highest version of TxnOffsetCommit requests. For tests: with a low version, the consumer acts as with brokers
-    before 2.5. (default: 32767)"""
     on_revoked: Callback | None
     """Function that the session calls with the revoked partitions, during `poll` and `close`. (default: None)"""
     on_assigned: Callback | None

@@ -28,12 +28,13 @@ from kcodec.cluster.retry_driver import (
     request_items,
 )
 from kcodec.cluster.retry_routes import CoordinatorOf
-from kcodec.consumer.options import HIGHEST_VERSION, ConsumerSettings
+from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import ByVersion, Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode, note_final
+from kcodec.protocol.schema import HIGHEST_VERSION
 
 V = TypeVar("V")
 #: OffsetFetch: from here on RequireStable; several groups; topic ids. OffsetCommit: topic ids.
@@ -60,15 +61,11 @@ Member = ConsumerGroupMetadata | Callable[[], ConsumerGroupMetadata]
 
 
 class CommittedOffsets:
-    """The offsets of one group, for a consumer.
-
-    settings: offset_fetch_highest_version below 7 acts as with a broker before 2.5, without RequireStable.
-    """
+    """The offsets of one group, for a consumer."""
 
     def __init__(self, cluster: Cluster, group_id: str, settings: ConsumerSettings) -> None:
         self.group_id = group_id
         self._cluster = cluster
-        self._highest = settings.offset_fetch_highest_version
         #: Partitions whose offset was pending in the last response (UNSTABLE_OFFSET_COMMIT).
         self.unstable: set[TopicPartition] = set()
         self._context = CallContext(cluster, settings.default_api_timeout, int, DeliveryTimeoutError)
@@ -102,9 +99,7 @@ class CommittedOffsets:
             metadata: ConsumerGroupMetadata | None, items: list[TopicPartition]
         ) -> Flow[Outcome[TopicPartition, Any]]:
             self.unstable.difference_update(items)
-            handler = offset_fetch_handler(
-                self._cluster, self.group_id, items, member=metadata, highest=self._highest, unstable=self.unstable
-            )
+            handler = offset_fetch_handler(self._cluster, self.group_id, items, member=metadata, unstable=self.unstable)
             return request_items(
                 *(self._context, items, handler, deadline), on_result=stable, is_needed=is_needed, causes=causes
             )
@@ -220,7 +215,6 @@ def offset_fetch_handler(
     member: ConsumerGroupMetadata | None = None,
     require_stable: bool = True,
     lowest: int = 1,
-    highest: int = HIGHEST_VERSION,
     unstable: set[TopicPartition] | None = None,
 ) -> ApiHandler[TopicPartition, Any]:
     """Return the handler of OffsetFetch for `request_items`. Its result is an OffsetAndMetadata or None for each
@@ -253,7 +247,7 @@ def offset_fetch_handler(
         lambda response, some: _all_fetched(response, topics) if is_all else _fetched(response, some, topics),
         named=lambda item: "all its partitions" if is_all else str(item),
         lowest=max(lowest, 2) if is_all else lowest,
-        highest=highest if topics.have_ids and not is_all else min(highest, TOPIC_ID_VERSION - 1),
+        highest=HIGHEST_VERSION if topics.have_ids and not is_all else TOPIC_ID_VERSION - 1,
     )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from kcodec._fast import COLUMNS, schema_of
 from kcodec.arguments import names_of
@@ -22,7 +22,7 @@ from kcodec.quantities import number_text
 if TYPE_CHECKING:
     from kcodec.consumer.assignors import Assignor
 
-HIGHEST_VERSION = 32767
+_OLD_BROKER = "for tests with an older broker, start a kcodec.broker.Broker with"
 DEFAULT_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
 RESETS = ("earliest", "latest", "none")
@@ -125,12 +125,11 @@ class ConsumerConfig(OptionSet):
     auto.create.topics.enable of the brokers."""
     exclude_internal_topics: bool = option(True)
     """Whether a pattern ignores internal topics such as __consumer_offsets."""
-    offset_fetch_highest_version: int = option(HIGHEST_VERSION)
-    """Highest version of OffsetFetch requests. For tests: with a low version, the consumer acts as with brokers before
-    2.5, which cannot hold back offsets of open transactions."""
-    txn_offset_commit_highest_version: int = option(HIGHEST_VERSION)
-    """Highest version of TxnOffsetCommit requests. For tests: with a low version, the consumer acts as with brokers
-    before 2.5."""
+
+    removed: ClassVar[dict[str, str]] = {
+        "offset_fetch_highest_version": f"{_OLD_BROKER} max_versions={{'OffsetFetch': 6}}",
+        "txn_offset_commit_highest_version": f"{_OLD_BROKER} max_versions={{'TxnOffsetCommit': 2}}",
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -243,8 +242,6 @@ class ConsumerSettings:
     default_api_timeout: float = ClientConfig.default_api_timeout_ms / 1000
     metadata_max_age: float = ClientConfig.metadata_max_age_ms / 1000
     retry_backoff: Callable[[int, float], float] = lambda attempt, random: 0.1
-    offset_fetch_highest_version: int = HIGHEST_VERSION
-    txn_offset_commit_highest_version: int = HIGHEST_VERSION
 
     @property
     def is_committed_only(self) -> bool:

@@ -94,7 +94,7 @@ class GroupSession:
     def knows_generations(self) -> bool:
         """Return whether the group's coordinator supports generations with offsets and reports pending ones (KIP-447),
         by the versions that it supports, not by a response that may never arrive."""
-        return has_kip447(self.manager.cluster, self.group_id, self.times)
+        return has_kip447(self.manager.cluster, self.group_id)
 
     # Begin
 

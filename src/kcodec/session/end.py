@@ -19,6 +19,7 @@ from kcodec.errors import BrokerError, KcodecError, UnknownOutcomeError
 from kcodec.flow import Flow, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.schema import HIGHEST_VERSION
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
 from kcodec.session.safety import GENERATION_VERSION, MARKER_WAIT_SECONDS
@@ -149,11 +150,11 @@ class SessionEnd:
             membership.group_lock.release()
 
     def _request_offsets(self, offsets: Offsets, group: ConsumerGroupMetadata) -> Flow[None]:
-        highest = self.session.times.txn_offset_commit_highest_version
+        highest = HIGHEST_VERSION
         if not self.session.knows_generations:
             # The versions below have no member id: the last commit wins.
             yield from self.session.check_times(self.deadline)
-            group, highest = ConsumerGroupMetadata(group.group_id), min(highest, GENERATION_VERSION - 1)
+            group, highest = ConsumerGroupMetadata(group.group_id), GENERATION_VERSION - 1
         try:
             yield from self.manager.send_offsets(offsets, group, self._left(), highest_version=highest)
         except BrokerError as refused:

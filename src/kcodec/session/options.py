@@ -113,6 +113,4 @@ def _times(settings: ConsumerSettings, scan: float) -> SessionTimes:
         request=settings.request_timeout,
         scan=scan,
         max_poll_interval=settings.max_poll_interval,
-        txn_offset_commit_highest_version=settings.txn_offset_commit_highest_version,
-        offset_fetch_highest_version=settings.offset_fetch_highest_version,
     )

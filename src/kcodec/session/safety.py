@@ -17,7 +17,6 @@ from kcodec.protocol.versions import BrokerVersions
 
 #: The first versions of TxnOffsetCommit that names a generation, and of OffsetFetch with RequireStable.
 GENERATION_VERSION, REQUIRE_STABLE_VERSION = 3, 7
-HIGHEST_VERSION = 32767
 #: How often a coordinator looks for transactions that are over their time, unless it was told otherwise
 #: (transaction.abort.timed.out.transaction.cleanup.interval.ms).
 SCAN_SECONDS = 10.0
@@ -28,27 +27,25 @@ log = logging.getLogger("kcodec.session")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionTimes:
-    """Times in seconds, and upper bounds on versions. session: None if it is the broker's and could not be read
+    """Times in seconds. session: None if it is the broker's and could not be read
     (KIP-848); max_poll_interval: time without a poll after which the member leaves."""
 
     session: float | None
     request: float
     scan: float = SCAN_SECONDS
     max_poll_interval: float = 300.0
-    txn_offset_commit_highest_version: int = HIGHEST_VERSION
-    offset_fetch_highest_version: int = HIGHEST_VERSION
 
 
-def has_kip447(cluster: Cluster, group_id: str, times: SessionTimes) -> bool:
+def has_kip447(cluster: Cluster, group_id: str) -> bool:
     """Return whether the group's coordinator supports KIP-447; while it is unknown, whether all known brokers do."""
     found = cluster.coordinator_versions("group", group_id)
     known = [found] if found is not None else list(cluster.versions.values())
-    return bool(known) and all(_offers(versions, times) for versions in known)
+    return bool(known) and all(_offers(versions) for versions in known)
 
 
-def _offers(versions: BrokerVersions, times: SessionTimes) -> bool:
-    commit = min(versions.apis.get(TxnOffsetCommitRequest.api_key, (0, 0))[1], times.txn_offset_commit_highest_version)
-    fetch = min(versions.apis.get(OffsetFetchRequest.api_key, (0, 0))[1], times.offset_fetch_highest_version)
+def _offers(versions: BrokerVersions) -> bool:
+    commit = versions.apis.get(TxnOffsetCommitRequest.api_key, (0, 0))[1]
+    fetch = versions.apis.get(OffsetFetchRequest.api_key, (0, 0))[1]
     return commit >= GENERATION_VERSION and fetch >= REQUIRE_STABLE_VERSION
 
 

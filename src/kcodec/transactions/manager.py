@@ -83,7 +83,6 @@ class TransactionManager(ProducerIdManager):
     background:        that commit, and the transaction that began before it has ended.
     wake:              set when the background flow has work.
     is_epoch_spent:    the epoch must not be used for another transaction; is_epoch_used: it was used for one.
-    highest_level:     maximum of transaction.version; lower to act as with older brokers.
     """
 
     transactional_id: str
@@ -100,7 +99,6 @@ class TransactionManager(ProducerIdManager):
         self._name = f"the producer with transactional_id {transactional_id!r}"
         self.transaction_timeout_ms = transaction_timeout_ms
         self.max_block = max_block
-        self.highest_level = NEW_FLOW_LEVEL
         self.records: BufferedRecords | None = None
         self.wake = Signal()
         self.state = State.UNINITIALIZED
@@ -116,7 +114,7 @@ class TransactionManager(ProducerIdManager):
     @property
     def level(self) -> int:
         """The level of transaction.version that the next transaction uses."""
-        return min(self.cluster.transaction_version, self.highest_level)
+        return min(self.cluster.transaction_version, NEW_FLOW_LEVEL)
 
     @property
     def newest(self) -> ProducerTransaction | None:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CreatePartitions, DescribeTopicPartitions, DescribeCluster, DescribeLogDirs, and what one node has no use for.
+"""CreatePartitions, DescribeTopicPartitions, DescribeCluster, and ACLs.
 
-The only node leads every partition, so that no reassignment is ever under way and no election is needed. There is no
-authorizer: the requests about ACLs get SECURITY_DISABLED, as from a Kafka without one.
+There is no authorizer: the requests about ACLs get SECURITY_DISABLED, as from a Kafka without one.
 """
 
 from __future__ import annotations
 
 from kcodec.broker.admin.host import AdminHost
+from kcodec.broker.admin.replicas import check_replicas
 from kcodec.broker.api import Api, ApiError, RequestContext
-from kcodec.broker.topics import MOST_PARTITIONS, Partition, Topic
+from kcodec.broker.topics import MOST_PARTITIONS, Partition
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -19,7 +19,6 @@ TOPIC_OPERATIONS = 3576
 BROKERS, CONTROLLERS = 1, 2
 NO_AUTHORIZER = "No Authorizer is configured."
 NONE_ON_THE_BROKER = "No Authorizer is configured on the broker"
-MEMORY_DIRECTORY = "/memory"
 
 
 class ClusterAdminApis:
@@ -34,9 +33,6 @@ class ClusterAdminApis:
             Api(messages.CreatePartitionsRequest, (0, 3), self.create_partitions),
             Api(messages.DescribeTopicPartitionsRequest, (0, 0), self.describe_partitions),
             Api(messages.DescribeClusterRequest, (0, 2), self.describe_cluster),
-            Api(messages.DescribeLogDirsRequest, (1, 4), self.describe_log_dirs),
-            Api(messages.ElectLeadersRequest, (0, 2), self.elect_leaders),
-            Api(messages.ListPartitionReassignmentsRequest, (0, 0), _no_reassignments),
             Api(messages.DescribeAclsRequest, (1, 3), _describe_acls),
             Api(messages.CreateAclsRequest, (1, 3), _create_acls),
             Api(messages.DeleteAclsRequest, (1, 3), _delete_acls),
@@ -89,15 +85,7 @@ class ClusterAdminApis:
             )
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
         for one in assignments:
-            unknown = [broker for broker in one.broker_ids if broker != self._host.settings.node_id]
-            if unknown:
-                text = (
-                    f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
-                )
-                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-            if len(one.broker_ids) != 1:
-                text = f"The manual partition assignment includes {len(one.broker_ids)} replicas; expected one."
-                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+            check_replicas(one.broker_ids, self._host.settings.node_id)
 
     def describe_partitions(
         self, context: RequestContext, request: messages.DescribeTopicPartitionsRequest
@@ -165,64 +153,6 @@ class ClusterAdminApis:
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = CLUSTER_OPERATIONS
         return response
-
-    def describe_log_dirs(
-        self, context: RequestContext, request: messages.DescribeLogDirsRequest
-    ) -> messages.DescribeLogDirsResponse:
-        """Respond to DescribeLogDirs. Partitions that do not exist are left out."""
-        wanted: list[tuple[Topic, list[Partition]]] = []
-        if request.topics is None:
-            wanted = [(topic, topic.partitions) for topic in self._host.topics]
-        for one in request.topics or ():
-            topic = self._host.topics.get(one.topic)
-            if topic is not None:
-                found = (topic.partition(number) for number in one.partitions)
-                wanted.append((topic, [partition for partition in found if partition is not None]))
-        topics = [
-            messages.DescribeLogDirsTopic(
-                name=topic.name,
-                partitions=[
-                    messages.DescribeLogDirsPartition(
-                        partition_index=partition.number, partition_size=partition.log.size_in_bytes
-                    )
-                    for partition in partitions
-                ],
-            )
-            for topic, partitions in wanted
-            if partitions
-        ]
-        directory = self._host.topics.directory
-        log_dir = MEMORY_DIRECTORY if directory is None else str(directory)
-        return messages.DescribeLogDirsResponse(
-            results=[messages.DescribeLogDirsResult(log_dir=log_dir, topics=topics)]
-        )
-
-    def elect_leaders(
-        self, context: RequestContext, request: messages.ElectLeadersRequest
-    ) -> messages.ElectLeadersResponse:
-        """Respond to ElectLeaders: no partition needs an election."""
-        results = []
-        for one in request.topic_partitions or ():
-            topic = self._host.topics.get(one.topic)
-            partitions = []
-            for number in one.partitions:
-                result = messages.ElectLeadersPartitionResult(
-                    partition_id=number,
-                    error_code=int(ErrorCode.ELECTION_NOT_NEEDED),
-                    error_message="Leader election not needed for topic partition.",
-                )
-                if topic is None or topic.partition(number) is None:
-                    result.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                    result.error_message = f"No such partition as {one.topic}-{number}"
-                partitions.append(result)
-            results.append(messages.ReplicaElectionResult(topic=one.topic, partition_result=partitions))
-        return messages.ElectLeadersResponse(replica_election_results=results)
-
-
-def _no_reassignments(
-    context: RequestContext, request: messages.ListPartitionReassignmentsRequest
-) -> messages.ListPartitionReassignmentsResponse:
-    return messages.ListPartitionReassignmentsResponse(error_message=None)
 
 
 def _describe_acls(context: RequestContext, request: messages.DescribeAclsRequest) -> messages.DescribeAclsResponse:

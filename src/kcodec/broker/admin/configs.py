@@ -17,7 +17,7 @@ from kcodec.broker.topics import Topic, check_name
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 # ConfigSource: where a value comes from.
 DYNAMIC_TOPIC, STATIC_BROKER, DEFAULT, DYNAMIC_GROUP = 1, 4, 5, 8
@@ -80,6 +80,13 @@ _BROKER_FIELDS = {
     "transactional.id.expiration.ms": "transactional_id_expiration_ms",
 }
 
+#: Limits of the rate of replication. One node has no replication; tools delete them after each reassignment.
+_THROTTLES = {
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}
+
 #: Configuration of a group -> field of BrokerSettings with its default, least and greatest value.
 _GROUP_FIELDS = {
     "consumer.assignment.interval.ms": ("group_consumer_assignment_interval_ms", 0, 15_000),
@@ -117,6 +124,7 @@ class ConfigApis:
             Api(messages.DescribeConfigsRequest, (1, 4), self.describe),
             Api(messages.AlterConfigsRequest, (0, 2), self.alter),
             Api(messages.IncrementalAlterConfigsRequest, (0, 1), self.alter_incrementally),
+            Api(messages.ListConfigResourcesRequest, (0, 1), self.list_resources),
         ]
 
     # -------------------------------------------------------------------------------------------------------- describe
@@ -152,7 +160,7 @@ class ConfigApis:
             return {key: self._topic_config(topic, key) for key in sorted(shown)}
         if kind == BROKER:
             self._check_broker(name, "Unexpected broker id, expected {} or empty string, but received {}")
-            return {key: self._broker_config(key) for key in sorted(_BROKER_FIELDS)} if name else {}
+            return self._broker_configs() if name else {}
         if kind == GROUP:
             if not name:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
@@ -190,6 +198,20 @@ class ConfigApis:
             config_type=_type_of(name),
         )
 
+    def _broker_configs(self) -> dict[str, messages.DescribeConfigsResourceResult]:
+        found = {name: self._broker_config(name) for name in _BROKER_FIELDS}
+        address = f"PLAINTEXT://{self._host.host}:{self._host.port}"
+        for name in ("advertised.listeners", "listeners"):
+            found[name] = messages.DescribeConfigsResourceResult(
+                name=name,
+                value=address,
+                read_only=True,
+                config_source=STATIC_BROKER,
+                synonyms=[messages.DescribeConfigsSynonym(name=name, value=address, source=STATIC_BROKER)],
+                config_type=LIST,
+            )
+        return {name: found[name] for name in sorted(found)}
+
     def _broker_config(self, name: str) -> messages.DescribeConfigsResourceResult:
         value: bool | int = getattr(self._host.settings, _BROKER_FIELDS[name])
         is_boolean = isinstance(value, bool)
@@ -209,6 +231,29 @@ class ConfigApis:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
         if name and int(name) != self._host.settings.node_id:
             raise ApiError(ErrorCode.INVALID_REQUEST, text.format(self._host.settings.node_id, name))
+
+    def list_resources(
+        self, context: RequestContext, request: messages.ListConfigResourcesRequest
+    ) -> messages.ListConfigResourcesResponse:
+        """Respond to ListConfigResources. Version 0 lists client metrics, of which there are none."""
+        listed = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
+        wanted = request.resource_types or listed if context.api_version else [CLIENT_METRICS]
+        if not set(wanted) <= set(listed):
+            return messages.ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+        node = str(self._host.settings.node_id)
+        names = {
+            GROUP: list(self._host.topics.group_configs),
+            BROKER_LOGGER: [node],
+            BROKER: [node],
+            TOPIC: self._host.topics.names(),
+        }
+        resources = [
+            messages.ListedConfigResource(resource_name=name, resource_type=kind)
+            for kind in listed
+            if kind in wanted
+            for name in names.get(kind, ())
+        ]
+        return messages.ListConfigResourcesResponse(config_resources=resources)
 
     # ----------------------------------------------------------------------------------------------------------- alter
 
@@ -268,8 +313,9 @@ class ConfigApis:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
         if resource.type == BROKER:
             self._check_broker(resource.name, "Unexpected broker id, expected {}, but received {}")
-            if names:
-                text = f"Cannot update these configs dynamically: [{', '.join(names)}]"
+            fixed = [one.name for one in resource.changes if one.name not in _THROTTLES or one.operation != DELETE]
+            if fixed:
+                text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
                 raise ApiError(ErrorCode.INVALID_REQUEST, text)
             return
         if resource.type == GROUP:

@@ -174,11 +174,12 @@ class ConsumerGroup:
         return consumer_group_tombstones(self.group_id, sorted(self.patterns))
 
     def validate_commit(
-        self, member_id: str, epoch: int, *, is_transactional: bool, api_version: int
+        self, member_id: str, instance_id: str | None, epoch: int, *, is_transactional: bool, api_version: int
     ) -> ConsumerMember | None:
         """Return the member whose partitions must be looked at one by one, as its epoch is old; None: all may be
         committed. Raise ApiError unless the member may commit at all."""
-        if epoch < 0 and (not self.members or (is_transactional and not member_id)):
+        is_anonymous = not member_id and instance_id is None
+        if epoch < 0 and (not self.members or (is_transactional and is_anonymous)):
             return None
         member = self.member(member_id)
         if not is_transactional and api_version < 9:

@@ -103,7 +103,11 @@ class OffsetRequests:
             self._alive(group, request.member_id)
         else:
             late = group.validate_commit(
-                request.member_id, generation, is_transactional=False, api_version=context.api_version
+                request.member_id,
+                request.group_instance_id,
+                generation,
+                is_transactional=False,
+                api_version=context.api_version,
             )
         now_ms = self._table.now_ms()
         expiry = NO_EXPIRY if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
@@ -203,7 +207,11 @@ class OffsetRequests:
             return
         try:
             late = group.validate_commit(
-                request.member_id, generation, is_transactional=True, api_version=context.api_version
+                request.member_id,
+                request.group_instance_id,
+                generation,
+                is_transactional=True,
+                api_version=context.api_version,
             )
             for topic in request.topics if late is not None else ():
                 known = self._table.host.topics.get(topic.name)

@@ -70,11 +70,11 @@ class OffsetStore:
         return any(group_id in groups for groups in self._pending.values())
 
     def tombstones(self, group_id: str, partitions: Iterator[PartitionKey]) -> list[GroupRecord]:
-        """Return the records that remove those of these offsets that exist, committed or pending."""
+        """Return the records that remove those of these offsets that exist, the committed ones first."""
         known = self.committed.get(group_id, {})
         return [
             offset_tombstone(group_id, topic, number)
-            for topic, number in partitions
+            for topic, number in sorted(partitions, key=lambda one: (one not in known, one))
             if (topic, number) in known or self.is_pending(group_id, (topic, number))
         ]
 

@@ -9,7 +9,7 @@ log of ``__transaction_state``, from which `load` brings it back: decided transa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kcodec.broker.api import ApiError
@@ -99,13 +99,16 @@ class TransactionCoordinator:
         if expected is not None and not _may_continue(found, expected):
             raise ApiError(ErrorCode.PRODUCER_FENCED)
         if found.state is State.ONGOING:
-            self._decide(found.fenced(self._settings.transaction_version, self._clock.now_ms()))
+            self._decide(self._fenced(found))
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         now = self._clock.now_ms()
         changed: TransactionMetadata | None
         if found.is_epoch_exhausted and (expected is None or expected.epoch == found.producer_epoch):
             producer_id = self._topics.next_producer_id()
             changed = found.rotated(producer_id, timeout_ms, now, keeps_last=expected is not None)
+        elif found.is_epoch_exhausted:
+            # Kafka throws an IllegalStateException: only the last epoch gets another producer id
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"producer id {found.producer_id} has no more epochs")
         else:
             changed = found.incremented(timeout_ms, None if expected is None else expected.epoch, now)
         if changed is None:
@@ -221,6 +224,13 @@ class TransactionCoordinator:
             return ProducerIdentity(next_producer_id, 0)
         return ProducerIdentity(decided.producer_id, decided.producer_epoch)
 
+    def _fenced(self, found: TransactionMetadata) -> TransactionMetadata:
+        """Return the state of a transaction that is aborted without its producer, which is fenced."""
+        version = self._settings.transaction_version
+        rotates = version >= EPOCH_BUMP_VERSION and found.is_epoch_exhausted
+        next_producer_id = self._topics.next_producer_id() if rotates else NO_PRODUCER_ID
+        return found.fenced(version, next_producer_id, self._clock.now_ms())
+
     def _decide(self, decided: TransactionMetadata) -> None:
         """Write the decision, and its markers later."""
         self._append(decided)
@@ -285,18 +295,22 @@ class TransactionCoordinator:
         for found in list(self._states.values()):
             is_late = found.state is State.ONGOING and found.start_ms + found.timeout_ms < now
             if is_late and found.transactional_id not in self._pending:
-                self._decide(found.fenced(self._settings.transaction_version, now))
+                self._decide(self._fenced(found))
 
     def _scan_expired(self) -> None:
         """Forget transactional ids that were not used for a long time."""
         self._clock.call_later(self._settings.transactional_id_scan_ms, self._scan_expired)
         before = self._clock.now_ms() - self._settings.transactional_id_expiration_ms
         idle = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+        written: dict[int, list[str]] = {}
         for found in list(self._states.values()):
             if found.state in idle and found.update_ms <= before and found.transactional_id not in self._pending:
                 del self._states[found.transactional_id]
                 if found.producer_epoch != NO_EPOCH:
-                    self._append_value(found.transactional_id, None)
+                    number = self._partition_of(found.transactional_id)
+                    written.setdefault(number, []).append(found.transactional_id)
+        for number, names in written.items():
+            self._append_values(number, [(name, None) for name in names])
 
     # ------------------------------------------------------------------------------------------------------- the log
 
@@ -319,15 +333,19 @@ class TransactionCoordinator:
             # The log cannot hold the version of the client. Kafka leaves the transition pending as well.
             self._pending[metadata.transactional_id] = metadata.state
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "transaction.version is 0")
-        self._append_value(metadata.transactional_id, metadata.value(version))
+        name = metadata.transactional_id
+        self._append_values(self._partition_of(name), [(name, metadata.value(version))])
         self._states[metadata.transactional_id] = metadata
 
-    def _append_value(self, transactional_id: str, value: messages.TransactionLogValue | None) -> None:
-        key = messages.TransactionLogKey(transactional_id=transactional_id)
-        partition = self._topics.partition(TRANSACTION_STATE_TOPIC, self._partition_of(transactional_id))
+    def _append_values(self, number: int, values: Sequence[tuple[str, messages.TransactionLogValue | None]]) -> None:
+        """Write one batch to a partition of the log."""
+        partition = self._topics.partition(TRANSACTION_STATE_TOPIC, number)
         assert partition is not None
         version = min(self._settings.transaction_version, 1)
-        partition.log.append_records([coordinator_record(key, value, version)])
+        keys = (messages.TransactionLogKey(transactional_id=name) for name, _ in values)
+        partition.log.append_records(
+            [coordinator_record(key, value, version) for key, (_, value) in zip(keys, values, strict=True)]
+        )
 
     def load(self) -> None:
         """Take the state from the log, at the start or after the loss of everything in memory."""

@@ -81,6 +81,9 @@ class TxnOffsetCommit:
             return ErrorCode.NONE
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         try:
+            partition.log.producers.begin_verification(
+                request.producer_id, request.producer_epoch, -1, self._host.clock.now_ms(), bumps_epoch=adds
+            )
             if adds:
                 self._coordinator.add_partitions(
                     request.transactional_id, producer, frozenset((key,)), EPOCH_BUMP_VERSION

@@ -80,6 +80,11 @@ class TransactionMetadata:
         """Whether the next client needs another producer id."""
         return self.producer_epoch >= LAST_CLIENT_EPOCH
 
+    @property
+    def _next_epoch(self) -> int:
+        """The epoch that fences the present one. The highest cannot be fenced, and stays."""
+        return min(self.producer_epoch + 1, HIGHEST_EPOCH)
+
     def incremented(self, timeout_ms: int, expected_epoch: int | None, now: int) -> TransactionMetadata | None:
         """Return the state after InitProducerId; None if the expected epoch is fenced (prepareIncrementProducerEpoch).
 
@@ -135,7 +140,7 @@ class TransactionMetadata:
         return replace(
             self,
             state=State.PREPARE_COMMIT if is_commit else State.PREPARE_ABORT,
-            producer_epoch=self.producer_epoch + 1 if bumps_epoch else self.producer_epoch,
+            producer_epoch=self._next_epoch if bumps_epoch else self.producer_epoch,
             last_producer_epoch=self.producer_epoch if bumps_epoch else self.last_producer_epoch,
             next_producer_id=next_producer_id,
             previous_producer_id=self.producer_id,
@@ -144,17 +149,17 @@ class TransactionMetadata:
             client_version=client_version,
         )
 
-    def fenced(self, cluster_version: int, now: int) -> TransactionMetadata:
+    def fenced(self, cluster_version: int, next_producer_id: int, now: int) -> TransactionMetadata:
         """Return the state of a transaction whose producer is fenced and which is aborted: the epoch is higher.
 
         It follows the version of the cluster, whatever the client's. From 2 on the former epoch is remembered, so that
         a client that asks for its own producer id again gets this epoch.
         """
         version = cluster_version if cluster_version >= EPOCH_BUMP_VERSION else 0
-        aborted = self.ended(is_commit=False, client_version=version, next_producer_id=NO_PRODUCER_ID, now=now)
+        aborted = self.ended(is_commit=False, client_version=version, next_producer_id=next_producer_id, now=now)
         if version:
             return aborted
-        return replace(aborted, producer_epoch=self.producer_epoch + 1, last_producer_epoch=NO_EPOCH)
+        return replace(aborted, producer_epoch=self._next_epoch, last_producer_epoch=NO_EPOCH)
 
     def completed(self, now: int) -> TransactionMetadata:
         """Return the state after the markers were written (prepareComplete)."""

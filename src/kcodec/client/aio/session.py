@@ -54,22 +54,17 @@ Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords")
 CLOSE_SECONDS = 30.0
 #: One wait of a poll without a timeout.
 LONG_SECONDS = 3600.0
-#: The first version of TxnOffsetCommit that transaction.version 2 takes; below it the old flow is spoken.
-NEW_FLOW_TXN_OFFSET_COMMIT = 5
 
 
 class _SessionProducer(Producer):
     """The producer of a session, with the session's client. The session starts it."""
 
     def __init__(self, options: SessionConfig, client: Client, io_loop: IoLoop) -> None:
-        self._session_options = options
         self._build(options.producer, client, io_loop)
 
     def _make_id_manager(self, own: ProducerConfig) -> ProducerIdManager:
         manager = super()._make_id_manager(own)
         assert isinstance(manager, TransactionManager)
-        if self._session_options.times.txn_offset_commit_highest_version < NEW_FLOW_TXN_OFFSET_COMMIT:
-            manager.highest_level = 1
         manager.background.refusal = (
             "a session commits records together with the offsets that they were made from, and its next poll depends "
             "on the outcome; end the block, which commits"
