@@ -32,7 +32,7 @@ PORT = 9092
 INSTALL = "import kcodec.compat.aiokafka\n\nkcodec.compat.aiokafka.install(clients=True)\n"
 #: It imports FastStream's brokers for other systems.
 LEFT_OUT = "test_misconfigure.py"
-PROGRAM = '''
+PROGRAM = """
 import asyncio
 import sys
 
@@ -86,7 +86,7 @@ async def main() -> None:
 
 
 asyncio.run(main())
-'''
+"""
 
 
 def python() -> Path:
@@ -110,7 +110,7 @@ def run_program() -> bool:
     with tempfile.TemporaryDirectory() as folder, Broker() as broker:
         path = Path(folder) / "program.py"
         path.write_text(PROGRAM, "utf-8")
-        command = [python(), path, broker.bootstrap_servers]
+        command = [str(python()), str(path), broker.bootstrap_servers]
         done = subprocess.run(command, env=environment(), timeout=120, check=False)
     print(f"a program of FastStream on the facade: {'failed' if done.returncode else 'passed'}", flush=True)
     return done.returncode == 0

@@ -83,6 +83,8 @@ class AIOKafkaConsumer:
     ) -> None:
         self._loop = event_loop(loop, api_version)
         _check_count(max_poll_records, "max_poll_records", "should be positive Integer")
+        if isolation_level not in {"read_committed", "read_uncommitted"}:
+            raise ValueError(f"Incorrect isolation level {isolation_level}")
         self._group_id = group_id
         self._max_poll_records = max_poll_records
         self._request_seconds = request_timeout_ms / 1000

@@ -278,7 +278,9 @@ class AIOKafkaProducer:
                 continue  # cancelled
             if translated is not None:
                 assert delivery.error is not None  # which counts it as retrieved
-                future.set_exception(copy.copy(translated))
+                made = copy.copy(translated)  # each has a traceback of its own
+                made.__cause__ = translated.__cause__
+                future.set_exception(made)
                 continue
             if not has_offset:
                 future.set_result(None)
