@@ -34,7 +34,7 @@ ADMIN = CONSUMER | {"admin"}
 READING = ADMIN | {"reading"}
 CLIENT = SESSION | READING | NETWORK | {"client"}
 LOG = RECORD | WIRE | {"text", "log"}
-BROKER = LOG | {"broker"}
+BROKER = LOG | SECURITY | {"broker"}
 MAY_IMPORT = {
     **dict.fromkeys(GROUND, GROUND),
     "_fast": CORE,
@@ -137,7 +137,10 @@ EARLY = {
     ),
     *(
         (f"kcodec.compat._confluent_{part}", "confluent_kafka")
-        for part in ("admin", "cluster", "consumer", "errors", "events", "options", "producer")
+        for part in (
+            *("admin", "admin_values", "checks", "cluster", "consumer", "errors", "events", "options", "permissions"),
+            "producer",
+        )
     ),
 }
 
