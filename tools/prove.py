@@ -202,6 +202,11 @@ def prove_schema_registry(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_schema_registry.py"]))
 
 
+def prove_faststream(arguments: argparse.Namespace) -> tuple[str, str]:
+    """A program of FastStream on the clients of kcodec.compat.aiokafka, on the embedded broker."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_faststream.py"]))
+
+
 def prove_embedded_broker(arguments: argparse.Namespace) -> tuple[str, str]:
     """The embedded broker and Apache Kafka: same responses and logs in 2,000 random sequences of requests."""
     program = ROOT / "tests" / "prove" / "prove_broker.py"
@@ -340,6 +345,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "recipes": prove_recipes,
     "delta": prove_delta,
     "schema-registry": prove_schema_registry,
+    "faststream": prove_faststream,
     "read-topic": prove_read_topic,
     "bounded-reads": prove_bounded_reads,
     "groups": prove_groups,
