@@ -52,6 +52,7 @@ BENCHMARKS = {
     "producer": Benchmark("bench_producer.py", "producer", 5),
     "consumer": Benchmark("bench_consumer.py", "consumer", 8),
     "transactions": Benchmark("bench_transactions.py", "transactions", 4),
+    "broker": Benchmark("bench_broker.py", "broker", 3),
     "partitions": Benchmark("bench_many_partitions.py", "many-partitions", 4),
     "session": Benchmark("bench_session.py", "session", 5),
     "ranges": Benchmark("bench_ranges.py", "ranges", 0.3),

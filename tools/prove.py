@@ -208,6 +208,11 @@ def prove_embedded_broker(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--sequences", "2000"]))
 
 
+def prove_embedded_security(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Logins to the embedded broker and to Apache Kafka get the same responses; Java's clients log in over TLS."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_broker_security.py"]))
+
+
 def prove_embedded_kills(arguments: argparse.Namespace) -> tuple[str, str]:
     """The embedded broker killed in 200 random workloads: nothing acknowledged is lost, nothing aborted is visible."""
     program = ROOT / "tests" / "prove" / "prove_broker_kills.py"
@@ -247,6 +252,14 @@ def prove_copy(arguments: argparse.Namespace) -> tuple[str, str]:
     """100,000 records copied by sessions of a group, Kafka's own copier among them, while all are killed."""
     program = ROOT / "tests" / "prove" / "prove_copy.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see copy.txt")
+
+
+def prove_copy_embedded(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The same copies and the three guarantees on the embedded broker, whose process is killed as well."""
+    own = ["--broker", "embedded", "--results", arguments.results]
+    copied = run([sys.executable, ROOT / "tests" / "prove" / "prove_copy.py", *own])
+    kept = run([sys.executable, ROOT / "tests" / "prove" / "prove_guarantees.py", *own])
+    return judged(copied if copied.status else kept, "see copy-embedded.txt, guarantees-embedded.txt")
 
 
 def prove_guarantees(arguments: argparse.Namespace) -> tuple[str, str]:
@@ -324,9 +337,11 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "bounded-reads": prove_bounded_reads,
     "groups": prove_groups,
     "embedded-broker": prove_embedded_broker,
+    "embedded-security": prove_embedded_security,
     "embedded-kills": prove_embedded_kills,
     "group-coordinator": prove_group_coordinator,
     "copy": prove_copy,
+    "copy-embedded": prove_copy_embedded,
     "guarantees": prove_guarantees,
     "kip447": prove_kip447,
     "consumer": prove_consumer,

@@ -93,6 +93,43 @@ def test_connections_above_the_limit_are_closed() -> None:
             connection.close()
 
 
+def test_requests_in_part_are_limited_together() -> None:
+    """The connections that have been sending longest are closed; a client that sends a whole request is served."""
+    with Broker(max_incomplete_bytes=8 * MIB) as broker:
+        slow = [connected(broker, struct.pack(">i", 50 * MIB) + bytes(3 * MIB)) for _ in range(5)]
+        assert [is_closed(connection) for connection in slow[:2]] == [True, True]
+        sent = encode_request(messages.ApiVersionsRequest(), 0, 1, "x")
+        with connected(broker, sent[:7]) as connection:
+            connection.sendall(sent[7:])
+            assert connection.recv(4) != b""
+        for connection in slow[2:]:
+            connection.close()
+
+
+def test_requests_with_many_elements_are_refused() -> None:
+    """A Fetch of 20 MB would stop the broker for seconds; a Produce may be large, but not with a million partitions."""
+    partitions = [messages.FetchPartition(partition=number) for number in range(40_000)]
+    fetch = messages.FetchRequest(topics=[messages.FetchTopic(topic="t", partitions=partitions)])
+    empty = [messages.PartitionProduceData(index=number) for number in range(200_000)]
+    produce = messages.ProduceRequest(acks=1, topic_data=[messages.TopicProduceData(name="t", partition_data=empty)])
+    cut = encode_request(produce, 7, 1, "x")[4:][: 2 * MIB - 3]
+    frames = [encode_request(fetch, 12, 1, "x"), *(encode_request(produce, version, 1, "x") for version in (7, 9, 12))]
+    assert min(map(len, frames)) > MIB
+    with Broker() as broker:
+        for frame in (*frames, framed(cut[:MIB] + cut[:MIB])):
+            begun = time.perf_counter()
+            assert is_closed(connected(broker, frame))
+            assert time.perf_counter() - begun < 5
+        assert broker.wire_log.requests() == []
+        large = [(None, bytes(MIB // 2))] * 4
+        broker.create_topic("t", 1, max_message_bytes=4 * MIB)
+        with Producer(bootstrap_servers=broker.bootstrap_servers, max_request_size=8 * MIB) as producer:
+            for _, value in large:
+                producer.send("t", value)
+            producer.flush()
+        assert broker.end_offset("t") == 4
+
+
 def test_unread_responses_are_limited() -> None:
     """Clients that request 8 MiB each and read nothing: those that have waited longest lose their connection."""
     request = messages.FetchRequest(

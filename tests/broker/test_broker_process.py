@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,15 @@ def test_examples_of_the_broker_run(example: object, tmp_path: Path) -> None:
         assert running.stderr.read() == ""
 
 
+def test_users_of_a_file_log_in(tmp_path: Path) -> None:
+    (tmp_path / "users.txt").write_text("alice=alice=secret\n")
+    options: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-512"}
+    options |= {"sasl_plain_username": "alice", "sasl_plain_password": "alice=secret"}
+    words = ("--port", "0", "--sasl-mechanism", "SCRAM-SHA-512", "--users", "users.txt")
+    with process(*words, folder=tmp_path) as (_, address), Producer(bootstrap_servers=address, **options) as producer:
+        producer.send("t", b"v").result(30)
+
+
 def test_killed_process_recovers_and_traces(tmp_path: Path) -> None:
     port = free_port()
     arguments = ("--port", port, "--data-dir", "logs", "--trace", "trace.jsonl", "--max-version", "Produce=9")
@@ -84,6 +94,8 @@ def test_killed_process_recovers_and_traces(tmp_path: Path) -> None:
         (("--fault", "Fetch,delay_ms=-1"), "delay_ms must not be negative"),
         (("--port", "99999"), "port must be a number between 0 and 65535"),
         (("--trace", "/nowhere/trace"), "/nowhere/trace"),
+        (("--users", "/nowhere/users"), "/nowhere/users"),
+        (("--ssl-certfile", "/nowhere/certificate"), "'/nowhere/certificate' cannot be read"),
         (("--max-version", "Produce"), "expected API=N"),
         (("--max-version", "Nothing=3"), "APIs that the broker does not have: Nothing"),
     ],

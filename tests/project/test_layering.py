@@ -34,7 +34,7 @@ ADMIN = CONSUMER | {"admin"}
 READING = ADMIN | {"reading"}
 CLIENT = SESSION | READING | NETWORK | {"client"}
 LOG = RECORD | WIRE | {"text", "log"}
-BROKER = LOG | {"broker"}
+BROKER = LOG | SECURITY | {"broker"}
 MAY_IMPORT = {
     **dict.fromkeys(GROUND, GROUND),
     "_fast": CORE,
@@ -131,6 +131,10 @@ EARLY = {
     ("kcodec.spark.topic_source", "pyspark"),
     ("kcodec.compat._aiokafka_classes", "aiokafka"),
     ("kcodec.compat._kafka_python_classes", "kafka"),
+    *(
+        (f"kcodec.compat._aiokafka_{part}", "aiokafka")
+        for part in ("admin", "consumer", "errors", "options", "producer", "served")
+    ),
     *(
         (f"kcodec.compat._confluent_{part}", "confluent_kafka")
         for part in (

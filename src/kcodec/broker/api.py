@@ -13,19 +13,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kcodec.broker.login import Login
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import Request
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who sent a request, and in which version."""
+    """Who sent a request, and in which version. login: None on a listener without SASL."""
 
     api_version: int
     client_id: str | None = None
     client_host: str = "/127.0.0.1"
     connection_id: int = 0
     principal: str = "User:ANONYMOUS"
+    login: Login | None = None
 
 
 class Later:

@@ -24,8 +24,11 @@ from kcodec.broker.faults import Faults
 from kcodec.broker.fetch import Fetch
 from kcodec.broker.groups import GroupCoordinator
 from kcodec.broker.internal_topics import GroupHost, replayed
+from kcodec.broker.login import Authenticator, Login, LoginRefused
 from kcodec.broker.offsets import OffsetApis
 from kcodec.broker.produce import Produce
+from kcodec.broker.request_limits import check_size
+from kcodec.broker.scram_credentials import new_credentials
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Topics
 from kcodec.broker.transactions.coordinator import TransactionCoordinator
@@ -33,11 +36,12 @@ from kcodec.broker.transactions.handlers import TransactionHandlers
 from kcodec.broker.transactions.offset_commit import TxnOffsetCommit
 from kcodec.broker.wire_log import WireEntry, WireLog
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC
-from kcodec.errors import DecodeError, EncodeError, KcodecError
+from kcodec.errors import DecodeError, EncodeError, KcodecError, LimitExceededError
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.frame import skip_tagged_fields
 from kcodec.protocol.versions import API_VERSIONS_KEY
+from kcodec.security.secret import Secret
 
 _log = logging.getLogger(__name__)
 # api key, version, correlation id, length of the client id
@@ -57,14 +61,27 @@ Reply = Callable[[Any], None]
 
 
 class ConnectionInfo:
-    """What the core knows of a connection."""
+    """What the core knows of a connection. login: None without SASL."""
 
-    __slots__ = ("host", "id", "principal")
+    __slots__ = ("_principal", "host", "id", "login")
 
-    def __init__(self, connection_id: int, host: str) -> None:
+    def __init__(
+        self, connection_id: int, host: str, login: Login | None = None, principal: str = "User:ANONYMOUS"
+    ) -> None:
         self.id = connection_id
         self.host = host
-        self.principal = "User:ANONYMOUS"
+        self.login = login
+        self._principal = principal
+
+    @property
+    def principal(self) -> str:
+        """The name that the client has proved, by SASL or by its certificate."""
+        return self._principal if self.login is None else f"User:{self.login.user or 'ANONYMOUS'}"
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the connection ends after the present response: its login has failed."""
+        return self.login is not None and self.login.has_failed
 
 
 class BrokerCore:
@@ -98,11 +115,25 @@ class BrokerCore:
         self.wire_log = WireLog()
         self.apis = self._all_apis()
         self._names = {key: api.request.__name__.removesuffix("Request") for key, api in self.apis.items()}
+        self.authenticator = self._authenticator() if settings.sasl_mechanisms else None
         self.faults = Faults(self.topics, self._names)
         self._injector = FaultInjector(self.faults, clock, self.random, self._fetch, self._handle, self._reply)
         self._load_groups()
         self.transactions.load()
         clock.call_later(settings.retention_check_interval_ms, self._retain)
+
+    def _authenticator(self) -> Authenticator:
+        settings = self.settings
+        users = {name: Secret(password) for name, password in settings.users.items()}
+        known = self.topics.scram_credentials
+        self.topics.change_users(new_credentials(users, settings.sasl_mechanisms, known))
+        mechanisms, session_ms = tuple(settings.sasl_mechanisms), settings.sasl_session_ms
+        return Authenticator(mechanisms, users, lambda *key: known.get(key), self.clock, session_ms)
+
+    def new_connection(self, connection_id: int, host: str, principal: str = "User:ANONYMOUS") -> ConnectionInfo:
+        """Return what the core has to know of a connection. principal: that of the client's certificate."""
+        login = None if self.authenticator is None else Login(self.authenticator)
+        return ConnectionInfo(connection_id, host, login, principal)
 
     @property
     def cluster_id(self) -> str:
@@ -167,10 +198,14 @@ class BrokerCore:
 
         Return whether the next frame of the connection may be handled before the reply: a fault holds this one back.
         """
+        if connection.login is not None and connection.login.takes_raw_tokens:
+            reply(_raw_reply(connection.login, frame))
+            return False
         try:
             exchange = self._decoded(connection, frame)
         except (KcodecError, ApiError, UnicodeDecodeError, IndexError) as error:
-            _log.debug("connection %d: %s", connection.id, error)
+            level = logging.WARNING if isinstance(error, LimitExceededError) else logging.DEBUG
+            _log.log(level, "connection %d is closed: %s", connection.id, error)
             reply(CLOSE)
             return False
         if isinstance(exchange, list):
@@ -178,6 +213,10 @@ class BrokerCore:
             return False
         context, api, entry = exchange
         self.wire_log.add(entry)
+        if connection.is_ending:
+            refusal = ApiError(ErrorCode.ILLEGAL_SASL_STATE)
+            self._reply(entry, response_of(context, entry.request, refusal), reply)
+            return False
         return self._injector.serve(context, api, entry, reply)
 
     def disconnected(self, connection: ConnectionInfo) -> None:
@@ -206,14 +245,19 @@ class BrokerCore:
                 api_keys=[messages.ApiVersion(api_key=key, min_version=low, max_version=high)],
             )
             return refusal.encode_frame_parts(0, correlation_id.to_bytes(4, "big", signed=True))
+        if connection.login is not None and not connection.login.allows(key):
+            raise ApiError(ErrorCode.ILLEGAL_SASL_STATE, f"{self._names[key]} before the end of the login")
         if key == messages.ProduceRequest.api_key:
             low = max(low, _LEAST_PRODUCE_VERSION)
         if not low <= version <= high:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"version {version} of {self._names[key]} is not supported")
         if api.request.is_flexible(version):
             position = skip_tagged_fields(view, position)
+        check_size(self.settings, key, version, view, position)
         request = api.request.decode(frame, version, position)
-        context = RequestContext(version, client_id, connection.host, connection.id, connection.principal)
+        context = RequestContext(
+            version, client_id, connection.host, connection.id, connection.principal, connection.login
+        )
         entry = WireEntry(
             self.clock.now_ms(),
             connection.id,
@@ -301,3 +345,12 @@ class BrokerCore:
     def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.release()
+
+
+def _raw_reply(login: Login, token: bytes | memoryview) -> Any:
+    """Return the response to a token without a header (SaslHandshake version 0): the broker's token, or CLOSE."""
+    try:
+        found = login.take(bytes(token))[0]
+    except LoginRefused:
+        return CLOSE
+    return [len(found).to_bytes(4, "big"), found]

@@ -297,9 +297,27 @@ class Broker:
             raise EmbeddedBrokerError("the logs are in memory: start the broker with data_dir to have them in files")
         return self._directory
 
-    def client_options(self) -> dict[str, Any]:
-        """Return the options with which a client of kcodec connects."""
-        return {"bootstrap_servers": self.bootstrap_servers}
+    def client_options(self, user: str | None = None, mechanism: str | None = None) -> dict[str, Any]:
+        """Return the options with which a client of kcodec connects.
+
+        user:      The name of the user that logs in; by default the first one of `users`.
+        mechanism: The SASL mechanism; by default the first one of `sasl_mechanisms`.
+
+        With TLS, the client trusts `ssl_cafile`, or without one the broker's own certificate.
+        """
+        settings = self._settings
+        found: dict[str, Any] = {"bootstrap_servers": self.bootstrap_servers}
+        protocol = "SSL" if settings.ssl_certfile else "PLAINTEXT"
+        if settings.ssl_certfile:
+            found["ssl_cafile"] = str(settings.ssl_cafile or settings.ssl_certfile)
+        if settings.sasl_mechanisms:
+            protocol = f"SASL_{protocol}"
+            name = next(iter(settings.users), "") if user is None else user
+            if name not in settings.users:
+                raise EmbeddedBrokerError(f"user {name!r} is not in the setting users")
+            found["sasl_mechanism"] = mechanism or settings.sasl_mechanisms[0]
+            found |= {"sasl_plain_username": name, "sasl_plain_password": settings.users[name]}
+        return found if protocol == "PLAINTEXT" else {**found, "security_protocol": protocol}
 
     @property
     def clock(self) -> BrokerClock:

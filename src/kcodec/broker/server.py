@@ -11,6 +11,7 @@ from typing import Any
 
 from kcodec.broker.api import CLOSE
 from kcodec.broker.core import BrokerCore, ConnectionInfo
+from kcodec.broker.listener_tls import factory, principal_of
 from kcodec.errors import DecodeError
 from kcodec.protocol.frame import FrameReader
 
@@ -18,6 +19,8 @@ _log = logging.getLogger(__name__)
 #: Requests of a connection that wait for the one before; more are not read from the socket.
 MOST_WAITING_FRAMES = 64
 MOST_WAITING_BYTES = 16 << 20
+#: Size of the largest request of a client that has not logged in (sasl.server.max.receive.size).
+LOGIN_REQUEST_BYTES = 512 << 10
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -28,7 +31,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(server.core.settings.max_request_bytes)
         self._reader.set_limit(server.core.settings.max_request_bytes, "max_request_bytes")
         self._frames: deque[bytes | memoryview] = deque()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._held_bytes = 0
         #: The requests without a response that is sent, in order: a fault may let a later one overtake.
         self._replies: deque[list[Any]] = deque()
         self._is_busy = self._is_serving = False
@@ -45,7 +48,11 @@ class _Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self._info = ConnectionInfo(self._server.next_connection_id(), f"/{peer[0]}" if peer else "")
+        principal = principal_of(transport.get_extra_info("peercert"))
+        host = f"/{peer[0]}" if peer else ""
+        self._info = self._server.core.new_connection(self._server.next_connection_id(), host, principal)
+        if self._info.login is not None:
+            self._reader.set_limit(LOGIN_REQUEST_BYTES, "LOGIN_REQUEST_BYTES")
         self._server.connections.add(self)
         if len(self._server.connections) > self._server.core.settings.max_connections:
             self.close()
@@ -53,6 +60,8 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
         self._server.stalled.pop(self, None)
+        self._server.hold(self, -self._held_bytes, is_holding=False)
+        self._held_bytes = 0
         self._server.core.disconnected(self._info)
         self._transport = self._closing = None
         self._frames.clear()
@@ -63,6 +72,17 @@ class _Connection(asyncio.BufferedProtocol):
         if transport is not None:
             transport.abort()
             self._transport = None
+
+    def drop(self) -> None:
+        """Close, and forget the requests that are not handled yet, which the server does not count any more."""
+        self._held_bytes = self._waiting_bytes = 0
+        self._frames.clear()
+        self.close()
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of requests that are not handled yet."""
+        return self._held_bytes
 
     @property
     def unsent_bytes(self) -> int:
@@ -83,10 +103,20 @@ class _Connection(asyncio.BufferedProtocol):
         self._frames.extend(frames)
         self._waiting_bytes += sum(map(len, frames))
         self._serve()
+        self._count_held()
         is_full = len(self._frames) >= MOST_WAITING_FRAMES or self._waiting_bytes >= MOST_WAITING_BYTES
         if is_full and self._transport is not None and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
+
+    def _count_held(self) -> None:
+        """Tell the server how much of requests is here that is not handled yet."""
+        if self._transport is None:
+            return
+        held = self._reader.unfinished_bytes + self._waiting_bytes
+        if held != self._held_bytes:
+            self._held_bytes, before = held, self._held_bytes
+            self._server.hold(self, held - before, is_holding=held > 0)
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
@@ -114,6 +144,7 @@ class _Connection(asyncio.BufferedProtocol):
                 self._server.core.clock.run_due()
         finally:
             self._is_serving = False
+        self._count_held()
         if self._is_paused and not self._frames and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
@@ -135,7 +166,11 @@ class _Connection(asyncio.BufferedProtocol):
             self._closing, self._transport = self._transport, None
             return
         self._transport.writelines(parts)
-        if self._is_write_paused:
+        if self._info.login is not None and self._info.login.user is not None:
+            self._reader.set_limit(self._server.core.settings.max_request_bytes, "max_request_bytes")
+        if self._info.is_ending:
+            self._send(CLOSE)
+        elif self._is_write_paused:
             self._server.limit_unsent()
 
 
@@ -147,6 +182,9 @@ class Server:
         self.connections: set[_Connection] = set()
         #: Connections with responses that their clients have not read, the one that has waited longest first.
         self.stalled: dict[_Connection, None] = {}
+        #: Connections with requests that are not handled yet, the one that has had some for longest first.
+        self._holding: dict[_Connection, None] = {}
+        self._held_bytes = 0
         self._connection_id = 0
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -156,6 +194,24 @@ class Server:
         """Return the number of a new connection."""
         self._connection_id += 1
         return self._connection_id
+
+    def hold(self, connection: _Connection, change: int, *, is_holding: bool) -> None:
+        """Count bytes of requests that are not handled yet. Close connections until max_incomplete_bytes are kept."""
+        self._held_bytes += change
+        if is_holding:
+            self._holding[connection] = None
+        else:
+            self._holding.pop(connection, None)
+        most = self.core.settings.max_incomplete_bytes
+        for other in list(self._holding)[:-1] if self._held_bytes > most else ():
+            if self._held_bytes <= most:
+                break
+            _log.warning(
+                "%s is closed: its request is not whole, and max_incomplete_bytes (%d) is reached", other, most
+            )
+            self._held_bytes -= other.held_bytes
+            self._holding.pop(other)
+            other.drop()
 
     def limit_unsent(self) -> None:
         """Close the connections that have waited longest, until at most max_unsent_bytes are not sent."""
@@ -173,11 +229,12 @@ class Server:
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port. Raise OSError."""
         self._loop = asyncio.get_running_loop()
-        self._server = await self._loop.create_server(lambda: _Connection(self), host, port)
+        protocol = factory(self.core.settings, lambda: _Connection(self))
+        self._server = await self._loop.create_server(protocol, host, port)
         ports = [listener.getsockname()[1] for listener in self._server.sockets]
         if len(set(ports)) > 1:  # a name with an IPv4 and an IPv6 address, and a free port: both take the same one
             self._server.close()
-            self._server = await self._loop.create_server(lambda: _Connection(self), host, ports[0])
+            self._server = await self._loop.create_server(protocol, host, ports[0])
         found: int = ports[0]
         self.core.host, self.core.port = host, found
         self.core.clock.on_timer = self._plan

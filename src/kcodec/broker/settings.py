@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from kcodec.broker import topic_configs
 from kcodec.broker.api import ApiError
@@ -23,10 +25,15 @@ _RANGES: dict[str, tuple[int, int]] = {
     "group_consumer_max_size": (1, _HIGHEST),
     "max_request_bytes": (1024, _HIGHEST),
     "max_connections": (1, _HIGHEST),
+    "max_bytes_without_records": (1024, _HIGHEST),
+    "max_partitions_per_request": (1, _HIGHEST),
+    "max_incomplete_bytes": (1024, (1 << 63) - 1),
     "max_unsent_bytes": (1024, (1 << 63) - 1),
     "fetch_max_bytes": (1024, _HIGHEST),
     "max_fetch_sessions": (0, _HIGHEST),
 }
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_CLIENT_AUTH = ("none", "requested", "required")
 # A time of 0 between two runs of the same work would leave no time for anything else.
 _PERIODS = (
     "retention_check_interval_ms",
@@ -74,7 +81,20 @@ class BrokerSettings:
     group_consumer_heartbeat_interval_ms:  Heartbeat interval of the members of KIP-848.
     group_consumer_assignment_interval_ms: Shortest time between two new assignments of a group of KIP-848.
 
+    ssl_certfile:    Certificate of the broker in PEM, with the key unless ssl_keyfile has it. None: no TLS.
+    ssl_keyfile:     Key of the certificate in PEM.
+    ssl_password:    Password of the key.
+    ssl_cafile:      Authority of the certificates of clients in PEM.
+    ssl_client_auth: Whether clients have a certificate: "none", "requested" or "required".
+    sasl_mechanisms: Mechanisms of logins: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Without one, clients do not log in.
+    users:           Names and passwords of the users. Those of SCRAM are written to the metadata log at each start.
+    sasl_session_ms: A client has to log in again after this time (KIP-368). 0: never.
+
     max_request_bytes:  Size of the largest request. A connection that announces a larger one is closed.
+    max_bytes_without_records: Size of the largest request that is not a Produce, so that no request takes long to read.
+    max_partitions_per_request: Most partitions of a Produce request.
+    max_incomplete_bytes: Bytes of requests that have arrived only in part, or wait for an earlier one. Above it, the
+                        connections that have been sending longest are closed.
     max_connections:    Most connections at a time. Further ones are closed.
     max_unsent_bytes:   Bytes of responses that clients have not read. Above it, the connections that have waited
                         longest are closed.
@@ -114,15 +134,28 @@ class BrokerSettings:
     group_initial_rebalance_delay_ms: int = 0  # group.initial.rebalance.delay.ms; Kafka: 3000
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
-    group_max_size: int = (1 << 31) - 1
-    group_consumer_max_size: int = (1 << 31) - 1
+    group_max_size: int = 1_000  # Kafka: unlimited
+    group_consumer_max_size: int = 1_000  # Kafka: unlimited
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_assignment_interval_ms: int = 0  # group.consumer.assignment.interval.ms; Kafka 4.3: 1000
     offsets_retention_check_interval_ms: int = 600_000
 
+    # ----------------------------------------------------------------------------------------------------- security
+    ssl_certfile: str | Path | None = None  # ssl.keystore.location
+    ssl_keyfile: str | Path | None = None
+    ssl_password: str | None = field(default=None, repr=False)  # ssl.key.password
+    ssl_cafile: str | Path | None = None  # ssl.truststore.location
+    ssl_client_auth: str = "none"  # ssl.client.auth
+    sasl_mechanisms: Sequence[str] = ()  # sasl.enabled.mechanisms
+    users: dict[str, str] = field(default_factory=dict, repr=False)
+    sasl_session_ms: int = 0  # connections.max.reauth.ms
+
     # ------------------------------------------------------------------------------------------------------- limits
     max_request_bytes: int = 100 * MIB  # socket.request.max.bytes
+    max_bytes_without_records: int = MIB
+    max_partitions_per_request: int = 20_000
+    max_incomplete_bytes: int = 256 * MIB
     max_connections: int = 10_000  # max.connections
     max_unsent_bytes: int = 256 * MIB
     fetch_max_bytes: int = 55 * MIB  # fetch.max.bytes
@@ -137,11 +170,33 @@ class BrokerSettings:
                 kind = int if one.name == "max_versions" else str
                 if not isinstance(value, dict) or not all(isinstance(found, kind) for found in value.values()):
                     raise TypeError(f"{one.name} must be a dict of names and values ({kind.__name__}), got {value!r}")
+        _check_security(self)
         for name, value in self.topic_defaults.items():
             try:
                 topic_configs.check(name, value)
             except ApiError as error:
                 raise ValueError(f"topic_defaults: {error}") from None
+
+
+def _check_security(settings: BrokerSettings) -> None:
+    if isinstance(settings.sasl_mechanisms, str):
+        raise TypeError(f"sasl_mechanisms must be a list of names, got {settings.sasl_mechanisms!r}")
+    wrong = [name for name in settings.sasl_mechanisms if name not in _MECHANISMS]
+    if wrong:
+        raise ValueError(f"sasl_mechanisms: expected some of {', '.join(_MECHANISMS)}, got {wrong[0]!r}")
+    if settings.ssl_client_auth not in _CLIENT_AUTH:
+        raise ValueError(f"ssl_client_auth must be one of {', '.join(_CLIENT_AUTH)}, got {settings.ssl_client_auth!r}")
+    if settings.ssl_certfile is None and (
+        settings.ssl_keyfile or settings.ssl_cafile or settings.ssl_client_auth != "none"
+    ):
+        raise ValueError("ssl_keyfile, ssl_cafile and ssl_client_auth require ssl_certfile, the broker's certificate")
+    users = settings.users
+    if not isinstance(users, dict) or not all(
+        isinstance(text, str) and text for pair in users.items() for text in pair
+    ):
+        raise TypeError("users must be a dict of names and passwords, none of them empty")  # without its value
+    if users and not settings.sasl_mechanisms:
+        raise ValueError("users require sasl_mechanisms: without one, no client logs in")
 
 
 def _check_number(name: str, value: object) -> None:

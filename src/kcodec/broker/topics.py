@@ -21,6 +21,7 @@ from kcodec.broker import topic_configs
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
 from kcodec.broker.partition_log import LogSettings, PartitionLog, read_checkpoint, write_small
+from kcodec.broker.scram_credentials import MECHANISM_NAMES, ScramCredential, credential_of_record
 from kcodec.broker.settings import BrokerSettings
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kcodec.protocol import messages
@@ -111,6 +112,8 @@ class Topics:
         self._removed: set[tuple[str, int]] = set()
         #: The configurations of groups, which need not exist.
         self.group_configs: dict[str, dict[str, str]] = {}
+        #: (user, mechanism) -> what is stored of the password.
+        self.scram_credentials: dict[tuple[str, str], ScramCredential] = {}
         #: Called with the names of deleted topics.
         self.on_deleted: Callable[[list[str]], None] = lambda names: None
         home = None if directory is None else directory / f"{METADATA_TOPIC}-0"
@@ -242,6 +245,11 @@ class Topics:
         if records:
             self._write(records)
 
+    def change_users(self, records: list[MetadataRecord]) -> None:
+        """Write and apply records of SCRAM credentials."""
+        if records:
+            self._write([(record, 0) for record in records])
+
     def change_leader_epoch(self, topic: Topic, partition: Partition) -> None:
         """Elect the leader of a partition again, which raises its leader epoch by 1."""
         record = messages.PartitionChangeRecord(
@@ -334,6 +342,11 @@ class Topics:
                     configs[record.name] = record.value
             case messages.PartitionChangeRecord():
                 self._raise_epoch(self._by_id[record.topic_id].partitions[record.partition_id], 1, begins=is_new)
+            case messages.UserScramCredentialRecord():
+                key = (record.name, MECHANISM_NAMES[record.mechanism])
+                self.scram_credentials[key] = credential_of_record(record)
+            case messages.RemoveUserScramCredentialRecord():
+                self.scram_credentials.pop((record.name, MECHANISM_NAMES[record.mechanism]), None)
             case messages.ProducerIdsRecord():
                 self._end_of_block = record.next_producer_id
             case messages.RegisterBrokerRecord():
@@ -453,4 +466,6 @@ _RECORDS: tuple[type[MetadataRecord], ...] = (
     messages.ProducerIdsRecord,
     messages.RegisterBrokerRecord,
     messages.FeatureLevelRecord,
+    messages.UserScramCredentialRecord,
+    messages.RemoveUserScramCredentialRecord,
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 from kcodec.cli.output import ExitStatus, Output
@@ -41,6 +42,19 @@ def parser() -> Parser:
     found.add_repeatable(
         "--fault", metavar="RULE", help="a fault, as Produce,topic=orders,count=1,drop=after; see docs/broker.md"
     )
+    found.add_argument("--ssl-certfile", metavar="FILE", help="certificate of the broker in PEM; turns TLS on")
+    found.add_argument("--ssl-keyfile", metavar="FILE", help="key of the certificate, if it is in a separate file")
+    found.add_argument("--ssl-cafile", metavar="FILE", help="authority of the certificates of clients")
+    found.add_argument(
+        "--ssl-client-auth",
+        choices=("none", "requested", "required"),
+        default="none",
+        help="whether clients have a certificate (default: none)",
+    )
+    found.add_repeatable(
+        "--sasl-mechanism", metavar="NAME", help="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; clients have to log in"
+    )
+    found.add_argument("--users", metavar="FILE", help="users that log in: a line NAME=PASSWORD for each")
     found.add_argument("--trace", metavar="FILE", help="write each request and its response to FILE, as JSON lines")
     return found
 
@@ -56,6 +70,12 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         trace=options.trace,
         transaction_version=options.transaction_version,
         max_versions=dict(map(_max_version, options.max_version)),
+        ssl_certfile=options.ssl_certfile,
+        ssl_keyfile=options.ssl_keyfile,
+        ssl_cafile=options.ssl_cafile,
+        ssl_client_auth=options.ssl_client_auth,
+        sasl_mechanisms=options.sasl_mechanism,
+        users=_users(options.users),
     )
     rules: list[dict[str, Any]] = [parse_rule(text) for text in options.fault]
     ended = threading.Event()
@@ -72,6 +92,18 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
     return ExitStatus.OK
+
+
+def _users(path: str | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    found = {}
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        name, _, password = line.partition("=")
+        if not (name and password):
+            raise UsageError(f"--users {path}, line {number}: expected NAME=PASSWORD")  # without what is there
+        found[name] = password
+    return found
 
 
 def _max_version(text: str) -> tuple[str, int]:

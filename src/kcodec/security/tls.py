@@ -89,6 +89,26 @@ def make_context(options: Mapping[str, object]) -> ssl.SSLContext:
     return context
 
 
+def make_server_context(options: Mapping[str, object], *, client_auth: str) -> ssl.SSLContext:
+    """Return a TLS context for a server from `ssl_certfile`, `ssl_keyfile`, `ssl_password` and `ssl_cafile`.
+
+    client_auth: "none", or whether clients may ("requested") or must ("required") have a certificate that an authority
+                 in `ssl_cafile` has signed.
+
+    Raises ValueError and TypeError as `make_context` does.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_own_certificate(context, options)
+    if client_auth != "none":
+        cafile = _path(options, "ssl_cafile")
+        if cafile is None:
+            raise ValueError(f"ssl_client_auth={client_auth!r} requires ssl_cafile, the authority of the clients")
+        _load(context, "ssl_cafile", cafile)
+        context.verify_mode = ssl.CERT_REQUIRED if client_auth == "required" else ssl.CERT_OPTIONAL
+    return context
+
+
 def _check_given(given: object, options: Mapping[str, object]) -> ssl.SSLContext:
     if not isinstance(given, ssl.SSLContext):
         raise TypeError(f"ssl_context must be an ssl.SSLContext, not {type(given).__name__}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The APIs of administration: configurations (configs.py), partitions, cluster (cluster.py), replicas (replicas.py)."""
+"""The APIs of administration: configurations (configs.py), partitions, cluster (cluster.py), replicas (replicas.py),
+logins and credentials of users (users.py)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from kcodec.broker.admin.cluster import ClusterAdminApis
 from kcodec.broker.admin.configs import ConfigApis
 from kcodec.broker.admin.host import AdminHost
 from kcodec.broker.admin.replicas import ReplicaApis
+from kcodec.broker.admin.users import UserApis
 from kcodec.broker.api import Api
 
 __all__ = ["AdminHost", "admin_apis"]
@@ -14,4 +16,4 @@ __all__ = ["AdminHost", "admin_apis"]
 
 def admin_apis(core: AdminHost) -> list[Api]:
     """Return the APIs with their versions and handlers."""
-    return [*ConfigApis(core).apis(), *ClusterAdminApis(core).apis(), *ReplicaApis(core).apis()]
+    return [*ConfigApis(core).apis(), *ClusterAdminApis(core).apis(), *ReplicaApis(core).apis(), *UserApis(core).apis()]

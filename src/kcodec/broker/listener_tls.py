@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS of the broker's listener: the layer between a socket and a connection, the context, and a client's principal.
+
+asyncio's own layer ends a failed handshake without the alert that tells the client what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from kcodec.broker.settings import BrokerSettings
+
+if TYPE_CHECKING:
+    import ssl
+
+_log = logging.getLogger(__name__)
+#: Time for a TLS handshake.
+HANDSHAKE_SECONDS = 10
+#: The short names of attributes in the order of RFC 2253, as in Kafka's principals.
+_SHORT = {
+    "commonName": "CN",
+    "organizationalUnitName": "OU",
+    "organizationName": "O",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+
+
+def server_context(settings: BrokerSettings) -> ssl.SSLContext | None:
+    """Return the context of the listener; None without TLS. Raise ValueError for a file that cannot be used."""
+    if settings.ssl_certfile is None:
+        return None
+    from kcodec.security.tls import make_server_context
+
+    options = {name: getattr(settings, name) for name in ("ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_cafile")}
+    return make_server_context(options, client_auth=settings.ssl_client_auth)
+
+
+def factory(
+    settings: BrokerSettings, connection: Callable[[], asyncio.BufferedProtocol]
+) -> Callable[[], asyncio.BaseProtocol]:
+    """Return what makes the protocol of a new socket: `connection`, behind TLS if the settings have it."""
+    context = server_context(settings)
+    return connection if context is None else lambda: ListenerTls(context, connection())
+
+
+class ListenerTls(asyncio.Transport, asyncio.Protocol):
+    """The protocol of a socket, and the transport of the connection behind it."""
+
+    def __init__(self, context: ssl.SSLContext, inner: asyncio.BufferedProtocol) -> None:
+        super().__init__()
+        import ssl
+
+        self._ssl = ssl
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._inner = inner
+        self._is_open = self._is_paused = False
+        self._socket: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------------------------------------ the socket's protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        assert isinstance(transport, asyncio.Transport)
+        self._socket = transport
+        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._end_timer()
+        self._socket = None
+        if self._is_open:
+            self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._incoming.write(data)
+        self._read()
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
+        if self._is_open:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        if self._is_open:
+            self._inner.resume_writing()
+
+    def _read(self) -> None:
+        try:
+            if not self._is_open:
+                self._tls.do_handshake()
+                self._end_timer()
+                self._is_open = True
+                self._inner.connection_made(self)
+            while self._socket is not None and not self._socket.is_closing() and not self._is_paused:
+                buffer: Any = self._inner.get_buffer(-1)
+                count: Any = self._tls.read(len(buffer), buffer)
+                if not count:
+                    self.close()
+                    return
+                self._inner.buffer_updated(count)
+        except self._ssl.SSLWantReadError:
+            pass
+        except self._ssl.SSLError as error:  # its alert is what goes out last
+            _log.info("TLS: %s", error.reason or error)
+            self._flush()
+            if self._socket is not None:
+                self._socket.close()
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._outgoing.pending and self._socket is not None and not self._socket.is_closing():
+            self._socket.write(self._outgoing.read())
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --------------------------------------------------------------------------------------- the connection's transport
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """See asyncio.Transport."""
+        for part in list_of_data:
+            if part:
+                self._tls.write(part)
+        self._flush()
+
+    def close(self) -> None:
+        """See asyncio.Transport."""
+        try:
+            self._tls.unwrap()
+        except self._ssl.SSLError as error:  # the client need not confirm the end
+            _log.debug("TLS: %s", error.reason)
+        self._flush()
+        if self._socket is not None:
+            self._socket.close()
+
+    def abort(self) -> None:
+        """See asyncio.Transport."""
+        if self._socket is not None:
+            self._socket.abort()
+
+    def pause_reading(self) -> None:
+        """See asyncio.Transport."""
+        self._is_paused = True
+        if self._socket is not None:
+            self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See asyncio.Transport."""
+        self._is_paused = False
+        if self._socket is not None:
+            self._socket.resume_reading()
+            asyncio.get_running_loop().call_soon(self._read)
+
+    def get_write_buffer_size(self) -> int:
+        """See asyncio.Transport."""
+        return 0 if self._socket is None else self._socket.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """See asyncio.Transport."""
+        if name == "peercert":
+            return self._tls.getpeercert()
+        return default if self._socket is None else self._socket.get_extra_info(name, default)
+
+
+def principal_of(certificate: dict[str, Any] | None) -> str:
+    """Return the principal of a client with this certificate: its name in the form of RFC 2253."""
+    if not certificate:
+        return "User:ANONYMOUS"
+    names = [
+        "+".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in part)
+        for part in reversed(certificate.get("subject", ()))
+    ]
+    return f"User:{','.join(names)}"
+
+
+def _escaped(value: str) -> str:
+    text = "".join(f"\\{character}" if character in ',+"\\<>;' else character for character in value)
+    return f"\\{text}" if text[:1] in ("#", " ") else text
