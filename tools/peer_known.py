@@ -34,16 +34,16 @@ KNOWN: dict[str, dict[str, str]] = {
     "confluent-kafka": {
         "*test_describe_operations*": "needs a cluster with SASL, which the package trivup starts",
         "*admin.test_basic_operations*": AUTHORIZER,
-        "*test_incremental_alter_configs": "expects a setting of the cluster that Kafka makes when its controller starts",
+        "*test_incremental_alter_configs": "expects a setting that the controller of Kafka makes when it starts",
     },
 }
 #: The same for runs with the facade of kcodec in place of the client.
 KNOWN_WITH_FACADE: dict[str, dict[str, str]] = {
     "confluent-kafka": {
-        "*test_cooperative_rebalance_*": "a long time between two polls is no message _MAX_POLL_EXCEEDED; docs/compat.md",
+        "*test_cooperative_rebalance_*": "a late poll returns no message _MAX_POLL_EXCEEDED; docs/compat.md",
         "*test_Consumer::test_basic_api": "seek() of a partition that was just assigned succeeds; docs/compat.md",
         "*topicpartition_metadata": "commits empty metadata where librdkafka commits none",
-        "*test_Consumer::test_*callback_exception_*": "expects an error within 100 ms after the first client was created: fails on a busy machine",
+        "*test_Consumer::test_*callback_exception_*": "expects an error within 100 ms; fails on a busy machine",
         "*test_log::test_consumer_logger*": "expects lines that librdkafka logs",
     },
 }
