@@ -31,13 +31,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from peer_clients import EXTRAS, FAILED, KAFKA_VERSION, PASSED, PEERS, SKIPPED, Result, Run
+from peer_clients import EXTRAS, FAILED, KAFKA_VERSION, PASSED, SKIPPED, Result, Run
+from peer_clients import PEERS as OTHERS
+from peer_confluent import CONFLUENT
 from peer_known import known_reason
 
 from kcodec.broker import Broker
 from kcodec.testing.kafka import ApacheKafka
 
 SECONDS = 1800.0
+PEERS = {**OTHERS, "confluent-kafka": CONFLUENT}
 #: Setting of the embedded broker -> that of ApacheKafka, where the names differ.
 KAFKA_NAMES = {"default_partitions": "num_partitions", "offsets_topic_partitions": "offsets_topic_num_partitions"}
 

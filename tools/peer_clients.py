@@ -23,7 +23,11 @@ EXTRAS = ROOT / ".cache" / "peer-tests"
 #: The version of Kafka whose APIs the embedded broker has: the tests choose what they run by it.
 KAFKA_VERSION = "4.4.0"
 #: Packages that the tests import. Without their dependencies, so that they bring no second pytest.
-EXTRA_PACKAGES = ("pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0", "py==1.11.0")
+EXTRA_PACKAGES = (
+    *("pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0", "py==1.11.0"),
+    # confluent-kafka's modules for Avro and Schema Registry, which its tests import.
+    *("attrs==26.1.0", "authlib==1.9.9", "avro==1.12.0", "cachetools==8.0.1", "joserfc==1.8.0"),
+)
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 MESSAGE_LENGTH = 300
 
