@@ -100,7 +100,7 @@ class Sequence:
         self.flow = [self.random.choice(flows) for _ in self.ids]
         self.flows = sorted(set(flows))
         kinds = ("none", "dynamic", "static", "consumer")
-        self.group = "none" if profile.has_clock else self.random.choices(kinds, (5, 3, 2, 3))[0]
+        self.group = "none" if profile.has_clock else self.random.choices(kinds, (3, 2, 5, 4))[0]
         self._short_waits = 0
         #: What exists of the transactional ids at the beginning.
         self.prepared = [self._prepared() for _ in range(2)] if profile.prepared else []
