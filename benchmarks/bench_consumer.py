@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consuming from a real Apache Kafka on this machine: processor time a record, records a second, read_committed.
 
-Usage: python benchmarks/bench_consumer.py [--part arrow,poll,isolation,iteration] [--rounds N] [--records N]
+Usage: python benchmarks/bench_consumer.py [--part arrow,poll,isolation,iteration,metrics] [--rounds N] [--records N]
                                             [--json FILE]
 
 arrow:     user and system time of the consuming process, from the broker to pyarrow batches. kcodec by poll_arrow
@@ -14,6 +14,8 @@ isolation: a topic whose transactions are all committed, read_committed against 
            process in turns. Bar: 1.03.
 iteration: `for record in consumer` against `for record in consumer.poll()`, 500 at a time, with the same body, and the
            same for asyncio: records a second and processor time, in one process in turns. Bar: 0.8 of the records.
+metrics:   processor time of `poll` with PrometheusMetrics or OpenTelemetryMetrics against `poll` without metrics, in
+           one process in turns; also where each Fetch response has one batch. Bar: 1.02.
 
 A slice of `arrow` and `poll` is a process that reads a tenth first, and then all from the beginning. All clients check
 CRCs, and have three partitions at one broker. Rounds, intervals and other load: `measure`.
@@ -43,7 +45,8 @@ BARS = {
         {"confluent-kafka": Bar(0.95, is_least=True), "aiokafka": Bar(2.0, is_least=True)},
     ),
 }
-BAR_COMMITTED, BAR_ITERATION = Bar(1.03), Bar(0.8, is_least=True)
+BAR_COMMITTED, BAR_ITERATION, BAR_METRICS = Bar(1.03), Bar(0.8, is_least=True), Bar(1.02)
+METRICS = ("prometheus", "opentelemetry")
 CODECS = ("none", "lz4", "zstd")
 SHAPES = {"a": 100, "b": 1024}
 CONTESTANTS = ("kcodec", "confluent-kafka", "aiokafka")
@@ -117,8 +120,8 @@ def kcodec_arrow(servers: str, topic: str, **options: Any) -> Reader:
     return read
 
 
-def kcodec_poll(servers: str, topic: str) -> Reader:
-    consumer = kcodec_consumer(servers, topic, max_poll_records=MOST_AT_ONCE)
+def kcodec_poll(servers: str, topic: str, **options: Any) -> Reader:
+    consumer = kcodec_consumer(servers, topic, max_poll_records=MOST_AT_ONCE, **options)
 
     def read(count: int) -> None:
         consumer.seek_to_beginning()
@@ -130,6 +133,22 @@ def kcodec_poll(servers: str, topic: str) -> Reader:
             count -= len(records)
 
     return read
+
+
+def metrics_of(kind: str) -> Any:
+    """An object for the option `metrics`, with a registry of its own."""
+    if kind == "prometheus":
+        from prometheus_client import CollectorRegistry
+
+        from kcodec.observe.prometheus import PrometheusMetrics
+
+        return PrometheusMetrics(CollectorRegistry())
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    from kcodec.observe.opentelemetry import OpenTelemetryMetrics
+
+    return OpenTelemetryMetrics(MeterProvider([InMemoryMetricReader()]))
 
 
 def kcodec_iteration(servers: str, topic: str) -> Reader:
@@ -322,6 +341,11 @@ def pair(arguments: list[str]) -> None:
     if kind == "isolation":
         levels = ("read_committed", "read_uncommitted")
         readers = {level: kcodec_arrow(servers, topic, isolation_level=level) for level in levels}
+    elif kind.startswith(METRICS):
+        library, _, fetches = kind.partition(", ")
+        sizes: dict[str, Any] = {"fetch_max_bytes": 1, "max_partition_fetch_bytes": 1} if fetches else {}
+        with_metrics = kcodec_poll(servers, topic, metrics=metrics_of(library), **sizes)
+        readers = {"with": with_metrics, "without": kcodec_poll(servers, topic, **sizes)}
     elif kind == "sync":
         readers = {"for": kcodec_iteration(servers, topic), "poll": kcodec_counted_poll(servers, topic)}
     else:
@@ -392,6 +416,17 @@ def compare_iteration(kafka: Any, rounds: int, records: int) -> list[Row]:
     return rows
 
 
+def compare_metrics(kafka: Any, rounds: int, records: int) -> list[Row]:
+    rows = []
+    for shape in SHAPES:
+        topic, amount = filled(kafka, shape, "lz4", records)
+        for kind in (*METRICS, *(f"{name}, one batch a fetch" for name in METRICS)):
+            found = rounds_of_pair(kind, kafka.bootstrap_servers, topic, amount, rounds * 6)
+            named = {"case": f"{shape}, lz4, {kind}", "unit": "ns a record"}
+            rows.append(measure.compare(found, "cpu", "with", "without", bar=BAR_METRICS, **named))
+    return rows
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         child(sys.argv[2:])
@@ -400,7 +435,7 @@ def main() -> None:
     from kcodec.testing.kafka import ApacheKafka
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", default="arrow,poll,isolation,iteration")
+    parser.add_argument("--part", default="arrow,poll,isolation,iteration,metrics")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--codecs", default=",".join(CODECS))
@@ -416,6 +451,8 @@ def main() -> None:
             found["isolation"] = compare_isolation(kafka, given.rounds, given.records)
         if "iteration" in given.part:
             found["iteration"] = compare_iteration(kafka, given.rounds, given.records)
+        if "metrics" in given.part:
+            found["metrics"] = compare_metrics(kafka, given.rounds, given.records)
     for name, rows in found.items():
         measure.print_comparisons(name, rows)
     measure.save(given.json, found, {"rounds": given.rounds, "records": given.records}, load)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 END_SECONDS = 20.0
 
@@ -29,18 +30,22 @@ class BrokerProcess:
         self._options = options
         self._process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> BrokerProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop()
 
+    def command(self, port: str) -> list[str]:
+        """Return the command line for a port."""
+        words = [sys.executable, "-m", "kcodec", "broker", "--port", port, "--data-dir", str(self.directory)]
+        return [*words, *self._options]
+
     def start(self) -> None:
         """Start it, and wait until it accepts requests. Raise RuntimeError if it does not."""
-        port = self.bootstrap_servers.rpartition(":")[2]
-        command = [sys.executable, "-m", "kcodec", "broker", "--port", port, "--data-dir", str(self.directory)]
-        self._process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, text=True)
+        command = self.command(self.bootstrap_servers.rpartition(":")[2])
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if "accepts requests" not in line:
@@ -52,9 +57,22 @@ class BrokerProcess:
         """Send SIGKILL, and wait until the process has ended."""
         self._end(signal.SIGKILL)
 
+    def pause(self) -> None:
+        """Send SIGSTOP: connections stay open, and no request gets a response until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Send SIGCONT."""
+        self._signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Send SIGTERM, and wait until the process has ended."""
         self._end(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            raise RuntimeError("the broker does not run")
+        self._process.send_signal(number)
 
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None:

@@ -62,6 +62,8 @@ MODULES = (
     "kcodec.compat.aiokafka",
     "kcodec.compat.kafka_python",
 )
+#: Clients with the methods and parameters of another package, whose own documentation explains them (docs/compat.md).
+OF_OTHER_PACKAGES = {"AIOKafkaAdminClient", "AIOKafkaConsumer", "AIOKafkaProducer"}
 #: Special methods whose meaning Python's own documentation explains.
 USUAL = {
     "__enter__",
@@ -248,11 +250,11 @@ def is_core(value: Any) -> bool:
 
 
 def public_names(module: str) -> list[str]:
-    """Return the public names of a module: `__all__`, or the classes that it defines."""
+    """Return the public names of a module: `__all__`, or the classes that it defines. Facades are left out."""
     loaded = importlib.import_module(module)
     listed = getattr(loaded, "__all__", None)
     if listed is not None:
-        return [*listed]
+        return [name for name in listed if name not in OF_OTHER_PACKAGES]
     return [
         name
         for name, value in vars(loaded).items()

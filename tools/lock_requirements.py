@@ -35,6 +35,12 @@ FOR_PROOFS = {
     "delta": ["deltalake>=1.6"],
     # For the proof of bounded reads, in an environment of its own. Its data source reads with confluent-kafka.
     "ray": ["ray[data]", "confluent-kafka"],
+    # For the proof of FastStream on the facade of aiokafka, and for FastStream's own tests of its brokers.
+    "faststream": [
+        *("faststream[kafka,cli]==0.7.4", "aiokafka==0.14.0"),
+        *("pytest", "pytest-asyncio", "pytest-timeout", "dirty-equals", "fastapi", "httpx", "pydantic-settings"),
+        *("freezegun", "msgspec", "PyYAML", "pytest-rerunfailures"),
+    ],
     # What pyspark[connect] adds to what dev.txt has. The generated code of Spark 4.0 does not run on protobuf 7.
     "spark-connect": ["grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "protobuf<7"],
 }

@@ -282,6 +282,7 @@ PEERS: dict[str, PythonPeer | GoPeer] = {
         "tests",
         ("tests",),
         conftest=AIOKAFKA_CONFTEST,
+        facade="import kcodec.compat.aiokafka\n\nkcodec.compat.aiokafka.install(clients=True)\n",
         arguments=("--ignore=tests/record", f"--docker-image=kcodec:2.13_{KAFKA_VERSION}", "-o", "asyncio_mode=auto"),
         modules={"docker.py": DOCKER_STUB, "pytest.ini": "[pytest]\nmarkers =\n    ssl: needs certificates\n"},
         settings={"node_id": 0, "default_partitions": 2},

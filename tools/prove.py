@@ -254,6 +254,14 @@ def prove_copy(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, program, "--results", arguments.results]), "see copy.txt")
 
 
+def prove_copy_embedded(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The same copies and the three guarantees on the embedded broker, whose process is killed as well."""
+    own = ["--broker", "embedded", "--results", arguments.results]
+    copied = run([sys.executable, ROOT / "tests" / "prove" / "prove_copy.py", *own])
+    kept = run([sys.executable, ROOT / "tests" / "prove" / "prove_guarantees.py", *own])
+    return judged(copied if copied.status else kept, "see copy-embedded.txt, guarantees-embedded.txt")
+
+
 def prove_guarantees(arguments: argparse.Namespace) -> tuple[str, str]:
     """examples/exactly_once.py: commit first loses, produce first doubles, a session does neither; the same kills."""
     program = ROOT / "tests" / "prove" / "prove_guarantees.py"
@@ -333,6 +341,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "embedded-kills": prove_embedded_kills,
     "group-coordinator": prove_group_coordinator,
     "copy": prove_copy,
+    "copy-embedded": prove_copy_embedded,
     "guarantees": prove_guarantees,
     "kip447": prove_kip447,
     "consumer": prove_consumer,

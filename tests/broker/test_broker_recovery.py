@@ -123,6 +123,17 @@ def test_files_are_those_of_kafka(tmp_path: Path) -> None:
     again.core.close()
 
 
+def test_an_empty_partition_has_a_segment(tmp_path: Path) -> None:
+    """As on Kafka, so that tools can read its directory; before and after a restart."""
+    client = CoreClient(tmp_path)
+    client.prepare("t", 2)
+    log = kcodec.open(tmp_path / "t-1")
+    assert isinstance(log, Log)
+    assert list(log.records()) == []
+    reopened(client, tmp_path).core.close()
+    assert [path.name for path in (tmp_path / "t-1").glob("*.log")] == [f"{0:020}.log"]
+
+
 def test_a_moved_log_start_survives(tmp_path: Path) -> None:
     client = CoreClient(tmp_path)
     client.prepare()

@@ -547,6 +547,36 @@ def test_reports_of_a_split_batch_have_the_offsets_of_records(embedded: str) -> 
     assert reports == [(None, number, (b"%d" % number + b"x")[:2]) for number in range(40)]
 
 
+# Administration on the embedded broker
+
+
+def test_administration_of_permissions_and_settings(embedded: str) -> None:
+    client = ours(embedded).admin({"bootstrap.servers": embedded, "socket.timeout.ms": 10_000})
+    (future,) = client.create_topics([admin.NewTopic("settings", 1, 1)]).values()
+    future.result()
+    resource = admin.ConfigResource("topic", "settings", set_config={"retention.ms": "1000", "segment.ms": "2000"})
+    (future,) = client.alter_configs([resource]).values()
+    future.result()
+    resource = admin.ConfigResource("topic", "settings", set_config={"retention.ms": "3000"})
+    (future,) = client.alter_configs([resource]).values()
+    future.result()
+    (future,) = client.describe_configs([resource]).values()
+    settings = future.result()
+    default = admin.ConfigSource.DEFAULT_CONFIG.value
+    assert (settings["retention.ms"].value, settings["segment.ms"].source) == ("3000", default)
+    more = admin.NewPartitions("settings", 3, replica_assignment=[[1], [1]])
+    (future,) = client.create_partitions([more], validate_only=False).values()
+    assert outcome(future.result) is None
+    (future,) = client.describe_topics(
+        confluent_kafka.TopicCollection(["settings"]), include_authorized_operations=True
+    ).values()
+    assert len(future.result().partitions) == 3
+    with pytest.raises(ValueError, match="negative"):
+        client.describe_cluster(request_timeout=-5)
+    with pytest.raises(TypeError, match="validate_only"):
+        client.create_partitions([more], validate_only="maybe")
+
+
 # Installation
 
 

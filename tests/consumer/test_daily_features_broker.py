@@ -12,28 +12,28 @@ from typing import Any
 import pytest
 
 from kcodec import OffsetAndMetadata, TopicPartition
+from kcodec.broker import Broker
 from kcodec.client import Admin, Consumer, Producer
 from kcodec.client.aio import Consumer as AioConsumer
-from kcodec.testing.kafka import ApacheKafka
 
 RECORDS = 700
 Options = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def topic(apache_kafka: ApacheKafka) -> str:
+@pytest.fixture
+def topic(kcodec_broker: Broker) -> str:
     """Two partitions, each with RECORDS records whose values are their offsets."""
-    name: str = apache_kafka.create_topic(partitions=2)
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+    name: str = kcodec_broker.create_topic(partitions=2)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
         for partition, offset in itertools.product(range(2), range(RECORDS)):
             producer.send(name, b"%d" % offset, partition=partition)
     return name
 
 
 @pytest.fixture
-def options(apache_kafka: ApacheKafka) -> Options:
+def options(kcodec_broker: Broker) -> Options:
     return {
-        "bootstrap_servers": apache_kafka.bootstrap_servers,
+        "bootstrap_servers": kcodec_broker.bootstrap_servers,
         "group_id": f"daily-{uuid.uuid4().hex}",
         "auto_offset_reset": "earliest",
     }

@@ -14,21 +14,21 @@ import pytest
 
 import kcodec
 from kcodec import TopicPartition
+from kcodec.broker import Broker
 from kcodec.client import Consumer, GroupTransactSession, Producer
 from kcodec.client.aio import Consumer as AioConsumer
 from kcodec.client.aio import read_topic as aio_read_topic
 from kcodec.errors import DecodeError, DeserializationError
-from kcodec.testing.kafka import ApacheKafka
 
 GOOD, BAD = 40, (7, 23, 24)
 Options = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def topic(apache_kafka: ApacheKafka) -> str:
+@pytest.fixture
+def topic(kcodec_broker: Broker) -> str:
     """Records {"n": offset}, of which those at BAD are no JSON, and the last one is a tombstone."""
-    name: str = apache_kafka.create_topic(partitions=1)
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers, value_serializer=None) as producer:
+    name: str = kcodec_broker.create_topic(partitions=1)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, value_serializer=None) as producer:
         for offset in range(GOOD):
             value = b"\xff{" if offset in BAD else json.dumps({"n": offset}).encode()
             producer.send(name, value, key=b"key-%d" % offset)
@@ -37,9 +37,9 @@ def topic(apache_kafka: ApacheKafka) -> str:
 
 
 @pytest.fixture
-def options(apache_kafka: ApacheKafka) -> Options:
+def options(kcodec_broker: Broker) -> Options:
     return {
-        "bootstrap_servers": apache_kafka.bootstrap_servers,
+        "bootstrap_servers": kcodec_broker.bootstrap_servers,
         "group_id": f"deserializers-{uuid.uuid4().hex}",
         "auto_offset_reset": "earliest",
         "value_deserializer": json.loads,
@@ -157,10 +157,8 @@ def test_asyncio_deserializes(options: Options, topic: str) -> None:
     assert asyncio.run(run()) == [offset for offset in range(21) if offset != 7]
 
 
-def test_a_session_deserializes_and_seeks_past_a_failure(
-    apache_kafka: ApacheKafka, options: Options, topic: str
-) -> None:
-    out = apache_kafka.create_topic(partitions=1)
+def test_a_session_deserializes_and_seeks_past_a_failure(kcodec_broker: Broker, options: Options, topic: str) -> None:
+    out = kcodec_broker.create_topic(partitions=1)
     transactional = {**options, "transactional_id": options["group_id"], "topics": [topic]}
     transactional["value_serializer"] = lambda value: json.dumps(value).encode()
     sent: list[Any] = []

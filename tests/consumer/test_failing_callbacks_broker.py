@@ -10,9 +10,9 @@ from typing import Literal
 
 import pytest
 
+from kcodec.broker import Broker
 from kcodec.client import Admin, Consumer, aio
 from kcodec.offsets import TopicPartition
-from kcodec.testing.kafka import ApacheKafka
 
 
 class ApplicationError(Exception):
@@ -31,7 +31,7 @@ def thread_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseExceptio
     yield errors
 
 
-def members(kafka: ApacheKafka, group: str) -> int:
+def members(kafka: Broker, group: str) -> int:
     with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
         return len(admin.describe_groups(group)[group].members)
 
@@ -39,22 +39,24 @@ def members(kafka: ApacheKafka, group: str) -> int:
 @pytest.mark.parametrize("ending", ["close", "unsubscribe"])
 @pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
 def test_a_failing_on_revoked_does_not_keep_the_group(
-    apache_kafka: ApacheKafka,
+    kcodec_broker: Broker,
     group_protocol: Literal["classic", "consumer"],
     ending: str,
     thread_errors: list[BaseException | None],
 ) -> None:
     """The member leaves the group, so that others get its partitions at once and not after the session timeout."""
-    topic = apache_kafka.create_topic(partitions=1)
+    topic = kcodec_broker.create_topic(partitions=1)
     group = f"group-{group_protocol}-{ending}-{topic}"
-    consumer = Consumer(bootstrap_servers=apache_kafka.bootstrap_servers, group_id=group, group_protocol=group_protocol)
+    consumer = Consumer(
+        bootstrap_servers=kcodec_broker.bootstrap_servers, group_id=group, group_protocol=group_protocol
+    )
     try:
         consumer.subscribe(topic, on_revoked=fail)
         while not consumer.assignment():
             consumer.poll(0.1)
         with pytest.raises(ApplicationError, match=topic):
             getattr(consumer, ending)()
-        assert members(apache_kafka, group) == 0
+        assert members(kcodec_broker, group) == 0
     finally:
         consumer.close()
     assert thread_errors == []
@@ -62,15 +64,15 @@ def test_a_failing_on_revoked_does_not_keep_the_group(
 
 @pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
 def test_a_failing_on_revoked_does_not_keep_the_group_async(
-    apache_kafka: ApacheKafka, group_protocol: Literal["classic", "consumer"]
+    kcodec_broker: Broker, group_protocol: Literal["classic", "consumer"]
 ) -> None:
     """As above, for asyncio."""
-    topic = apache_kafka.create_topic(partitions=1)
+    topic = kcodec_broker.create_topic(partitions=1)
     group = f"group-{group_protocol}-async-{topic}"
 
     async def run() -> None:
         consumer = aio.Consumer(
-            bootstrap_servers=apache_kafka.bootstrap_servers, group_id=group, group_protocol=group_protocol
+            bootstrap_servers=kcodec_broker.bootstrap_servers, group_id=group, group_protocol=group_protocol
         )
         await consumer.subscribe(topic, on_revoked=fail)
         while not consumer.assignment():
@@ -79,4 +81,4 @@ def test_a_failing_on_revoked_does_not_keep_the_group_async(
             await consumer.close()
 
     asyncio.run(run())
-    assert members(apache_kafka, group) == 0
+    assert members(kcodec_broker, group) == 0

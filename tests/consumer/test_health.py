@@ -12,12 +12,12 @@ import pytest
 from virtual_broker import RECORDS, TOPIC, VirtualBroker, virtual_time
 
 from kcodec import TopicPartition
+from kcodec.broker import Broker
 from kcodec.client import Consumer, Producer
 from kcodec.client.aio import Consumer as AioConsumer
 from kcodec.consumer.health import ConsumerHealth, StallCause
 from kcodec.errors import DecodeError, KcodecError
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.testing.kafka import ApacheKafka
 
 WITHIN_SECONDS = 5.0
 PLACE = TopicPartition(TOPIC, 0)
@@ -252,10 +252,10 @@ def test_an_offset_of_an_open_transaction_is_named() -> None:
     assert health.blocked_by is StallCause.OPEN_TRANSACTION
 
 
-def test_an_open_transaction_is_named_on_a_broker(apache_kafka: ApacheKafka) -> None:
+def test_an_open_transaction_is_named_on_a_broker(kcodec_broker: Broker) -> None:
     """With the sync consumer: other threads may call health() while one polls."""
-    topic = apache_kafka.create_topic(partitions=1)
-    place, servers = TopicPartition(topic, 0), apache_kafka.bootstrap_servers
+    topic = kcodec_broker.create_topic(partitions=1)
+    place, servers = TopicPartition(topic, 0), kcodec_broker.bootstrap_servers
     with Producer(bootstrap_servers=servers, transactional_id=topic) as producer:
         producer.begin_transaction()
         producer.send(topic, b"held back").result(30)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kcodec import TopicPartition
+from kcodec.broker import Broker
 from kcodec.client import Admin, Consumer, GroupTransactSession, Producer
-from kcodec.testing.kafka import ApacheKafka
 
 SECONDS = 20.0
 
@@ -22,7 +22,7 @@ SECONDS = 20.0
 class OpenTransaction:
     """A transaction with one record in a topic and an offset of a group, left open."""
 
-    def __init__(self, kafka: ApacheKafka, stack: ExitStack) -> None:
+    def __init__(self, kafka: Broker, stack: ExitStack) -> None:
         self.servers = kafka.bootstrap_servers
         self.topic = kafka.create_topic(partitions=1)
         self.partition = TopicPartition(self.topic, 0)
@@ -45,9 +45,9 @@ class OpenTransaction:
 
 
 @pytest.fixture
-def opened(apache_kafka: ApacheKafka) -> Iterator[tuple[OpenTransaction, ExitStack]]:
+def opened(kcodec_broker: Broker) -> Iterator[tuple[OpenTransaction, ExitStack]]:
     with ExitStack() as stack:
-        yield OpenTransaction(apache_kafka, stack), stack
+        yield OpenTransaction(kcodec_broker, stack), stack
 
 
 def test_a_poll_that_an_open_transaction_stops_names_it(

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata, coordinators and connections on a real Apache Kafka, through restarts, pauses and moving leaders."""
+"""Metadata and coordinators of a real Apache Kafka; connections through kills and pauses of an embedded broker."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from broker_process import BrokerProcess
 from client_runners import Make
 
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError
@@ -55,9 +58,14 @@ def test_a_topic_that_is_made_later_is_found(make: Make, apache_kafka: ApacheKaf
     assert runner.run(runner.client.cluster.ensure_topic("made-later-" + str(id(runner)), 10.0)).partitions
 
 
-def test_a_client_outlives_its_broker_and_a_pause(make: Make, apache_kafka_factory: Any) -> None:
+@pytest.fixture
+def kafka(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path) as started:
+        yield started
+
+
+def test_a_client_outlives_its_broker_and_a_pause(make: Make, kafka: BrokerProcess) -> None:
     """Killed, started again, paused past the time-out of a request, and on: the epochs go up, nothing hangs."""
-    kafka = apache_kafka_factory()
     runner = make(kafka.bootstrap_servers, request_timeout_ms=3000)
     client = runner.client
     first = runner.run(initialised(client, "steady", client.clock() + 30), 40)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kcodec import EncodeError
+from kcodec.broker import Broker
 from kcodec.client import Admin, Consumer, Producer
 from kcodec.offsets import TopicPartition
-from kcodec.testing.kafka import ApacheKafka
 
 SERVERS = "127.0.0.1:1"
 
@@ -49,30 +49,29 @@ def test_list_offsets_names_what_it_expects(partitions: Any) -> None:
         admin.list_offsets(partitions)
 
 
-def test_list_offsets_accepts_pairs(apache_kafka: ApacheKafka) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
+def test_list_offsets_accepts_pairs(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
     pair: Any = (topic, 0)
-    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+    with Admin(bootstrap_servers=kcodec_broker.bootstrap_servers) as admin:
         assert admin.list_offsets({pair: "latest"})[TopicPartition(topic, 0)].offset == 0
 
 
-def test_a_too_large_record_names_its_topic(apache_kafka: ApacheKafka) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+def test_a_too_large_record_names_its_topic(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
         producer.partitions_for(topic)
         expected = f"topic '{topic}': the record takes .* above max_request_size 1048576; send smaller records"
         with pytest.raises(EncodeError, match=expected):
             producer.send(topic, bytes(2_000_000))
 
 
-def test_records_that_fail_name_the_refused_connection(apache_kafka_factory: Any) -> None:
+def test_records_that_fail_name_the_refused_connection(kcodec_broker: Broker) -> None:
     """While no broker can be reached, the cause is the connection that was refused, not the metadata without it."""
-    kafka = apache_kafka_factory()
-    topic = kafka.create_topic(partitions=1)
+    topic = kcodec_broker.create_topic(partitions=1)
     with Producer(
-        bootstrap_servers=kafka.bootstrap_servers, delivery_timeout_ms=4000, request_timeout_ms=1000
+        bootstrap_servers=kcodec_broker.bootstrap_servers, delivery_timeout_ms=4000, request_timeout_ms=1000
     ) as producer:
         producer.send(topic, b"delivered").result()
-        kafka.node(1).kill()
+        kcodec_broker.close()
         error = producer.send(topic, b"failed").exception()
         assert "Connection refused" in str(error), error

@@ -24,23 +24,23 @@ from virtual_broker import RECORDS, TOPIC, virtual_time
 
 from kcodec import TopicPartition
 from kcodec.broker import Broker
-from kcodec.client import Consumer, Producer, aio
+from kcodec.client import Admin, ClientQuotaEntity, Consumer, Producer, aio
 from kcodec.errors import KcodecError
 from kcodec.observe.names import METRICS
 from kcodec.observe.opentelemetry import OpenTelemetryMetrics, Tracing
 from kcodec.observe.prometheus import PrometheusMetrics
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.testing.kafka import ApacheKafka
+from kcodec.testing.pytest_plugin import KafkaFactory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-#: What needs a failing or throttling broker, or one that authenticates: counted in tests of its own.
+#: What needs a failing or throttling broker, or one that authenticates: in test_every_documented_metric_has_a_value.
 ELSEWHERE = {
     *("connection.failed", "connection.authenticated", "request.failed", "throttle", "consumer.fetch_failed"),
     *("producer.retries", "producer.failures", "consumer.fetch_errors"),
 }
 
 
-def work(kafka: ApacheKafka, topic: str, **options: Any) -> None:
+def work(kafka: Broker, topic: str, **options: Any) -> None:
     """Send and receive ten records, and wait until each gauge was reported."""
     given = {"bootstrap_servers": kafka.bootstrap_servers, **options}
     with Producer(**given) as producer:
@@ -68,9 +68,9 @@ def prometheus_name(name: str) -> str:
     return f"kcodec_{name.replace('.', '_')}" + {"count": "_total", "latency": "_seconds_count", "gauge": ""}[kind]
 
 
-def test_every_metric_is_scraped_under_load(apache_kafka: ApacheKafka) -> None:
-    topic, registry = apache_kafka.create_topic(partitions=2), CollectorRegistry()
-    work(apache_kafka, topic, metrics=PrometheusMetrics(registry))
+def test_every_metric_is_scraped_under_load(kcodec_broker: Broker) -> None:
+    topic, registry = kcodec_broker.create_topic(partitions=2), CollectorRegistry()
+    work(kcodec_broker, topic, metrics=PrometheusMetrics(registry))
     found = scraped(generate_latest(registry).decode())
     assert {prometheus_name(name) for name in METRICS if name not in ELSEWHERE} <= set(found)
     assert found["kcodec_producer_records_total"] == found["kcodec_consumer_records_total"] == 10
@@ -78,6 +78,61 @@ def test_every_metric_is_scraped_under_load(apache_kafka: ApacheKafka) -> None:
     assert found["kcodec_consumer_rebalances_total"] == 1
     assert found["kcodec_consumer_lag"] == found["kcodec_producer_buffered_bytes"] == 0
     assert found["kcodec_request_seconds_count"] > 5
+
+
+def documented() -> dict[str, str]:
+    """Name -> method of each metric in the table of docs/logging.md."""
+    page = (ROOT / "docs" / "logging.md").read_text("utf-8")
+    return dict(re.findall(r"^\| `([a-z_.]+)` \| `(count|latency|gauge)` \|", page, re.MULTILINE))
+
+
+def test_every_documented_metric_has_a_value(apache_kafka_factory: KafkaFactory, kcodec_broker: Broker) -> None:
+    """One registry for clients under load: with logins, a quota and an unreachable broker on Kafka, and with failing
+    requests on the embedded broker. The list is that of the page, so that a metric that is never reported fails."""
+    names, registry = documented(), CollectorRegistry()
+    assert {name: one.kind for name, one in METRICS.items()} == names
+    metrics = PrometheusMetrics(registry)
+    kafka = apache_kafka_factory(sasl=["SCRAM-SHA-256"])
+    options: dict[str, Any] = dict(kafka.client_options("alice", "SCRAM-SHA-256"))
+    topic = kafka.create_topic(partitions=2)
+    slow = ClientQuotaEntity(client_id="slow")
+    with Admin(**options) as admin:
+        admin.alter_client_quotas({slow: {"producer_byte_rate": 1000.0}})
+        while slow not in admin.describe_client_quotas(client_id="slow"):
+            time.sleep(0.05)
+    given = {**options, "metrics": metrics, "client_id": "slow"}
+    given["bootstrap_servers"] = f"127.0.0.1:1,{options['bootstrap_servers']}"
+    servers = kcodec_broker.bootstrap_servers
+    other = kcodec_broker.create_topic()
+    faults = kcodec_broker.faults
+    with Producer(**given, linger_ms=0) as producer:
+        producer.send(topic, b"x" * 20_000).result(60)
+        faults.add("Produce", error=ErrorCode.NOT_LEADER_OR_FOLLOWER, count=1)
+        with Producer(bootstrap_servers=servers, metrics=metrics) as retrying:
+            retrying.send(other, b"retried").result(30)
+            faults.add("Produce", error=ErrorCode.INVALID_RECORD, count=1)
+            with pytest.raises(KcodecError):
+                retrying.send(other, b"refused").result(30)
+        time.sleep(1.1)  # gauges
+    faults.add("Fetch", close="before", skip=1, count=1)
+    with Consumer(bootstrap_servers=servers, metrics=metrics, auto_offset_reset="latest") as consumer:
+        consumer.assign([TopicPartition(other, 0)])
+        consumer.seek(TopicPartition(other, 0), 1000)  # OFFSET_OUT_OF_RANGE
+        consumer.poll(0.5)
+    with Consumer(bootstrap_servers=servers, metrics=metrics, group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(other)
+        deadline = time.monotonic() + 30
+        while True:
+            consumer.poll(0.2)
+            found = scraped(generate_latest(registry).decode())
+            missing = [
+                name
+                for name, kind in names.items()
+                if not (prometheus_name(name) in found if kind == "gauge" else found.get(prometheus_name(name), 0) > 0)
+            ]
+            if not missing:
+                return
+            assert time.monotonic() < deadline, missing
 
 
 def test_failures_and_throttling_are_counted() -> None:
@@ -138,9 +193,9 @@ def test_the_lag_of_a_lost_partition_becomes_zero(kcodec_broker: Broker) -> None
     assert lags[-1] == 0
 
 
-def test_metrics_go_to_opentelemetry(apache_kafka: ApacheKafka) -> None:
-    topic, reader = apache_kafka.create_topic(partitions=1), InMemoryMetricReader()
-    work(apache_kafka, topic, metrics=OpenTelemetryMetrics(MeterProvider([reader])))
+def test_metrics_go_to_opentelemetry(kcodec_broker: Broker) -> None:
+    topic, reader = kcodec_broker.create_topic(partitions=1), InMemoryMetricReader()
+    work(kcodec_broker, topic, metrics=OpenTelemetryMetrics(MeterProvider([reader])))
     data: Any = reader.get_metrics_data()
     found = {one.name: one for each in data.resource_metrics[0].scope_metrics for one in each.metrics}
     assert {f"kcodec.{name}" for name in METRICS if name not in ELSEWHERE} <= set(found)
@@ -157,9 +212,9 @@ def traced() -> tuple[Tracing, InMemorySpanExporter]:
     return Tracing(provider), exporter
 
 
-def test_a_trace_goes_from_producer_to_consumer(apache_kafka: ApacheKafka) -> None:
-    topic, (tracing, exporter) = apache_kafka.create_topic(partitions=1), traced()
-    servers = apache_kafka.bootstrap_servers
+def test_a_trace_goes_from_producer_to_consumer(kcodec_broker: Broker) -> None:
+    topic, (tracing, exporter) = kcodec_broker.create_topic(partitions=1), traced()
+    servers = kcodec_broker.bootstrap_servers
     with Producer(bootstrap_servers=servers) as producer:
         tracing.send(producer, topic, b"1", headers=[("kept", b"yes"), ("traceparent", b"old")]).result(30)
     with Consumer(bootstrap_servers=servers, group_id=topic, auto_offset_reset="earliest") as consumer:
@@ -235,16 +290,16 @@ except ImportError as error:
     assert "pip install kcodec[" in ran.stdout
 
 
-def test_the_prometheus_example_is_scraped(apache_kafka: ApacheKafka) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+def test_the_prometheus_example_is_scraped(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
         producer.send(topic, b"1")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [
         sys.executable,
         str(ROOT / "examples" / "prometheus_metrics.py"),
-        apache_kafka.bootstrap_servers,
+        kcodec_broker.bootstrap_servers,
         topic,
         str(port),
     ]
@@ -265,9 +320,14 @@ def test_the_prometheus_example_is_scraped(apache_kafka: ApacheKafka) -> None:
             example.kill()
 
 
-def test_the_opentelemetry_example_prints_one_trace(apache_kafka: ApacheKafka) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
-    command = [sys.executable, str(ROOT / "examples" / "opentelemetry_spans.py"), apache_kafka.bootstrap_servers, topic]
+def test_the_opentelemetry_example_prints_one_trace(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    command = [
+        sys.executable,
+        str(ROOT / "examples" / "opentelemetry_spans.py"),
+        kcodec_broker.bootstrap_servers,
+        topic,
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert len(set(re.findall(r'"trace_id": "(\w+)"', ran.stdout))) == 1
     assert "processed 0" in ran.stdout and "kcodec.consumer.records" in ran.stdout

@@ -10,9 +10,9 @@ import pytest
 
 import kcodec
 from kcodec._fast import SendLock
+from kcodec.broker import Broker
 from kcodec.client import Admin, Producer, aio
 from kcodec.errors import EncodeError
-from kcodec.testing.kafka import ApacheKafka
 
 
 def test_the_lock_has_what_a_condition_needs() -> None:
@@ -64,9 +64,9 @@ def test_headers_of_a_row_that_changes_are_kept() -> None:
 
 
 @pytest.mark.parametrize("partition", ["0", 1.0, b"0"])
-def test_a_partition_of_a_wrong_type_fails_its_record_only(apache_kafka: ApacheKafka, partition: object) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+def test_a_partition_of_a_wrong_type_fails_its_record_only(kcodec_broker: Broker, partition: object) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
         with pytest.raises(EncodeError, match="partition must be an int or None, got"):
             producer.send(topic, b"v", partition=partition)  # type: ignore[arg-type]
         assert producer.send(topic, b"v").result(30).offset == 0

@@ -16,26 +16,26 @@ from producer_faces import Face, Looped, MakeFace, make_face
 from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart, started, values
 
 import kcodec
+from kcodec.broker import Broker
 from kcodec.client import Producer, aio
 from kcodec.errors import BrokerError, DeliveryErrors, DeliveryTimeoutError, TopicDeliveryError
 from kcodec.producer.failures import Failures
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.testing.kafka import ApacheKafka
 
 __all__ = ["make_face"]
 NOWHERE = "127.0.0.1:1"
 TOO_LARGE = b"x" * 1000
 
 
-@pytest.fixture(scope="module")
-def small(apache_kafka: ApacheKafka) -> str:
+@pytest.fixture
+def small(kcodec_broker: Broker) -> str:
     """A topic that refuses records of 1000 bytes."""
-    return apache_kafka.create_topic(partitions=1, max_message_bytes=200)
+    return kcodec_broker.create_topic(partitions=1, max_message_bytes=200)
 
 
-def test_flush_raises_what_nothing_has_retrieved(make_face: MakeFace, apache_kafka: ApacheKafka, small: str) -> None:
+def test_flush_raises_what_nothing_has_retrieved(make_face: MakeFace, kcodec_broker: Broker, small: str) -> None:
     """One member for each topic and kind of error, with the number of records; the next flush begins to count again."""
-    face = make_face(apache_kafka.bootstrap_servers)
+    face = make_face(kcodec_broker.bootstrap_servers)
     face.send_all(small, [{"value": TOO_LARGE}] * 10)
     with pytest.raises(DeliveryErrors, match="10 records not delivered") as caught:
         face.flush()
@@ -49,8 +49,8 @@ def test_flush_raises_what_nothing_has_retrieved(make_face: MakeFace, apache_kaf
     face.close()
 
 
-def test_close_raises_too_and_is_idempotent(make_face: MakeFace, apache_kafka: ApacheKafka, small: str) -> None:
-    face = make_face(apache_kafka.bootstrap_servers)
+def test_close_raises_too_and_is_idempotent(make_face: MakeFace, kcodec_broker: Broker, small: str) -> None:
+    face = make_face(kcodec_broker.bootstrap_servers)
     face.send_all(small, [{"value": TOO_LARGE}] * 3)
     with pytest.raises(DeliveryErrors, match="3 records not delivered"):
         face.close()
@@ -82,17 +82,17 @@ def _retrieve_by_callback(face: Face, delivery: Any) -> None:
 
 @pytest.mark.parametrize("retrieve", [_retrieve_by_wait, _retrieve_by_exception, _retrieve_by_callback])
 def test_a_retrieved_error_is_not_raised_again(
-    make_face: MakeFace, apache_kafka: ApacheKafka, small: str, retrieve: Callable[[Face, Any], None]
+    make_face: MakeFace, kcodec_broker: Broker, small: str, retrieve: Callable[[Face, Any], None]
 ) -> None:
-    face = make_face(apache_kafka.bootstrap_servers)
+    face = make_face(kcodec_broker.bootstrap_servers)
     for delivery in face.send_all(small, [{"value": TOO_LARGE}] * 5):
         retrieve(face, delivery)
     face.flush()
     face.close()
 
 
-def test_only_what_was_not_retrieved_is_counted(make_face: MakeFace, apache_kafka: ApacheKafka, small: str) -> None:
-    face = make_face(apache_kafka.bootstrap_servers, linger_ms=50)
+def test_only_what_was_not_retrieved_is_counted(make_face: MakeFace, kcodec_broker: Broker, small: str) -> None:
+    face = make_face(kcodec_broker.bootstrap_servers, linger_ms=50)
     deliveries = face.send_all(small, [{"value": TOO_LARGE}] * 6)
     for delivery in deliveries[:2]:
         _retrieve_by_wait(face, delivery)
@@ -103,10 +103,10 @@ def test_only_what_was_not_retrieved_is_counted(make_face: MakeFace, apache_kafk
     assert caught.value.count == 3
 
 
-def test_tables_count_and_are_retrieved_as_a_whole(make_face: MakeFace, apache_kafka: ApacheKafka, small: str) -> None:
+def test_tables_count_and_are_retrieved_as_a_whole(make_face: MakeFace, kcodec_broker: Broker, small: str) -> None:
     import pyarrow
 
-    face = make_face(apache_kafka.bootstrap_servers)
+    face = make_face(kcodec_broker.bootstrap_servers)
     table = pyarrow.table({"value": [TOO_LARGE] * 20})
     face.send_arrow(small, table)
     with pytest.raises(DeliveryErrors) as caught:
@@ -119,14 +119,17 @@ def test_tables_count_and_are_retrieved_as_a_whole(make_face: MakeFace, apache_k
     face.close()
 
 
-def test_an_exception_that_leaves_the_block_gets_a_note(apache_kafka: ApacheKafka, small: str) -> None:
-    with pytest.raises(ZeroDivisionError) as caught, Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as made:
+def test_an_exception_that_leaves_the_block_gets_a_note(kcodec_broker: Broker, small: str) -> None:
+    with (
+        pytest.raises(ZeroDivisionError) as caught,
+        Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as made,
+    ):
         made.send(small, TOO_LARGE)
         raise ZeroDivisionError
     assert any("1 record not delivered" in note for note in caught.value.__notes__)
 
     async def leave() -> None:
-        async with aio.Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as made:
+        async with aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as made:
             await made.send(small, TOO_LARGE)
             raise ZeroDivisionError
 
@@ -135,21 +138,21 @@ def test_an_exception_that_leaves_the_block_gets_a_note(apache_kafka: ApacheKafk
     assert any("1 record not delivered" in note for note in caught.value.__notes__)
 
 
-def test_the_end_of_the_block_raises(apache_kafka: ApacheKafka, small: str) -> None:
-    with pytest.raises(DeliveryErrors), Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as made:
+def test_the_end_of_the_block_raises(kcodec_broker: Broker, small: str) -> None:
+    with pytest.raises(DeliveryErrors), Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as made:
         made.send(small, TOO_LARGE)
 
     async def leave() -> None:
-        async with aio.Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as made:
+        async with aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as made:
             await made.send(small, TOO_LARGE)
 
     with pytest.raises(DeliveryErrors):
         asyncio.run(leave())
 
 
-def test_a_thread_that_waits_for_a_record_has_its_error(apache_kafka: ApacheKafka, small: str) -> None:
+def test_a_thread_that_waits_for_a_record_has_its_error(kcodec_broker: Broker, small: str) -> None:
     """A flush at the same time does not raise it, too."""
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers, linger_ms=300) as made:
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=300) as made:
         delivery = made.send(small, TOO_LARGE)
         seen: list[BaseException | None] = []
         waiting = threading.Thread(target=lambda: seen.append(delivery.exception()))
@@ -188,9 +191,9 @@ def test_a_caller_that_gave_up_has_not_retrieved_the_error() -> None:
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_in_a_transaction_the_commit_or_abort_reports_failures(
-    apache_kafka: ApacheKafka, small: str, commits: bool
+    kcodec_broker: Broker, small: str, commits: bool
 ) -> None:
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers, transactional_id=f"reports-{commits}") as made:
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id=f"reports-{commits}") as made:
         made.begin_transaction()
         made.send(small, TOO_LARGE)
         made.flush()

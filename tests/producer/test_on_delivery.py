@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from kcodec.broker import Broker
 from kcodec.client import Producer, RecordMetadata
 from kcodec.client.aio import Producer as AioProducer
 from kcodec.errors import DeliveryTimeoutError, EncodeError
-from kcodec.testing.kafka import ApacheKafka
 
 Reports = list[tuple[RecordMetadata | None, BaseException | None, str]]
 UNREACHABLE: dict[str, Any] = {
@@ -32,15 +32,15 @@ def reporter(reports: Reports) -> Any:
     return report
 
 
-@pytest.fixture(scope="module")
-def topic(apache_kafka: ApacheKafka) -> str:
-    name: str = apache_kafka.create_topic(partitions=1)
+@pytest.fixture
+def topic(kcodec_broker: Broker) -> str:
+    name: str = kcodec_broker.create_topic(partitions=1)
     return name
 
 
 @pytest.fixture
-def producer(apache_kafka: ApacheKafka) -> Iterator[Producer]:
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as one:
+def producer(kcodec_broker: Broker) -> Iterator[Producer]:
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as one:
         yield one
 
 
@@ -120,18 +120,18 @@ def test_send_and_wait_returns_where_the_record_is(producer: Producer, topic: st
         producer.send_and_wait(topic, b"1", partition=3)
 
 
-def test_a_transaction_reports_its_records(apache_kafka: ApacheKafka, topic: str) -> None:
+def test_a_transaction_reports_its_records(kcodec_broker: Broker, topic: str) -> None:
     reports: Reports = []
-    options: dict[str, Any] = {"bootstrap_servers": apache_kafka.bootstrap_servers, "transactional_id": "reports"}
+    options: dict[str, Any] = {"bootstrap_servers": kcodec_broker.bootstrap_servers, "transactional_id": "reports"}
     with Producer(**options) as producer, producer.transaction() as txn:
         txn.send(topic, b"1", on_delivery=reporter(reports))
     assert reports[0][0] is not None
 
 
-def test_asyncio_reports_in_the_event_loop(apache_kafka: ApacheKafka, topic: str) -> None:
+def test_asyncio_reports_in_the_event_loop(kcodec_broker: Broker, topic: str) -> None:
     async def run() -> Reports:
         reports: Reports = []
-        async with AioProducer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+        async with AioProducer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
             delivery = await producer.send(topic, b"1", on_delivery=reporter(reports))
             metadata = await delivery
             assert (await producer.send_and_wait(topic, b"2")).offset == metadata.offset + 1

@@ -5,26 +5,34 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from producer_faces import Looped, MakeFace, Threaded, make_face
 from scripted_broker import Fault, Rig, ScriptedCluster, send_apart, started, values
 
+from kcodec.broker import Broker
 from kcodec.client import Consumer, Producer, aio
 from kcodec.errors import BrokerError, BufferFullError, DeliveryErrors, DeliveryTimeoutError
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
 __all__ = ["make_face"]
 NOWHERE = "127.0.0.1:1"
 
 
+@pytest.fixture
+def kcodec_broker() -> Iterator[Broker]:
+    """A broker that creates no topic because a client names it."""
+    with Broker(auto_create_topics=False) as broker:
+        yield broker
+
+
 @pytest.mark.parametrize("kind", [Threaded, Looped])
-def test_a_full_buffer_names_the_cause(kind: type, apache_kafka: ApacheKafka) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
-    with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
+def test_a_full_buffer_names_the_cause(kind: type, kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    with KafkaProxy(kcodec_broker.bootstrap_servers) as proxy:
         proxy.on_request("Produce", count=None).answer(error=19)
         face = kind(proxy.bootstrap_servers, buffer_memory=20_000, max_block_ms=1000)
         found = face.producer.partitions_for(topic)
@@ -111,8 +119,8 @@ def test_a_record_to_an_unknown_topic_fails_after_5_seconds() -> None:
     assert again.offset == 0
 
 
-def test_send_fails_soon_for_an_unknown_topic(make_face: MakeFace, apache_kafka: ApacheKafka) -> None:
-    face = make_face(apache_kafka.bootstrap_servers, unknown_topic_timeout_ms=500)
+def test_send_fails_soon_for_an_unknown_topic(make_face: MakeFace, kcodec_broker: Broker) -> None:
+    face = make_face(kcodec_broker.bootstrap_servers, unknown_topic_timeout_ms=500)
     begin = time.monotonic()
     (delivery,) = face.send_all("no-such-topic/", [{"value": b"x"}])
     with pytest.raises(BrokerError):
@@ -120,8 +128,8 @@ def test_send_fails_soon_for_an_unknown_topic(make_face: MakeFace, apache_kafka:
     assert time.monotonic() - begin < 5.0
 
 
-def test_unknown_topics_are_reported_within_the_option(apache_kafka: ApacheKafka) -> None:
-    options: dict[str, Any] = {"bootstrap_servers": apache_kafka.bootstrap_servers, "unknown_topic_timeout_ms": 500}
+def test_unknown_topics_are_reported_within_the_option(kcodec_broker: Broker) -> None:
+    options: dict[str, Any] = {"bootstrap_servers": kcodec_broker.bootstrap_servers, "unknown_topic_timeout_ms": 500}
     with Producer(**options) as producer, Consumer(**options) as consumer:
         for call in (
             lambda: producer.send("ghost", b"x").result(),
@@ -143,8 +151,8 @@ def test_unknown_topics_are_reported_within_the_option(apache_kafka: ApacheKafka
     asyncio.run(ask())
 
 
-def test_by_default_an_unknown_topic_takes_5_seconds(apache_kafka: ApacheKafka) -> None:
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+def test_by_default_an_unknown_topic_takes_5_seconds(kcodec_broker: Broker) -> None:
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
         begin = time.monotonic()
         with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             producer.partitions_for("ghost")

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from kcodec.broker import Broker
 from kcodec.client import Producer, aio
 from kcodec.errors import DeliveryTimeoutError
-from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
 HEAD = """
@@ -181,10 +181,10 @@ with Producer(**options, delivery_timeout_ms=2500, request_timeout_ms=500) as pr
     assert "The exception: DeliveryTimeoutError: " in found[0] and "no result within 0.1 s" in found[0]
 
 
-def test_a_close_that_delivers_at_last_logs_it(apache_kafka: ApacheKafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_close_that_delivers_at_last_logs_it(kcodec_broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     """A caller whose `result` timed out would otherwise send the record again."""
-    topic = apache_kafka.create_topic(partitions=1)
-    with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
+    topic = kcodec_broker.create_topic(partitions=1)
+    with KafkaProxy(kcodec_broker.bootstrap_servers) as proxy:
         proxy.on_request("Produce").hold(1.5)
         with pytest.raises(DeliveryTimeoutError), Producer(bootstrap_servers=proxy.bootstrap_servers) as producer:
             producer.send(topic, b"x").result(timeout=0.1)
@@ -195,10 +195,10 @@ def test_a_close_that_delivers_at_last_logs_it(apache_kafka: ApacheKafka, caplog
 
 
 @pytest.mark.parametrize("leaving", [KeyboardInterrupt, SystemExit])
-def test_a_transaction_block_ends_within_5_seconds(apache_kafka: ApacheKafka, leaving: type[BaseException]) -> None:
+def test_a_transaction_block_ends_within_5_seconds(kcodec_broker: Broker, leaving: type[BaseException]) -> None:
     """Though no response to its abort comes; the next begin, or the coordinator, ends the transaction."""
-    topic = apache_kafka.create_topic(partitions=1)
-    with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
+    topic = kcodec_broker.create_topic(partitions=1)
+    with KafkaProxy(kcodec_broker.bootstrap_servers) as proxy:
         producer = Producer(bootstrap_servers=proxy.bootstrap_servers, transactional_id=f"leaves-{topic}")
         with pytest.raises(leaving), producer, producer.transaction() as txn:
             txn.send(topic, b"x").result()
@@ -209,8 +209,8 @@ def test_a_transaction_block_ends_within_5_seconds(apache_kafka: ApacheKafka, le
         assert txn.committed is not True
 
 
-def test_a_cancelled_transaction_block_ends_within_5_seconds(apache_kafka: ApacheKafka) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
+def test_a_cancelled_transaction_block_ends_within_5_seconds(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
 
     async def transact(proxy: KafkaProxy) -> None:
         options: dict[str, Any] = {
@@ -223,7 +223,7 @@ def test_a_cancelled_transaction_block_ends_within_5_seconds(apache_kafka: Apach
             await asyncio.sleep(60)
 
     async def cancel() -> float:
-        with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
+        with KafkaProxy(kcodec_broker.bootstrap_servers) as proxy:
             task = asyncio.create_task(transact(proxy))
             await asyncio.sleep(2.0)
             begin = time.monotonic()

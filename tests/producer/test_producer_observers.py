@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from producer_faces import MakeFace, make_face
 
+from kcodec.broker import Broker
 from kcodec.client import Admin, Consumer, Producer
-from kcodec.testing.kafka import ApacheKafka
 
 __all__ = ["make_face"]
 #: A record that fails soon, so that a call that blocks in spite of all ends the test soon, too.
@@ -40,12 +40,12 @@ class Half:
 
 
 def test_metrics_that_raise_are_logged_once_each(
-    make_face: MakeFace, apache_kafka: ApacheKafka, caplog: pytest.LogCaptureFixture
+    make_face: MakeFace, kcodec_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
+    topic = kcodec_broker.create_topic(partitions=1)
     caplog.set_level(logging.ERROR, "kcodec")
     metrics = Raising()
-    face = make_face(apache_kafka.bootstrap_servers, metrics=metrics, **HASTY)
+    face = make_face(kcodec_broker.bootstrap_servers, metrics=metrics, **HASTY)
     for delivery in face.send_all(topic, [{"value": b"x"}] * 3):
         assert face.outcome(delivery).offset >= 0
     face.flush()
@@ -55,9 +55,9 @@ def test_metrics_that_raise_are_logged_once_each(
     assert all(record.exc_info for record in caplog.records)
 
 
-def test_metrics_none_means_no_metrics(make_face: MakeFace, apache_kafka: ApacheKafka) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
-    face = make_face(apache_kafka.bootstrap_servers, metrics=None)
+def test_metrics_none_means_no_metrics(make_face: MakeFace, kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    face = make_face(kcodec_broker.bootstrap_servers, metrics=None)
     (delivery,) = face.send_all(topic, [{"value": b"x"}])
     assert face.outcome(delivery).offset == 0
 
@@ -97,14 +97,14 @@ def fill_the_buffer(producer: Producer, topic: str) -> None:
     "call", [call_result, call_exception, call_flush, call_close, call_partitions_for, fill_the_buffer]
 )
 def test_a_call_that_would_block_in_a_callback_raises(
-    apache_kafka: ApacheKafka, call: Callable[[Producer, str], None]
+    kcodec_broker: Broker, call: Callable[[Producer, str], None]
 ) -> None:
     """At once: on the I/O thread it would wait for itself, and all other records with it. The producer goes on."""
-    topic = apache_kafka.create_topic(partitions=1)
+    topic = kcodec_broker.create_topic(partitions=1)
     seen: list[BaseException | None] = []
     called = threading.Event()
     threads: list[str] = []
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers, buffer_memory=100_000, **HASTY) as producer:
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, buffer_memory=100_000, **HASTY) as producer:
 
         def callback(delivery: Any) -> None:
             threads.append(threading.current_thread().name)
@@ -124,10 +124,10 @@ def test_a_call_that_would_block_in_a_callback_raises(
         assert producer.send(topic, b"last").result().offset >= 1
 
 
-def test_a_done_delivery_has_its_result_in_a_callback(apache_kafka: ApacheKafka) -> None:
-    topic = apache_kafka.create_topic(partitions=1)
+def test_a_done_delivery_has_its_result_in_a_callback(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
     seen: list[Any] = []
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
         producer.send(topic, b"x").add_done_callback(lambda done: seen.append((done.result(), done.exception())))
         producer.flush()
     assert seen[0][0].offset == 0 and seen[0][1] is None

@@ -18,6 +18,7 @@ from guarded_kafka import guarded_kafka as guarded_kafka
 from guarded_kafka import token_server as token_server
 
 import kcodec
+from kcodec.broker import Broker
 from kcodec.client import Producer
 from kcodec.testing.kafka import ApacheKafka
 
@@ -34,12 +35,12 @@ def test_every_program_is_not_longer_than_its_original() -> None:
 
 
 @pytest.fixture
-def topic(apache_kafka: ApacheKafka) -> str:
-    name: str = apache_kafka.create_topic(partitions=1)
+def topic(kcodec_broker: Broker) -> str:
+    name: str = kcodec_broker.create_topic(partitions=1)
     return name
 
 
-def values(kafka: ApacheKafka, topic: str, **options: Any) -> list[bytes | None]:
+def values(kafka: ApacheKafka | Broker, topic: str, **options: Any) -> list[bytes | None]:
     with kcodec.read_topic(topic, **{**kafka.client_options(), **options}) as records:
         return [record.value for record in records.rows()]
 
@@ -54,22 +55,20 @@ def run(name: str, *arguments: Any, most: int | None = None) -> list[str]:
     return printed.lines
 
 
-def test_asyncio_produces_and_consumes(apache_kafka: ApacheKafka, topic: str) -> None:
-    servers = apache_kafka.bootstrap_servers
+def test_asyncio_produces_and_consumes(kcodec_broker: Broker, topic: str) -> None:
+    servers = kcodec_broker.bootstrap_servers
     (line,) = run("aio_produce", servers, topic)
     assert f"topic='{topic}', partition=0, offset=0" in line
     assert run("aio_consume", servers, topic, most=1) == ["b'Hello'"]
     assert sum(int(line.split()[0]) for line in run("aio_batches", servers, topic)) == 1000
     with pytest.raises(ValueError, match="the program failed"):
         run("aio_transaction", servers, topic)
-    assert len(values(apache_kafka, topic)) == 1001
-    assert values(apache_kafka, topic, isolation_level="read_uncommitted")[-1] == b"Never seen"
+    assert len(values(kcodec_broker, topic)) == 1001
+    assert values(kcodec_broker, topic, isolation_level="read_uncommitted")[-1] == b"Never seen"
 
 
-def test_lines_are_sent_and_read_by_a_group(
-    apache_kafka: ApacheKafka, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    servers = apache_kafka.bootstrap_servers
+def test_lines_are_sent_and_read_by_a_group(kcodec_broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = kcodec_broker.bootstrap_servers
     monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\nthree\n"))
     assert run("produce_lines", servers, topic) == [f"{topic}-0: {offset}" for offset in range(3)]
     lines = run("consume_group", servers, topic, topic, most=1 + 2 * 3)
@@ -82,18 +81,18 @@ def test_lines_are_sent_and_read_by_a_group(
     assert row.split() == [f"{topic}-0", "2", "1"]
 
 
-def test_a_topic_is_copied_exactly_once(apache_kafka: ApacheKafka, topic: str) -> None:
-    target = apache_kafka.create_topic(partitions=1)
-    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
+def test_a_topic_is_copied_exactly_once(kcodec_broker: Broker, topic: str) -> None:
+    target = kcodec_broker.create_topic(partitions=1)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
         for number in range(700):
             producer.send(topic, b"%d" % number, key=b"k")
-    lines = run("transaction_copy", apache_kafka.bootstrap_servers, f"copy-{topic}", topic, target)
+    lines = run("transaction_copy", kcodec_broker.bootstrap_servers, f"copy-{topic}", topic, target)
     assert all(line.endswith("committed: True") for line in lines)
-    assert [b64decode(value or b"") for value in values(apache_kafka, target)] == [b"%d" % one for one in range(700)]
+    assert [b64decode(value or b"") for value in values(kcodec_broker, target)] == [b"%d" % one for one in range(700)]
 
 
-def test_every_client_is_used_as_a_block(apache_kafka: ApacheKafka) -> None:
-    lines = run("clients_as_blocks", apache_kafka.bootstrap_servers, "clients-as-blocks")
+def test_every_client_is_used_as_a_block(kcodec_broker: Broker) -> None:
+    lines = run("clients_as_blocks", kcodec_broker.bootstrap_servers, "clients-as-blocks")
     assert lines[0] == "created clients-as-blocks"
     assert sum("RecordMetadata(" in line for line in lines) == 5
     assert [line.partition("value=")[2][:11] for line in lines[-5:]] == [f"'message {one}'" for one in range(5)]

@@ -132,8 +132,15 @@ EARLY = {
     ("kcodec.compat._aiokafka_classes", "aiokafka"),
     ("kcodec.compat._kafka_python_classes", "kafka"),
     *(
+        (f"kcodec.compat._aiokafka_{part}", "aiokafka")
+        for part in ("admin", "consumer", "errors", "options", "producer", "served")
+    ),
+    *(
         (f"kcodec.compat._confluent_{part}", "confluent_kafka")
-        for part in ("admin", "cluster", "consumer", "errors", "events", "options", "producer")
+        for part in (
+            *("admin", "admin_values", "checks", "cluster", "consumer", "errors", "events", "options", "permissions"),
+            "producer",
+        )
     ),
 }
 

@@ -2,7 +2,8 @@
 """Kafka's own system test of transactions on GroupTransactSession: 100,000 numbered records copied from topic to topic
 by three sessions of a group, 750 records a transaction, a third of them aborted, while sessions and brokers are killed.
 
-    python tests/prove/prove_copy.py [--only NAME ...] [--count 100000] [--seed 1] [--results FOLDER]
+    python tests/prove/prove_copy.py [--broker kafka|embedded] [--only NAME ...] [--count 100000] [--seed 1]
+                                     [--results FOLDER]
 
 Each row is a run of copy_story.py; the output must be the input, partition by partition, in order, and both
 read_committed readers beside, Kafka's and kcodec's, must have seen the same. One node: ten times SIGKILL, at random, of
@@ -13,7 +14,10 @@ Kafka's clients. "Kafka's copiers alone": harm done to three of those. Three nod
 coordinator, a transaction coordinator, a leader of data. The control commits offsets outside its transactions: it must
 show duplicates, or the proof proves nothing. The exit status is 0 if every row is as it should be.
 
-Written to copy.txt in tests/results (or FOLDER), after each row.
+With --broker embedded, the rows of one node and the newest version run on the embedded broker, a process that gets the
+same SIGKILL. Kafka's consumer and copier are then clients of it.
+
+Written to copy.txt, or copy-embedded.txt, in tests/results (or FOLDER), after each row.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +46,9 @@ from copy_story import (
     leave_session,
     stop_session,
 )
+from embedded_process import EmbeddedKafka
 
+from kcodec.broker import BrokerSettings
 from kcodec.testing.kafka import ApacheKafka
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -95,9 +102,30 @@ ROWS = (
 )
 
 
-def run(row: Row, count: int, seed: int, seconds: float) -> CopyReport:
+@contextmanager
+def broker_of(row: Row, kind: str) -> Iterator[ApacheKafka | EmbeddedKafka]:
+    """Start the broker of a row."""
+    if kind == "kafka":
+        with ApacheKafka(broker_session_timeout_ms=2000, heap="160m", **KAFKA_OPTIONS, **row.kafka) as kafka:
+            yield kafka
+    else:
+        # It has no lower bounds of times, which KAFKA_OPTIONS reduces.
+        settings = {name: value for name, value in KAFKA_OPTIONS.items() if name in BrokerSettings.__dataclass_fields__}
+        with (
+            tempfile.TemporaryDirectory(prefix="kcodec-copy-") as folder,
+            EmbeddedKafka(Path(folder), **settings, **row.kafka) as embedded,
+        ):
+            yield embedded
+
+
+def runs_on(row: Row, kind: str) -> bool:
+    """Whether a row can run: the embedded broker is one node of the newest version."""
+    return kind == "kafka" or not {"nodes", "version"} & row.kafka.keys()
+
+
+def run(row: Row, kind: str, count: int, seed: int, seconds: float) -> CopyReport:
     """One row."""
-    with ApacheKafka(broker_session_timeout_ms=2000, heap="160m", **KAFKA_OPTIONS, **row.kafka) as kafka:
+    with broker_of(row, kind) as kafka:
         story = CopyStory(kafka, count=count, seed=seed, seconds=seconds, **row.copy)
         try:
             report = story.run(row.harm)
@@ -110,7 +138,7 @@ def run(row: Row, count: int, seed: int, seconds: float) -> CopyReport:
         return report
 
 
-def keep_logs(story: CopyStory, kafka: ApacheKafka) -> None:
+def keep_logs(story: CopyStory, kafka: ApacheKafka | EmbeddedKafka) -> None:
     """What brokers and processes said, for whoever looks for the fault."""
     kept = Path(tempfile.mkdtemp(prefix="kcodec-copy-failed-"))
     (kept / "processes.log").write_text(story.told())
@@ -142,13 +170,14 @@ def lines_of(row: Row, report: CopyReport) -> list[str]:
     ]
 
 
-def heading(seed: int) -> list[str]:
+def heading(seed: int, kind: str) -> list[str]:
     """What the figures were found on, and the names of the columns."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
-    found = f"{datetime.date.today()}, commit {commit.stdout.strip() or 'unknown'}, seed {seed}"
+    broker = "the embedded broker" if kind == "embedded" else "Apache Kafka"
+    found = f"{broker}, {datetime.date.today()}, commit {commit.stdout.strip() or 'unknown'}, seed {seed}"
     return [
         f"tests/prove/prove_copy.py, {found}",
         f"{system}, Python {platform.python_version()}",
@@ -161,22 +190,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     names = [row.name for row in ROWS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of: {'; '.join(names)}")
+    parser.add_argument("--broker", choices=("kafka", "embedded"), default="kafka", help="default %(default)s")
     parser.add_argument("--count", type=int, default=100_000, help="records of each row (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the points at which harm is done")
     parser.add_argument("--seconds", type=float, default=170.0, help="how long a row may take (default %(default)s)")
     parser.add_argument("--results", type=Path, default=ROOT / "tests" / "results")
     arguments = parser.parse_args()
-    lines, failed = heading(arguments.seed), 0
-    for row in ROWS:
-        if arguments.only and row.name not in arguments.only:
-            continue
+    lines, failed = heading(arguments.seed, arguments.broker), 0
+    chosen = [row for row in ROWS if row.name in (arguments.only or names) and runs_on(row, arguments.broker)]
+    if not chosen:
+        parser.error(f"no row runs on the broker {arguments.broker}: {', '.join(arguments.only)}")
+    file = arguments.results / ("copy.txt" if arguments.broker == "kafka" else "copy-embedded.txt")
+    for row in chosen:
         print(f"{row.name} ...", flush=True)
-        report = run(row, arguments.count, arguments.seed, arguments.seconds)
+        report = run(row, arguments.broker, arguments.count, arguments.seed, arguments.seconds)
         failed += verdict(row, report).startswith("FAILED")
         lines += lines_of(row, report)
         print("\n".join(lines[-2:]), *report.errors[:10], sep="\n", flush=True)
-        (arguments.results / "copy.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"{failed} rows failed" if failed else f"{len(names) if not arguments.only else len(arguments.only)} rows ok")
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{failed} rows failed" if failed else f"{len(chosen)} rows ok")
     return 1 if failed else 0
 
 

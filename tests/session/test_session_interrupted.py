@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kcodec.testing.kafka import ApacheKafka
+from kcodec.broker import Broker
 from kcodec.testing.proxy import KafkaProxy
 
 HEAD = """
@@ -132,12 +132,12 @@ def ended(case: Case, servers: str, topic: str, name: str) -> Ended:
 
 
 @pytest.fixture(scope="module")
-def outcomes(apache_kafka: ApacheKafka) -> dict[str, Ended]:
+def outcomes() -> dict[str, Ended]:
     """All programs, at the same time, as they only wait."""
-    topic = apache_kafka.create_topic(partitions=1)
-    with ThreadPoolExecutor(len(CASES)) as pool:
+    with Broker() as broker, ThreadPoolExecutor(len(CASES)) as pool:
+        topic = broker.create_topic(partitions=1)
         runs = {
-            name: pool.submit(ended, case, apache_kafka.bootstrap_servers, topic, f"{topic}-{number}")
+            name: pool.submit(ended, case, broker.bootstrap_servers, topic, f"{topic}-{number}")
             for number, (name, case) in enumerate(CASES.items())
         }
         return {name: run.result() for name, run in runs.items()}

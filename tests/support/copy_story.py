@@ -34,6 +34,7 @@ from copy_processes import (
     session_command,
     wait_until,
 )
+from embedded_process import EmbeddedKafka
 from java_clients import consume, end_offsets
 
 from kcodec import TopicPartition
@@ -115,7 +116,7 @@ class CopyStory:
 
     def __init__(
         self,
-        kafka: ApacheKafka,
+        kafka: ApacheKafka | EmbeddedKafka,
         *,
         count: int,
         sessions: int = 3,
@@ -290,7 +291,7 @@ class CopyStory:
         logs = sorted(Path(self._scratch.name).glob("*.log"))
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
 
-    def down_for_a_while(self, node: Node) -> None:
+    def down_for_a_while(self, node: Node | EmbeddedKafka) -> None:
         """SIGKILL this node, and have it back after a second or less."""
         self.repair()
         node.kill()

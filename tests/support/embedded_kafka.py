@@ -65,6 +65,7 @@ class EmbeddedKafka(Broker):
         settings: dict[str, Any] = {}
         for name, value in options.items():
             known = NAMES.get(name, name)
+            value = {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
             if known in BrokerSettings.__dataclass_fields__:
                 settings[known] = value
             elif name in TOPIC_NAMES:
@@ -72,18 +73,13 @@ class EmbeddedKafka(Broker):
             elif value is not None:
                 raise NeedsApacheKafka(f"setting {name.replace('_', '.')}")
         settings = {name: value for name, value in settings.items() if value is not None}
+        settings.setdefault("auto_create_topics", False)
         settings.setdefault("offsets_topic_partitions", 5)
         settings.setdefault("transaction_topic_partitions", 5)
         self.version = version
         self.transaction_version = settings.get("transaction_version", 2)
         self._temporary = tempfile.TemporaryDirectory()
-        self.log_directory = Path(self._temporary.name)
-        super().__init__(data_dir=self.log_directory, **settings)
-
-    @property
-    def admin_servers(self) -> str:
-        """The address for clients."""
-        return self.bootstrap_servers
+        super().__init__(data_dir=Path(self._temporary.name), **settings)
 
     @property
     def nodes(self) -> list[Any]:
@@ -100,10 +96,6 @@ class EmbeddedKafka(Broker):
 
     def stop(self) -> None:
         """Stop; the data stays."""
-        super().close()
-
-    def close(self) -> None:
-        """Stop, and remove the data."""
         super().close()
 
     def __getattr__(self, name: str) -> Any:

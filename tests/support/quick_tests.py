@@ -24,6 +24,7 @@ STARTS_A_BROKER = {"ApacheKafka", "Node", "find_java"}
 #: Searches for counterexamples, tests of memory, of packages and of the ends of processes: long by nature.
 LONG = {
     *("test_arrow_memory", "test_bombs", "test_client_clock", "test_client_exit", "test_consumer_membership_property"),
+    *("test_held_back", "test_producer_causes", "test_session_interrupted"),
     *("test_decode_property", "test_encode_property", "test_fuzz_corpus", "test_log_follow_random", "test_memory"),
     *("test_memory_cycles", "test_packaging"),
 }

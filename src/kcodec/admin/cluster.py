@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kcodec.admin.security import operations_of
 from kcodec.admin.values import BrokerNode, ClusterDescription, FeatureDescription
 from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, entries, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller
@@ -19,18 +20,28 @@ UPGRADE_TYPES = {"upgrade": 1, "safe_downgrade": 2, "unsafe_downgrade": 3}
 
 
 def describe_cluster(
-    context: CallContext, *, include_fenced_brokers: bool = False, timeout: float | None = None
+    context: CallContext,
+    *,
+    include_fenced_brokers: bool = False,
+    include_authorized_operations: bool = False,
+    timeout: float | None = None,
 ) -> Flow[ClusterDescription]:
-    """Return the cluster's id, controller and brokers (KIP-700; include_fenced_brokers: KIP-1073, Kafka 4.0)."""
+    """Return the cluster's id, controller and brokers (KIP-700; include_fenced_brokers: KIP-1073, Kafka 4.0).
+
+    include_authorized_operations: request also what the client may do with the cluster (KIP-430).
+    """
     handler: ApiHandler[str, ClusterDescription]
-    if include_fenced_brokers:
+    if include_fenced_brokers or include_authorized_operations:
         handler = ApiHandler(
             "describe",
             AnyBroker(),
-            lambda items, until: messages.DescribeClusterRequest(include_fenced_brokers=True),
+            lambda items, until: messages.DescribeClusterRequest(
+                include_fenced_brokers=include_fenced_brokers,
+                include_cluster_authorized_operations=include_authorized_operations,
+            ),
             lambda response, items: whole(response, items, _cluster),
             named=str,
-            lowest=2,
+            lowest=2 if include_fenced_brokers else 0,
         )
     else:
         handler = ApiHandler(
@@ -55,7 +66,9 @@ def _metadata(response: Any) -> ClusterDescription:
 
 def _description(response: Any, nodes: list[BrokerNode]) -> ClusterDescription:
     controller = None if response.controller_id < 0 else response.controller_id
-    return ClusterDescription(response.cluster_id, controller, tuple(sorted(nodes, key=lambda node: node.id)))
+    brokers = tuple(sorted(nodes, key=lambda node: node.id))
+    operations = operations_of(response.cluster_authorized_operations)
+    return ClusterDescription(response.cluster_id, controller, brokers, operations)
 
 
 def describe_features(context: CallContext, *, timeout: float | None = None) -> Flow[dict[str, FeatureDescription]]:

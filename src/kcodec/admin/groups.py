@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from kcodec.admin.security import AclOperation, operations_of
 from kcodec.arguments import names_of, partitions_of
 from kcodec.cluster.retry_driver import (
     ApiHandler,
@@ -79,6 +81,7 @@ class GroupDescription:
     protocol: Name of its assignor; "" for a streams group.
     members: The members of the group.
     type: "classic", "consumer" (KIP-848), "share" (KIP-932) or "streams" (KIP-1071).
+    authorized_operations: The operations that the client may do; None unless they were requested.
     """
 
     group_id: str
@@ -87,6 +90,7 @@ class GroupDescription:
     protocol: str
     members: tuple[GroupMember, ...]
     type: str = "classic"
+    authorized_operations: frozenset[AclOperation] | None = None
 
 
 def list_groups(
@@ -119,36 +123,46 @@ def _listings(response: Any) -> list[GroupListing]:
 
 
 def describe_groups(
-    context: CallContext, group_ids: Iterable[str], *, timeout: float | None = None
+    context: CallContext,
+    group_ids: Iterable[str],
+    *,
+    include_authorized_operations: bool = False,
+    timeout: float | None = None,
 ) -> Flow[dict[str, GroupDescription]]:
     """Describe groups of every type: classic, consumer (KIP-848), share (KIP-932) and streams (KIP-1071).
 
     group_ids: names of the groups.
+    include_authorized_operations: request also what the client may do with them.
 
     Before Kafka 4.0 a group that does not exist has the state "Dead". Raise BrokerError (from Kafka 4.0 on
     GROUP_ID_NOT_FOUND), AuthorizationError; AdminError for several.
     """
     requested, deadline = names_of(group_ids, "group_ids"), context.deadline(timeout)
-    outcome = yield from request_items(context, requested, _description(context, "classic"), deadline)
+    more = include_authorized_operations
+    outcome = yield from request_items(context, requested, _description(context, "classic", more), deadline)
     for kind in ("consumer", "share", "streams"):
         others = [
             name for name, error in outcome.errors.items() if getattr(error, "code", 0) == ErrorCode.GROUP_ID_NOT_FOUND
         ]
         if others:  # of another type, which a broker of this or an older version may not have
-            found = yield from request_items(context, others, _description(context, kind), deadline)
+            found = yield from request_items(context, others, _description(context, kind, more), deadline)
             outcome.results |= found.results
             outcome.errors = {name: error for name, error in outcome.errors.items() if name not in found.results}
     return {name: outcome.value()[name] for name in requested}
 
 
-def _description(context: CallContext, kind: str) -> ApiHandler[str, GroupDescription]:
+def _description(context: CallContext, kind: str, with_operations: bool = False) -> ApiHandler[str, GroupDescription]:
     """Return the handler that describes groups of one type."""
     request, read = _TYPES[kind]
+
+    def described(group: Any) -> GroupDescription:
+        return replace(read(group), authorized_operations=operations_of(group.authorized_operations))
+
     return ApiHandler(
         "describe group",
         EachCoordinator(context.cluster, "group"),
-        lambda groups, until: request(groups),
-        lambda response, groups: entries(response.groups, "group_id", read),
+        lambda groups, until: request(groups, with_operations),
+        lambda response, groups: entries(response.groups, "group_id", described),
     )
 
 
@@ -205,12 +219,24 @@ def _group(group: Any) -> GroupDescription:
     return GroupDescription(group.group_id, group.group_state, group.protocol_type, group.protocol_data, members)
 
 
+def _group_request(request: Callable[..., Any], groups: list[str], more: bool) -> Any:
+    return request(group_ids=groups, include_authorized_operations=more)
+
+
 #: Type of group -> the request that describes groups of it, and how one group of the response is read.
-_TYPES: dict[str, tuple[Callable[[list[str]], Any], Callable[[Any], GroupDescription]]] = {
-    "classic": (lambda groups: messages.DescribeGroupsRequest(groups=groups), _group),
-    "consumer": (lambda groups: messages.ConsumerGroupDescribeRequest(group_ids=groups), _consumer_group),
-    "share": (lambda groups: messages.ShareGroupDescribeRequest(group_ids=groups), _share_group),
-    "streams": (lambda groups: messages.StreamsGroupDescribeRequest(group_ids=groups), _streams_group),
+_TYPES: dict[str, tuple[Callable[[list[str], bool], Any], Callable[[Any], GroupDescription]]] = {
+    "classic": (
+        lambda groups, more: messages.DescribeGroupsRequest(groups=groups, include_authorized_operations=more),
+        _group,
+    ),
+    **{
+        kind: (partial(_group_request, request), read)
+        for kind, request, read in (
+            ("consumer", messages.ConsumerGroupDescribeRequest, _consumer_group),
+            ("share", messages.ShareGroupDescribeRequest, _share_group),
+            ("streams", messages.StreamsGroupDescribeRequest, _streams_group),
+        )
+    },
 }
 
 

@@ -74,6 +74,17 @@ class AclOperation(_OrUnknown):
     TWO_PHASE_COMMIT = 15
 
 
+#: What a broker reports if the operations were not requested, or it does not know them.
+_NO_OPERATIONS = -(2**31)
+
+
+def operations_of(bits: int) -> frozenset[AclOperation] | None:
+    """Return the operations that a response allows the client: a bit for each number. None if it has none (KIP-430)."""
+    if bits == _NO_OPERATIONS:
+        return None
+    return frozenset(one for one in AclOperation if bits >> one & 1)
+
+
 class AclPermission(_OrUnknown):
     """Whether the operation is allowed or denied. ANY is for filters."""
 

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from kcodec.admin.security import operations_of
 from kcodec.admin.values import CreatedTopic, NewTopic, PartitionDescription, TopicDescription, TopicListing
 from kcodec.arguments import items_of, names_of
 from kcodec.cluster.retry_driver import ApiHandler, CallContext, Deadline, ItemResult, entries, request_items, results
@@ -137,11 +138,16 @@ def delete_topics(
 
 
 def create_partitions(
-    context: CallContext, counts: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None
+    context: CallContext,
+    counts: Mapping[str, int | tuple[int, Sequence[Sequence[int]]]],
+    *,
+    validate_only: bool = False,
+    timeout: float | None = None,
 ) -> Flow[dict[str, None]]:
     """Add partitions to topics. A producer can then choose another partition for a key than before.
 
-    counts: topic -> the new total number of partitions.
+    counts: topic -> the new total number of partitions; or a tuple of this number and the ids of the brokers of each
+        new partition, the preferred leader first. Without them the brokers choose.
     validate_only: check the request without changing anything.
 
     Raises BrokerError: INVALID_PARTITIONS if the number is not larger than the current one, AuthorizationError ...
@@ -150,13 +156,21 @@ def create_partitions(
         "create partitions of topic",
         Controller(context.cluster),
         lambda names, until: messages.CreatePartitionsRequest(
-            topics=[messages.CreatePartitionsTopic(name=name, count=counts[name], assignments=None) for name in names],
+            topics=[_more_partitions(name, counts[name]) for name in names],
             timeout_ms=until.left_ms,
             validate_only=validate_only,
         ),
         lambda response, names: entries(response.results, "name"),
     )
     return results(context, counts, handler, timeout)
+
+
+def _more_partitions(name: str, wanted: int | tuple[int, Sequence[Sequence[int]]]) -> Any:
+    count, brokers = (wanted, None) if isinstance(wanted, int) else wanted
+    assignments = (
+        None if brokers is None else [messages.CreatePartitionsAssignment(broker_ids=list(one)) for one in brokers]
+    )
+    return messages.CreatePartitionsTopic(name=name, count=count, assignments=assignments)
 
 
 def list_topics(
@@ -186,9 +200,15 @@ def _listing(topic: Any) -> TopicListing:
 
 
 def describe_topics(
-    context: CallContext, topics: Iterable[str], *, timeout: float | None = None
+    context: CallContext,
+    topics: Iterable[str],
+    *,
+    include_authorized_operations: bool = False,
+    timeout: float | None = None,
 ) -> Flow[dict[str, TopicDescription]]:
     """Return partitions, leaders and replicas of topics. This does not create missing topics.
+
+    include_authorized_operations: request also what the client may do with them (KIP-430).
 
     Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION (after two seconds, as not all brokers know a new topic at once),
     INVALID_TOPIC_EXCEPTION, AuthorizationError.
@@ -197,10 +217,12 @@ def describe_topics(
         "describe topic",
         AnyBroker(),
         lambda names, until: messages.MetadataRequest(
-            topics=[messages.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+            topics=[messages.MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=include_authorized_operations,
         ),
         lambda response, names: entries(response.topics, "name", _description),
-        lowest=4,
+        lowest=8 if include_authorized_operations else 4,
     )
     return results(context, names_of(topics, "topics"), handler, timeout)
 
@@ -222,4 +244,5 @@ def _description(topic: Any) -> TopicDescription:
             )
             for one in partitions
         ),
+        operations_of(topic.topic_authorized_operations),
     )

@@ -6,10 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kcodec.cluster.list_offsets import ListedOffset as ListedOffset
 from kcodec.offsets import TopicPartition
+
+if TYPE_CHECKING:
+    from kcodec.admin.security import AclOperation
 
 __all__ = [
     "CONFIG_SOURCES",
@@ -113,12 +117,14 @@ class TopicDescription:
     topic_id: Id of the topic; None from brokers before 3.1.
     is_internal: Whether the brokers use the topic themselves, as they do `__consumer_offsets`.
     partitions: The partitions in the order of their numbers.
+    authorized_operations: The operations that the client may do; None unless they were requested.
     """
 
     name: str
     topic_id: UUID | None
     is_internal: bool
     partitions: tuple[PartitionDescription, ...]
+    authorized_operations: frozenset[AclOperation] | None = None
 
     def __repr__(self) -> str:
         poor = sum(partition.is_under_replicated for partition in self.partitions)
@@ -241,11 +247,13 @@ class ClusterDescription:
     cluster_id: Id of the cluster; None if the broker does not report it.
     controller_id: Id of the controller; None while none exists.
     brokers: The brokers, ordered by id.
+    authorized_operations: The operations that the client may do; None unless they were requested.
     """
 
     cluster_id: str | None
     controller_id: int | None
     brokers: tuple[BrokerNode, ...]
+    authorized_operations: frozenset[AclOperation] | None = None
 
 
 @dataclass(frozen=True)

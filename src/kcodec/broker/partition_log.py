@@ -107,8 +107,9 @@ class PartitionLog:
         self._are_epochs_kept = True
         #: Called after the end or the last stable offset has moved.
         self.watchers: set[Callable[[], None]] = set()
-        if directory is not None:
-            directory.mkdir(parents=True, exist_ok=True)
+        if directory is not None and not directory.exists():
+            directory.mkdir(parents=True)
+            (directory / f"{0:020}.log").touch()  # a log without batches has a segment too, for tools that read it
 
     @property
     def high_watermark(self) -> int:

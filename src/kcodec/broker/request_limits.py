@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits that are checked before a request is decoded: the broker serves nobody else while it decodes one.
+"""Limits that are checked before a request is decoded: the broker serves no other client while it decodes one.
 
 A request takes as long as it has elements, and each of them has at least some bytes. So the size bounds the time,
 except for Produce, where most bytes are records: its partitions are counted without decoding them.

@@ -26,13 +26,12 @@ from kcodec.arguments import partitions_of
 from kcodec.client.producer import Delivery, Producer, TableDelivery
 from kcodec.client.waiting import ClientBase, IoLoop
 from kcodec.cluster.broker_report import reported
-from kcodec.errors import KcodecError, TransactionStateError
+from kcodec.errors import TransactionStateError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.network.options import ClientConfig, refuse_unknown
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.producer.batch import ANY_PARTITION
-from kcodec.producer.encoded import encoded_batch
 from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import ProducerConfig
 from kcodec.producer.tables import TableBatch, table_batches
@@ -100,22 +99,6 @@ class _HandleProducer(Producer):
             batch._replace(partition=self.choose(topic, None if batch.partition == ANY_PARTITION else batch.partition))
             for batch in table_batches(table, count, self._core.settings, now, framing, default)
         ]
-
-    def send_encoded(self, topic: str, batch: bytes | bytearray | memoryview, partition: int) -> TableDelivery:
-        """Send an encoded batch to a partition of the writer, as `TransactionWriter.send_encoded`."""
-        try:
-            encoded = encoded_batch(batch, partition)
-            if not self._core.known_partitions(topic):
-                self.partitions_for(topic)
-            delivery = TableDelivery(topic, self._lock)
-            try:
-                self._send_batch(topic, encoded, delivery, True)
-            finally:
-                delivery.seal()
-        except KcodecError as error:
-            self._rejected(topic, partition, error)
-            raise
-        return delivery
 
     def raise_error(self) -> None:
         """Raise the error of the first record that failed, if there is one."""
@@ -192,7 +175,7 @@ class TransactionWriter:
         may send (version 2, consecutive records, CreateTime, no control batch), and DecodeError or a subclass if its
         header or its CRC is invalid. Like a record that cannot be sent, it then blocks the commit.
         """
-        return self._producer.send_encoded(topic, batch, self._producer.choose(topic, partition))
+        return self._producer._send_encoded(topic, batch, self._producer.choose(topic, partition))
 
     def flush(self, timeout: float | None = None) -> None:
         """As `Producer.flush`; raises the error of the first record that failed, as `close` does."""

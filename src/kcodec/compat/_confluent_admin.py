@@ -7,9 +7,10 @@ future for the results of all. A thread makes the requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NoReturn, Self
+from functools import partial
+from typing import Any, Self
 
 from confluent_kafka import (
     ConsumerGroupState,
@@ -17,29 +18,59 @@ from confluent_kafka import (
     ConsumerGroupType,
     KafkaError,
     KafkaException,
-    Node,
     TopicPartition,
-    TopicPartitionInfo,
     cimpl,
 )
 from confluent_kafka import admin as _admin
 
-from kcodec.admin.values import AlterOperation, BrokerNode, ConfigResourceType
-from kcodec.admin.values import ConfigResource as Resource
-from kcodec.client import Admin, NewTopic
+from kcodec.client import Admin
+from kcodec.compat._confluent_admin_values import (
+    STATES,
+    TYPES,
+    deleted_records,
+    described_group,
+    described_topic,
+    election_error,
+    entries_of,
+    group_metadata,
+    incremental_changes,
+    listed_offset,
+    new_partitions,
+    new_topic,
+    nodes_of,
+    noted,
+    operations,
+    replaced,
+    resource_of,
+)
+from kcodec.compat._confluent_checks import (
+    UNSET,
+    check_flag,
+    check_list,
+    check_names,
+    check_offsets,
+    check_partitions,
+    limit_of,
+)
 from kcodec.compat._confluent_cluster import ClusterReader
 from kcodec.compat._confluent_errors import (
     as_kafka_exceptions,
     kafka_error,
     local_error,
-    not_supported,
     place_of,
     seconds,
 )
 from kcodec.compat._confluent_events import Events, Observer
 from kcodec.compat._confluent_options import settings_of
+from kcodec.compat._confluent_permissions import (
+    acl_filter_of,
+    acl_of,
+    alteration_of,
+    confluent_acls,
+    confluent_credentials,
+)
 from kcodec.compat._patches import derived_from
-from kcodec.errors import AdminError, KcodecError
+from kcodec.errors import AdminError, BrokerError, KcodecError
 from kcodec.offsets import OffsetAndMetadata
 from kcodec.offsets import TopicPartition as Partition
 
@@ -52,34 +83,6 @@ SPECS = {
     cimpl.OFFSET_SPEC_EARLIEST: "earliest",
     cimpl.OFFSET_SPEC_MAX_TIMESTAMP: "max_timestamp",
 }
-SOURCES = {
-    "DYNAMIC_TOPIC_CONFIG": admin.ConfigSource.DYNAMIC_TOPIC_CONFIG,
-    "DYNAMIC_BROKER_CONFIG": admin.ConfigSource.DYNAMIC_BROKER_CONFIG,
-    "DYNAMIC_DEFAULT_BROKER_CONFIG": admin.ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
-    "STATIC_BROKER_CONFIG": admin.ConfigSource.STATIC_BROKER_CONFIG,
-    "DEFAULT_CONFIG": admin.ConfigSource.DEFAULT_CONFIG,
-    "DYNAMIC_GROUP_CONFIG": admin.ConfigSource.GROUP_CONFIG,
-}
-Operation = admin.AlterConfigOpType
-OPERATIONS = {
-    Operation.SET: AlterOperation.SET,
-    Operation.DELETE: AlterOperation.DELETE,
-    Operation.APPEND: AlterOperation.APPEND,
-    Operation.SUBTRACT: AlterOperation.SUBTRACT,
-}
-RESOURCES = {
-    admin.ResourceType.TOPIC: ConfigResourceType.TOPIC,
-    admin.ResourceType.BROKER: ConfigResourceType.BROKER,
-    admin.ResourceType.GROUP: ConfigResourceType.GROUP,
-}
-STATES = {
-    "PreparingRebalance": ConsumerGroupState.PREPARING_REBALANCING,
-    "CompletingRebalance": ConsumerGroupState.COMPLETING_REBALANCING,
-    "Stable": ConsumerGroupState.STABLE,
-    "Dead": ConsumerGroupState.DEAD,
-    "Empty": ConsumerGroupState.EMPTY,
-}
-TYPES = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupType.CONSUMER}
 
 
 @derived_from(cimpl._AdminClientImpl)
@@ -93,13 +96,13 @@ class AdminMethods:
         settings = settings_of("Admin", arguments, keywords)
         self._events = Events()
         self._observer = Observer(settings, self._events, "producer")
-        if self._observer.is_used:
-            settings.options["metrics"] = self._observer
-        reader = ClusterReader(settings.options)
+        reader = ClusterReader(settings.options, self._observer)
         with as_kafka_exceptions():
             _ = reader.admin
         self._threads = ThreadPoolExecutor(THREADS, "kcodec.compat.confluent")
         self._reader = reader
+        if settings.error_cb is not None:
+            reader.connect()
 
     def _open(self, client: str = "AdminClient") -> ClusterReader:
         if self._reader is None:
@@ -108,6 +111,9 @@ class AdminMethods:
 
     def _admin(self) -> Admin:
         return self._open().admin
+
+    def _limit(self, *timeouts: float) -> float | None:
+        return limit_of(self._open().options, *timeouts)
 
     def _start(self, future: Future[Any], work: Callable[[], Any]) -> None:
         """Do the work of a call in a thread; its result or its error is that of the future."""
@@ -130,86 +136,92 @@ class AdminMethods:
         topics: list[Any],
         future: Future[Any],
         validate_only: bool = False,
-        request_timeout: float = -1,
-        operation_timeout: float = -1,
+        request_timeout: float = UNSET,
+        operation_timeout: float = UNSET,
     ) -> None:
         """Create topics; the results are by name."""
-        wanted = [_new_topic(one) for one in topics]
+        limit = self._limit(request_timeout, operation_timeout)
+        check_flag("validate_only", validate_only)
+        wanted = [new_topic(one) for one in topics]
         call, names = self._admin().create_topics, [one.name for one in wanted]
-        self._start(future, lambda: _errors(call, names, wanted, request_timeout, validate_only))
+        self._start(future, lambda: _errors(call, names, wanted, limit, validate_only))
 
     def delete_topics(
-        self, topics: list[str], future: Future[Any], request_timeout: float = -1, operation_timeout: float = -1
+        self, topics: list[str], future: Future[Any], request_timeout: float = UNSET, operation_timeout: float = UNSET
     ) -> None:
         """Delete topics; the results are by name."""
-        _check_list("topics", topics)
-        if not all(isinstance(one, str) for one in topics):
-            raise ValueError("topics must be a list of str")
+        limit = self._limit(request_timeout, operation_timeout)
+        check_list("topics", topics, str)
         call = self._admin().delete_topics
-        self._start(future, lambda: _errors(call, topics, topics, request_timeout))
+        self._start(future, lambda: _errors(call, topics, topics, limit))
 
     def create_partitions(
         self,
         topics: list[Any],
         future: Future[Any],
         validate_only: bool = False,
-        request_timeout: float = -1,
-        operation_timeout: float = -1,
+        request_timeout: float = UNSET,
+        operation_timeout: float = UNSET,
     ) -> None:
         """Increase the number of partitions; the results are by name of the topic."""
-        _check_list("topics", topics)
-        if any(one.replica_assignment for one in topics):
-            raise not_supported("the replica_assignment of NewPartitions", "let the brokers choose the replicas")
-        wanted = {one.topic: one.new_total_count for one in topics}
+        limit = self._limit(request_timeout, operation_timeout)
+        check_list("topics", topics)
+        check_flag("validate_only", validate_only)
+        wanted = {one.topic: new_partitions(one) for one in topics}
         call = self._admin().create_partitions
-        self._start(future, lambda: _errors(call, list(wanted), wanted, request_timeout, validate_only))
+        self._start(future, lambda: _errors(call, list(wanted), wanted, limit, validate_only))
 
     def describe_topics(
         self,
         topic_names: list[str],
         future: Future[Any],
-        request_timeout: float = -1,
+        request_timeout: float = UNSET,
         include_authorized_operations: bool = False,
     ) -> None:
         """Describe topics; the results are in the order of the names."""
-        _refuse_operations(include_authorized_operations)
+        limit = self._limit(request_timeout)
+        check_names("topics", topic_names)
+        check_flag("include_authorized_operations", include_authorized_operations)
         client = self._admin()
 
         def work() -> list[Any]:
-            nodes = _nodes(client.describe_cluster(timeout=seconds(request_timeout)).brokers)
-            found = _results(client.describe_topics, topic_names, topic_names, request_timeout)
-            return [_topic(found[name], nodes) for name in topic_names]
+            nodes = nodes_of(client.describe_cluster(timeout=limit).brokers)
+            call = partial(client.describe_topics, include_authorized_operations=include_authorized_operations)
+            found = _results(call, topic_names, topic_names, limit)
+            return [described_topic(found[name], nodes) for name in topic_names]
 
         self._start(future, work)
 
     def describe_cluster(
-        self, future: Future[Any], request_timeout: float = -1, include_authorized_operations: bool = False
+        self, future: Future[Any], request_timeout: float = UNSET, include_authorized_operations: bool = False
     ) -> None:
         """Describe the brokers and the controller."""
-        _refuse_operations(include_authorized_operations)
+        limit = self._limit(request_timeout)
+        check_flag("include_authorized_operations", include_authorized_operations)
         client = self._admin()
 
         def work() -> Any:
-            found = client.describe_cluster(timeout=seconds(request_timeout))
-            nodes = _nodes(found.brokers)
+            found = client.describe_cluster(include_authorized_operations=include_authorized_operations, timeout=limit)
+            nodes = nodes_of(found.brokers)
             controller = None if found.controller_id is None else nodes.get(found.controller_id)
-            return admin.DescribeClusterResult(controller, list(nodes.values()), found.cluster_id)
+            return admin.DescribeClusterResult(controller, list(nodes.values()), found.cluster_id, operations(found))
 
         self._start(future, work)
 
     # Settings
 
     def describe_configs(
-        self, resources: list[Any], future: Future[Any], request_timeout: float = -1, broker: int = -1
+        self, resources: list[Any], future: Future[Any], request_timeout: float = UNSET, broker: int = -1
     ) -> None:
         """Describe the settings of resources; the results are by resource."""
-        _check_list("resources", resources)
-        wanted = {_resource(one): one for one in resources}
+        limit = self._limit(request_timeout)
+        check_list("resources", resources)
+        wanted = {resource_of(one): one for one in resources}
         call = self._admin().describe_configs
 
         def work() -> dict[Any, Any]:
-            found = _results(call, list(wanted), list(wanted), request_timeout)
-            return {_noted(one, found[ours]): _entries(found[ours]) for ours, one in wanted.items()}
+            found = _results(call, list(wanted), list(wanted), limit)
+            return {noted(one, found[ours]): entries_of(found[ours]) for ours, one in wanted.items()}
 
         self._start(future, work)
 
@@ -218,21 +230,106 @@ class AdminMethods:
         resources: list[Any],
         future: Future[Any],
         validate_only: bool = False,
-        request_timeout: float = -1,
+        request_timeout: float = UNSET,
         broker: int = -1,
     ) -> None:
         """Change settings; the results are by resource."""
-        wanted = {_resource(one): one for one in resources}
-        changes = {
-            ours: {entry.name: _change(entry) for entry in one.incremental_configs} for ours, one in wanted.items()
-        }
+        check_list("resources", resources)
+        limit = self._limit(request_timeout)
+        wanted = {resource_of(one): one for one in resources}
+        changes = {ours: incremental_changes(one) for ours, one in wanted.items()}
         call = self._admin().alter_configs
 
         def work() -> dict[Any, Any]:
-            found = _results(call, list(wanted), changes, request_timeout, validate_only)
-            return {_noted(one, found[ours]): None for ours, one in wanted.items()}
+            found = _results(call, list(wanted), changes, limit, validate_only)
+            return {noted(one, found[ours]): None for ours, one in wanted.items()}
 
         self._start(future, work)
+
+    def alter_configs(
+        self,
+        resources: list[Any],
+        future: Future[Any],
+        validate_only: bool = False,
+        request_timeout: float = UNSET,
+        broker: int = -1,
+    ) -> None:
+        """Replace the settings of resources; the results are by resource.
+
+        The settings that are set now are read first. Those that are not named are deleted in the same request.
+        """
+        limit = self._limit(request_timeout)
+        check_list("resources", resources)
+        wanted = {resource_of(one): one for one in resources}
+        client = self._admin()
+
+        def work() -> dict[Any, Any]:
+            now = _results(client.describe_configs, list(wanted), list(wanted), limit)
+            changes = {ours: replaced(ours, now[ours], one.set_config_dict) for ours, one in wanted.items()}
+            valid = {ours: one for ours, one in changes.items() if not isinstance(one, KafkaError)}
+            found = _results(client.alter_configs, list(valid), valid, limit, validate_only) if valid else {}
+            return {noted(one, {**changes, **found}[ours]): None for ours, one in wanted.items()}
+
+        self._start(future, work)
+
+    # Permissions
+
+    def create_acls(self, acls: list[Any], future: Future[Any], request_timeout: float = UNSET) -> None:
+        """Add permissions; the results are in the order of the permissions."""
+        limit = self._limit(request_timeout)
+        check_list("acls", acls, admin.AclBinding)
+        wanted, call = [acl_of(one) for one in acls], self._admin().create_acls
+
+        def work() -> list[KafkaError | None]:
+            found = _results(call, wanted, wanted, limit)
+            return [found[one] for one in wanted]
+
+        self._start(future, work)
+
+    def describe_acls(self, acl_binding_filter: Any, future: Future[Any], request_timeout: float = UNSET) -> None:
+        """Return the permissions that a filter selects."""
+        limit = self._limit(request_timeout)
+        if not isinstance(acl_binding_filter, admin.AclBindingFilter):
+            raise TypeError(f"expected an AclBindingFilter, not {type(acl_binding_filter).__name__}")
+        chosen, call = acl_filter_of(acl_binding_filter), self._admin().describe_acls
+        self._start(future, lambda: confluent_acls(call(chosen, timeout=limit)))
+
+    def delete_acls(self, filters: list[Any], future: Future[Any], request_timeout: float = UNSET) -> None:
+        """Delete the permissions that filters select; the results are in the order of the filters."""
+        limit = self._limit(request_timeout)
+        check_list("acls", filters, admin.AclBindingFilter)
+        chosen, call = [acl_filter_of(one) for one in filters], self._admin().delete_acls
+
+        def work() -> list[Any]:
+            found = _results(call, chosen, chosen, limit)
+            return [confluent_acls(found[one]) for one in chosen]
+
+        self._start(future, work)
+
+    def describe_user_scram_credentials(
+        self, users: list[str] | None, future: Future[Any], request_timeout: float = UNSET
+    ) -> None:
+        """Describe the SCRAM credentials of users, of all users if `users` is None; the results are by user."""
+        limit, client = self._limit(request_timeout), self._admin()
+        if users is not None:
+            check_names("users", users)
+            if len(set(users)) < len(users):
+                raise local_error(KafkaError._INVALID_ARG, "Duplicate users aren't allowed in users")
+
+        def work() -> dict[str, Any]:
+            found = client.describe_user_scram_credentials(users, timeout=limit)
+            return {user: confluent_credentials(user, one) for user, one in found.items()}
+
+        self._start(future, work)
+
+    def alter_user_scram_credentials(
+        self, alterations: list[Any], future: Future[Any], request_timeout: float = UNSET
+    ) -> None:
+        """Set passwords and delete credentials; the results are by user."""
+        limit, call = self._limit(request_timeout), self._admin().alter_user_scram_credentials
+        changes = [alteration_of(one) for one in alterations]
+        users = list(dict.fromkeys(one.user for one in changes))
+        self._start(future, lambda: _results(call, users, changes, limit))
 
     # Groups
 
@@ -241,15 +338,16 @@ class AdminMethods:
         future: Future[Any],
         states_int: list[int] | None = None,
         types_int: list[int] | None = None,
-        request_timeout: float = -1,
+        request_timeout: float = UNSET,
     ) -> None:
         """List the groups of consumers."""
+        limit = self._limit(request_timeout)
         states = [name for name, one in STATES.items() if one.value in (states_int or [])]
         types = [name for name, one in TYPES.items() if one.value in (types_int or [])]
         client = self._admin()
 
         def work() -> Any:
-            found = client.list_groups(states=states, types=types, timeout=seconds(request_timeout))
+            found = client.list_groups(states=states, types=types, timeout=limit)
             valid = [
                 admin.ConsumerGroupListing(
                     one.group_id,
@@ -268,50 +366,56 @@ class AdminMethods:
         self,
         group_ids: list[str],
         future: Future[Any],
-        request_timeout: float = -1,
+        request_timeout: float = UNSET,
         include_authorized_operations: bool = False,
     ) -> None:
         """Describe groups; the results are in the order of the ids. Their coordinator is None."""
-        _refuse_operations(include_authorized_operations)
-        call = self._admin().describe_groups
+        limit = self._limit(request_timeout)
+        check_flag("include_authorized_operations", include_authorized_operations)
+        call = partial(self._admin().describe_groups, include_authorized_operations=include_authorized_operations)
 
         def work() -> list[Any]:
-            found = _results(call, group_ids, group_ids, request_timeout)
-            return [one if isinstance(one, KafkaError) else _group(one) for one in map(found.__getitem__, group_ids)]
+            found = _results(call, group_ids, group_ids, limit)
+            return [
+                one if isinstance(one, KafkaError) else described_group(one)
+                for one in map(found.__getitem__, group_ids)
+            ]
 
         self._start(future, work)
 
-    def delete_consumer_groups(self, group_ids: list[str], future: Future[Any], request_timeout: float = -1) -> None:
+    def delete_consumer_groups(self, group_ids: list[str], future: Future[Any], request_timeout: float = UNSET) -> None:
         """Delete groups; the results are in the order of the ids."""
+        limit = self._limit(request_timeout)
         call = self._admin().delete_groups
 
         def work() -> list[Any]:
-            found = _results(call, group_ids, group_ids, request_timeout)
+            found = _results(call, group_ids, group_ids, limit)
             return [found[name] for name in group_ids]
 
         self._start(future, work)
 
     def list_consumer_group_offsets(
-        self, request: list[Any], future: Future[Any], require_stable: bool = False, request_timeout: float = -1
+        self, request: list[Any], future: Future[Any], require_stable: bool = False, request_timeout: float = UNSET
     ) -> None:
         """Return the committed offsets of one group, of all partitions that have one or of those that are named."""
+        limit = self._limit(request_timeout)
         (wanted,) = request
         named = wanted.topic_partitions
         partitions = None if named is None else [Partition(one.topic, one.partition) for one in named]
         client = self._admin()
 
         def work() -> list[Any]:
-            found = client.list_group_offsets(
-                wanted.group_id, partitions, require_stable=require_stable, timeout=seconds(request_timeout)
-            )
+            found = client.list_group_offsets(wanted.group_id, partitions, require_stable=require_stable, timeout=limit)
             return [ConsumerGroupTopicPartitions(wanted.group_id, [place_of(*item) for item in found.items()])]
 
         self._start(future, work)
 
     def alter_consumer_group_offsets(
-        self, request: list[Any], future: Future[Any], request_timeout: float = -1
+        self, request: list[Any], future: Future[Any], request_timeout: float = UNSET
     ) -> None:
         """Set committed offsets of one group without members."""
+        limit = self._limit(request_timeout)
+        check_offsets(request)
         (wanted,) = request
         offsets = {
             Partition(one.topic, one.partition): OffsetAndMetadata(one.offset, one.metadata or "")
@@ -320,7 +424,7 @@ class AdminMethods:
         client = self._admin()
 
         def work() -> list[Any]:
-            client.alter_group_offsets(wanted.group_id, offsets, timeout=seconds(request_timeout))
+            client.alter_group_offsets(wanted.group_id, offsets, timeout=limit)
             return [ConsumerGroupTopicPartitions(wanted.group_id, [place_of(*item) for item in offsets.items()])]
 
         self._start(future, work)
@@ -332,9 +436,11 @@ class AdminMethods:
         topic_partitions: list[Any],
         future: Future[Any],
         isolation_level_value: int | None = None,
-        request_timeout: float = -1,
+        request_timeout: float = UNSET,
     ) -> None:
         """Return the offsets that the specifications or timestamps select; the results are by partition."""
+        limit = self._limit(request_timeout)
+        check_partitions(topic_partitions)
         wanted = {Partition(one.topic, one.partition): one for one in topic_partitions}
         specs = {name: SPECS.get(one.offset, one.offset) for name, one in wanted.items()}
         is_committed = isolation_level_value == cimpl.ISOLATION_LEVEL_READ_COMMITTED
@@ -345,8 +451,8 @@ class AdminMethods:
             return client.list_offsets(specs, isolation_level=level, timeout=timeout)
 
         def work() -> dict[Any, Any]:
-            found = _results(call, list(wanted), specs, request_timeout)
-            return {one: _listed(found[name]) for name, one in wanted.items()}
+            found = _results(call, list(wanted), specs, limit)
+            return {one: listed_offset(found[name]) for name, one in wanted.items()}
 
         self._start(future, work)
 
@@ -354,17 +460,18 @@ class AdminMethods:
         self,
         topic_partition_offsets: list[Any],
         future: Future[Any],
-        request_timeout: float = -1,
-        operation_timeout: float = -1,
+        request_timeout: float = UNSET,
+        operation_timeout: float = UNSET,
     ) -> None:
         """Delete the records before offsets; the results are by partition."""
+        limit = self._limit(request_timeout, operation_timeout)
         wanted = {Partition(one.topic, one.partition): one for one in topic_partition_offsets}
         before = {name: one.offset for name, one in wanted.items()}
         call = self._admin().delete_records
 
         def work() -> dict[Any, Any]:
-            found = _results(call, list(wanted), before, request_timeout)
-            return {one: _deleted(found[name]) for name, one in wanted.items()}
+            found = _results(call, list(wanted), before, limit)
+            return {one: deleted_records(found[name]) for name, one in wanted.items()}
 
         self._start(future, work)
 
@@ -374,9 +481,44 @@ class AdminMethods:
         """Return a ClusterMetadata of one topic or all. Raise KafkaException."""
         return self._open("Handle").list_topics(topic, timeout)
 
-    def list_groups(self, group: str | None = None, timeout: float = -1) -> NoReturn:
-        """Raise KafkaException (_NOT_IMPLEMENTED)."""
-        raise not_supported("list_groups()", "call list_consumer_groups() and describe_consumer_groups()")
+    def list_groups(self, group: str | None = None, timeout: float = -1) -> list[Any]:
+        """Return the GroupMetadata of one group or all, without their brokers. Raise KafkaException."""
+        client, limit = self._open("Handle").admin, seconds(timeout)
+        with as_kafka_exceptions():
+            names = list(client.list_groups(timeout=limit)) if group is None else [group]
+            found = _results(client.describe_groups, names, names, limit) if names else {}
+        return [group_metadata(name, found[name]) for name in names]
+
+    def elect_leaders(
+        self,
+        election_type: int,
+        partitions: list[Any] | None,
+        future: Future[Any],
+        request_timeout: float = UNSET,
+        operation_timeout: float = UNSET,
+    ) -> None:
+        """Elect leaders, of all partitions that need it if `partitions` is None; the results are by partition."""
+        limit, client = self._limit(request_timeout, operation_timeout), self._admin()
+        if partitions is not None:
+            check_partitions(partitions)
+        kind = "preferred" if election_type == cimpl.ELECTION_TYPE_PREFERRED else "unclean"
+
+        def call(wanted: Any, timeout: float | None) -> Any:
+            return client.elect_leaders(wanted, election=kind, timeout=timeout)
+
+        def work() -> dict[Any, KafkaException | None]:
+            wanted = [Partition(one.topic, one.partition) for one in partitions or ()]
+            if partitions is None:
+                topics = client.describe_topics(list(client.list_topics(timeout=limit)), timeout=limit)
+                wanted = [Partition(one.name, each.partition) for one in topics.values() for each in one.partitions]
+            found = {one: election_error(result) for one, result in _results(call, wanted, wanted, limit).items()}
+            return {
+                TopicPartition(*one): None if error is None else KafkaException(error)
+                for one, error in found.items()
+                if partitions is not None or error is None or error.code() != KafkaError.ELECTION_NOT_NEEDED
+            }
+
+        self._start(future, work)
 
     def cluster_id(self, timeout: float = -1) -> Any:
         """Return the id of the cluster. Raise KafkaException."""
@@ -393,13 +535,9 @@ class AdminMethods:
     def __bool__(self) -> bool:
         return True
 
-    def _unsupported(self, *arguments: Any, **keywords: Any) -> NoReturn:
-        """Raise KafkaException (_NOT_IMPLEMENTED)."""
-        self._open()
-        raise not_supported("this method of AdminClient", "use kcodec.client.Admin, which has it")
-
-    alter_configs = alter_user_scram_credentials = create_acls = delete_acls = _unsupported
-    describe_acls = describe_user_scram_credentials = elect_leaders = set_sasl_credentials = _unsupported
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Authenticate later connections with this user name and password. Raise TypeError for other values."""
+        self._open().set_credentials(username, password)
 
     def __enter__(self) -> Self:
         return self
@@ -417,134 +555,27 @@ class AdminMethods:
             reader.close()
 
 
-def _check_list(name: str, values: Any) -> None:
-    """Raise TypeError unless the value is a list, ValueError if it is empty."""
-    if not isinstance(values, list):
-        raise TypeError(f"{name} must be a list, not {type(values).__name__}")
-    if not values:
-        raise ValueError(f"{name} must not be empty")
-
-
 def _results(
-    call: Callable[..., Any], items: list[Any], argument: Any, timeout: float, validate_only: bool = False
+    call: Callable[..., Any], items: list[Any], argument: Any, timeout: float | None, validate_only: bool = False
 ) -> dict[Any, Any]:
     """Call a method of Admin; return the result or the KafkaError of each item."""
     options = {"validate_only": True} if validate_only else {}
     try:
-        return {**call(argument, timeout=seconds(timeout), **options)}
+        return {**call(argument, timeout=timeout, **options)}
     except AdminError as error:
         return {**error.results, **{item: kafka_error(one) for item, one in error.errors.items()}}
     except KcodecError as error:
-        if len(items) > 1:  # the request itself has failed
+        if len(items) > 1 or not isinstance(error, BrokerError):  # the request itself has failed
             raise KafkaException(kafka_error(error)) from error
         return {item: kafka_error(error) for item in items}
 
 
 def _errors(
-    call: Callable[..., Any], items: list[str], argument: Any, timeout: float, validate_only: bool = False
+    call: Callable[..., Any], items: list[str], argument: Any, timeout: float | None, validate_only: bool = False
 ) -> dict[str, KafkaError | None]:
     """As `_results`, with None for success."""
     found = _results(call, items, argument, timeout, validate_only)
     return {item: found[item] if isinstance(found[item], KafkaError) else None for item in items}
-
-
-def _refuse_operations(is_wanted: bool) -> None:
-    if is_wanted:
-        raise not_supported("include_authorized_operations", "leave it out")
-
-
-def _new_topic(topic: Any) -> NewTopic:
-    if topic.replica_assignment:
-        assigned = {number: tuple(replicas) for number, replicas in enumerate(topic.replica_assignment)}
-        return NewTopic(topic.topic, configs=topic.config or {}, assignments=assigned)
-    count = None if topic.num_partitions < 0 else topic.num_partitions
-    replicas = None if topic.replication_factor < 0 else topic.replication_factor
-    return NewTopic(topic.topic, count, replicas, topic.config or {})
-
-
-def _nodes(brokers: Iterable[BrokerNode]) -> dict[int, Any]:
-    return {one.id: Node(one.id, one.host, one.port, one.rack) for one in brokers}
-
-
-def _topic(found: Any, nodes: Mapping[int, Any]) -> Any:
-    if isinstance(found, KafkaError):
-        return found
-    partitions = [
-        TopicPartitionInfo(
-            one.partition,
-            nodes.get(-1 if one.leader is None else one.leader),  # type: ignore[arg-type]
-            [nodes[replica] for replica in one.replicas if replica in nodes],
-            [nodes[replica] for replica in one.isr if replica in nodes],
-        )
-        for one in found.partitions
-    ]
-    bits = 0 if found.topic_id is None else found.topic_id.int
-    uuid = cimpl.Uuid(_signed(bits >> 64), _signed(bits & (1 << 64) - 1))
-    return admin.TopicDescription(found.name, uuid, found.is_internal, partitions)
-
-
-def _signed(bits: int) -> int:
-    return bits - (1 << 64) if bits >= 1 << 63 else bits
-
-
-def _resource(resource: Any) -> Resource:
-    kind = RESOURCES.get(resource.restype)
-    if kind is None:
-        raise local_error(KafkaError._INVALID_ARG, f"{resource}: expected a topic, a broker or a group")
-    return Resource(kind, resource.name)
-
-
-def _noted(resource: Any, found: Any) -> Any:
-    """Return the resource with its error, as AdminClient expects it."""
-    resource.error = found if isinstance(found, KafkaError) else None
-    return resource
-
-
-def _entries(found: Any) -> Any:
-    if isinstance(found, KafkaError):
-        return None
-    entries = {}
-    for name, one in found.items():
-        source = SOURCES.get(one.source, admin.ConfigSource.UNKNOWN_CONFIG).value
-        entries[name] = admin.ConfigEntry(
-            name, one.value, source, one.is_read_only, one.is_default, one.is_sensitive, False, {}
-        )
-    return entries
-
-
-def _change(entry: Any) -> Any:
-    operation = entry.incremental_operation
-    if operation not in OPERATIONS:
-        raise local_error(KafkaError._INVALID_ARG, f"{entry.name}: incremental_operation must be an AlterConfigOpType")
-    return None if operation is Operation.DELETE else (OPERATIONS[operation], entry.value)
-
-
-def _group(found: Any) -> Any:
-    members = [
-        admin.MemberDescription(
-            one.member_id,
-            one.client_id,
-            one.client_host,
-            admin.MemberAssignment([TopicPartition(*partition) for partition in one.partitions]),
-            one.group_instance_id,
-        )
-        for one in found.members
-    ]
-    is_simple = found.protocol_type == ""
-    state = STATES.get(found.state, ConsumerGroupState.UNKNOWN)
-    kind = TYPES.get(found.type, ConsumerGroupType.UNKNOWN)
-    return admin.ConsumerGroupDescription(found.group_id, is_simple, members, found.protocol, state, None, type=kind)
-
-
-def _listed(found: Any) -> Any:
-    if isinstance(found, KafkaError):
-        return found
-    epoch = -1 if found.leader_epoch is None else found.leader_epoch
-    return admin.ListOffsetsResultInfo(found.offset, found.timestamp, epoch)
-
-
-def _deleted(found: Any) -> Any:
-    return found if isinstance(found, KafkaError) else admin.DeletedRecords(found)
 
 
 class AdminClient(admin.AdminClient, AdminMethods):  # type: ignore[misc]

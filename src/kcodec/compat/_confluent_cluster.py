@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
@@ -12,7 +13,14 @@ from confluent_kafka import admin as _admin
 from kcodec.client import Admin
 from kcodec.client.properties import options_from_properties
 from kcodec.compat._confluent_errors import as_kafka_exceptions, kafka_error, seconds
-from kcodec.errors import AdminError, BrokerError
+from kcodec.compat._confluent_events import Observer
+from kcodec.errors import AdminError, BrokerError, KcodecError
+
+log = logging.getLogger("kcodec.compat")
+#: Mechanisms with a user name and a password.
+PASSWORD_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
+#: How long the first connection is tried.
+CONNECT_SECONDS = 60.0
 
 # Its stubs do not export all of the names.
 admin: Any = _admin
@@ -21,10 +29,37 @@ admin: Any = _admin
 class ClusterReader:
     """An Admin with the connection options of another client, made when it is first needed."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], observer: Observer) -> None:
         self.options = _of_every_client(options)
+        if observer.is_used:
+            self.options["metrics"] = observer
         self._admin: Admin | None = None
         self._lock = threading.Lock()
+
+    def connect(self) -> None:
+        """Connect in the background, as librdkafka does when a client is created, so that failures are reported."""
+        _ = self.admin  # made here, so that its errors are those of the client that is created
+        threading.Thread(target=self._connect, name="kcodec.compat.confluent", daemon=True).start()
+
+    def _connect(self) -> None:
+        try:
+            self.admin.describe_cluster(timeout=CONNECT_SECONDS)
+        except (KcodecError, RuntimeError) as error:
+            log.debug("the first connection failed: %s", error)  # the observer has reported it
+
+    def set_credentials(self, username: str, password: str, *clients: Any) -> None:
+        """Authenticate later connections of these clients with other credentials. Raise TypeError unless both are str,
+        KafkaException for invalid ones. Without SASL it has no effect."""
+        for name, value in (("username", username), ("password", password)):
+            if not isinstance(value, str):
+                raise TypeError(f"{name} must be str, not {type(value).__name__}")
+        if self.options.get("sasl_mechanism") not in PASSWORD_MECHANISMS:
+            return
+        changed = {**self.options, "sasl_plain_username": username, "sasl_plain_password": password}
+        with as_kafka_exceptions():
+            for one in (self.admin, *clients):
+                one._client.options.security.change_credentials(changed)
+        self.options = changed
 
     @property
     def admin(self) -> Admin:

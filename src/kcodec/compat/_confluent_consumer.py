@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import confluent_kafka
 from confluent_kafka import (
@@ -81,7 +81,7 @@ class ConsumerMethods:
         if self._observer.is_used:
             settings.options["metrics"] = self._observer
         self._stores = settings.options.get("enable_auto_offset_store", True)
-        self._cluster = ClusterReader(settings.options)
+        self._cluster = ClusterReader(settings.options, self._observer)
         self._is_subscribed = False
         #: "assign" or "revoke" while such a callback runs.
         self._rebalance: str | None = None
@@ -94,6 +94,8 @@ class ConsumerMethods:
         with as_kafka_exceptions():
             self._kcodec = FeedingConsumer(**settings.options)
         self._feed = MessageFeed(self._events, self._delivered)
+        if settings.error_cb is not None:
+            self._cluster.connect()
 
     def _open(self) -> FeedingConsumer:
         if self._kcodec is None:
@@ -314,6 +316,7 @@ class ConsumerMethods:
                 if self._settings.reports_eof and (end := self._end_of_partition(consumer)) is not None:
                     return end
             if deadline is not None and time.monotonic() >= deadline:
+                events.serve()
                 return None
 
     def _delivered(self, record: Record) -> None:
@@ -484,9 +487,12 @@ class ConsumerMethods:
             raise local_error(
                 KafkaError._INVALID_ARG, "StoreOffsets failed: enable.auto.offset.store must be false to store offsets"
             )
-        others = wanted.keys() - consumer.assignment()
+        assigned = consumer.assignment()
+        others = wanted.keys() - assigned
         if others:
-            raise local_error(KafkaError._STATE, f"StoreOffsets failed: {min(others)} is not assigned")
+            is_known = min(others).topic in {one.topic for one in assigned}
+            code = KafkaError._STATE if is_known else KafkaError._UNKNOWN_PARTITION
+            raise local_error(code, f"StoreOffsets failed: {min(others)} is not assigned")
         with as_kafka_exceptions():
             consumer.store_offsets(wanted)
         self._stored.update(wanted)
@@ -519,15 +525,16 @@ class ConsumerMethods:
         self._open()
         return self._cluster.cluster_id(timeout)
 
-    def set_sasl_credentials(self, username: str, password: str) -> NoReturn:
-        """Raise KafkaException (_NOT_IMPLEMENTED): credentials of a client are those of its configuration."""
-        raise not_supported("set_sasl_credentials()", "create another client with the new credentials")
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Authenticate later connections with this user name and password. Raise TypeError for other values."""
+        self._cluster.set_credentials(username, password, self._open())
 
     def close(self) -> None:
         """Commit if that is automatic, call on_revoke, leave the group, and end."""
         consumer = self._kcodec
         if consumer is None:
             return
+        self._observer.close()
         try:
             with as_kafka_exceptions():
                 consumer.close()

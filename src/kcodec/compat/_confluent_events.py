@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, ThrottleEvent
@@ -125,6 +126,10 @@ class Observer:
         self._schedule_statistics()
         self._last_error = -ERROR_SECONDS
         self._counts: dict[str, int] = {}
+        self._is_closed = False
+        #: Failed connections since the last one that was opened, and addresses in bootstrap.servers.
+        self._failures = 0
+        self._addresses = len(str(settings.options.get("bootstrap_servers", "")).split(","))
         self._lags: dict[tuple[str, int], int] = {}
         self._gauges: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -139,19 +144,37 @@ class Observer:
         """Count, and report a failed connection."""
         with self._lock:
             self._counts[name] = self._counts.get(name, 0) + value
-        error_cb = self._settings.error_cb
-        now = time.monotonic()
-        if (
-            name == "connection.failed"
-            and error_cb is not None
-            and self._settings.has_brokers
-            and now - self._last_error >= ERROR_SECONDS
-        ):
+            if name == "connection.opened":
+                self._failures = 0
+        if name == "connection.failed" and self._settings.has_brokers:
+            self._report_failure(labels.get("node"))
+
+    def _report_failure(self, node: object) -> None:
+        """Report a failed connection, and that no broker is left once as many as are known have failed in a row."""
+        error_cb, now = self._settings.error_cb, time.monotonic()
+        with self._lock:
+            self._failures += 1
+            are_down = self._failures == self._addresses
+        if error_cb is None:
+            return
+        found: list[KafkaError] = []
+        if now - self._last_error >= ERROR_SECONDS:
             self._last_error = now
-            error = KafkaError(
-                KafkaError._TRANSPORT, f"broker {labels.get('node')}: the connection failed; see the log of kcodec"
-            )
-            self._events.add(lambda: error_cb(error))
+            text = f"broker {node}: the connection failed; see the log of kcodec"
+            found.append(KafkaError(KafkaError._TRANSPORT, text))
+        if are_down:
+            text = f"{self._addresses}/{self._addresses} brokers are down"
+            found.append(KafkaError(KafkaError._ALL_BROKERS_DOWN, text))
+        for error in found:
+            self._events.add(partial(self._call_back, error_cb, error))
+
+    def _call_back(self, error_cb: Callable[[Any], Any], error: KafkaError) -> None:
+        if not self._is_closed:
+            error_cb(error)
+
+    def close(self) -> None:
+        """Call error_cb no more: the client is closed."""
+        self._is_closed = True
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
         """Report a response that was throttled."""

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError
 
 from kcodec.client.properties import options_from_properties
 from kcodec.compat._confluent_errors import local_error
+from kcodec.producer.options import PARTITIONERS
 
 log = logging.getLogger("kcodec.compat")
 
@@ -99,6 +100,9 @@ def settings_of(client: str, arguments: tuple[Any, ...], keywords: Mapping[str, 
         if client == "producer":
             settings.max_messages = int(_number(given, "queue.buffering.max.messages", MAX_MESSAGES)) or LONGEST_MS
             settings.max_bytes = int(_number(given, "queue.buffering.max.kbytes", MAX_KILOBYTES)) * 1024
+        partitioner = given.get("partitioner")
+        if isinstance(partitioner, str) and partitioner not in PARTITIONERS:
+            raise ValueError(f'Invalid value for configuration property "partitioner": {partitioner}')
         oauth_cb = given.pop("oauth_cb", None)
         oauth_config = (
             given.get("sasl.oauthbearer.config", "") if oauth_cb is None else given.pop("sasl.oauthbearer.config", "")

@@ -42,6 +42,21 @@ class ReportingProducer(KcodecProducer):
         self._core.accumulator.failures = None
         reports.attach(self._core.accumulator, send, partitioner)
 
+    def drop_buffered(self) -> None:
+        """Fail the records that are not in flight."""
+
+        def drop() -> Any:
+            self._core.sender.fail_buffered(lambda _: errors.TransportError("the record was purged"))
+            yield from ()
+
+        self._run(drop())
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether a batch is in flight."""
+        queues = list(self._core.sender.responses.in_flight)
+        return any(not batch.is_done for queue in queues for batch in queue.in_flight)
+
 
 @derived_from(cimpl.Producer)
 class ProducerMethods:
@@ -60,12 +75,14 @@ class ProducerMethods:
         self._is_purging = False
         self._is_initialized = False
         self._has_tried = False
-        self._cluster = ClusterReader(self._settings.options)
+        self._cluster = ClusterReader(self._settings.options, self._observer)
         self._begin()
 
     def _begin(self) -> None:
         with as_kafka_exceptions():
             self._kcodec = producer = ReportingProducer(**self._settings.options)
+        if self._settings.error_cb is not None:
+            self._cluster.connect()
         producer.report_to(self._events, self._send, self._settings.options.get("partitioner"))
 
     def _open(self) -> ReportingProducer:
@@ -93,7 +110,7 @@ class ProducerMethods:
         callback: Callable[..., Any] | None = None,
         on_delivery: Callable[..., Any] | None = None,
     ) -> int:
-        """Append records, dictionaries with value, key, partition, timestamp and callback; return how many were taken.
+        """Append records, dictionaries with value, key, headers, partition and callback; return how many were taken.
 
         A record that was refused has its KafkaError in the field _error.
         """
@@ -102,7 +119,7 @@ class ProducerMethods:
         _check_batch(topic, messages, partition)
         count = 0
         for one in messages:
-            known = {name: one[name] for name in ("value", "key", "partition", "timestamp") if name in one}
+            known = {name: one[name] for name in ("value", "key", "headers", "partition") if name in one}
             report = one.get("callback") or one.get("on_delivery") or callback or on_delivery
             try:
                 self.produce(topic, callback=report, **{"partition": partition, **known})
@@ -143,25 +160,30 @@ class ProducerMethods:
                 producer.flush(min(left, STEP_SECONDS))
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Drop all records that are not acknowledged; their callbacks get _PURGE_QUEUE or _PURGE_INFLIGHT.
+        """Drop records that are not acknowledged; their callbacks get _PURGE_QUEUE or _PURGE_INFLIGHT.
 
-        The client then continues with a new producer of kcodec. Raise KafkaException (_NOT_IMPLEMENTED) for one kind of
-        records alone, and for a transactional producer.
+        If records in flight are dropped, the client continues with a new producer of kcodec. Raise KafkaException
+        (_NOT_IMPLEMENTED) for records in flight alone, and for those of a transactional producer.
         """
         producer = self._open()
-        if not in_queue and not in_flight:
-            return
-        if not (in_queue and in_flight):
-            raise not_supported("purge() of one kind of records alone", "call purge(in_queue=True, in_flight=True)")
-        if self._settings.options.get("transactional_id") is not None:
+        drops_in_flight = in_flight and producer.has_in_flight
+        if drops_in_flight and not in_queue:
+            raise not_supported("purge() of records in flight alone", "call purge(in_queue=True, in_flight=True)")
+        if drops_in_flight and self._settings.options.get("transactional_id") is not None:
             raise not_supported("purge() of a transactional producer", "call abort_transaction(), which drops records")
+        if not in_queue:
+            return
         self._is_purging = True
         try:
             with contextlib.suppress(errors.DeliveryErrors, errors.TransportError):
-                producer.close(0)
+                if drops_in_flight:
+                    producer.close(0)
+                else:
+                    producer.drop_buffered()
         finally:
             self._is_purging = False
-        self._begin()
+        if drops_in_flight:
+            self._begin()
 
     # Transactions
 
@@ -242,9 +264,9 @@ class ProducerMethods:
         self._open()
         return self._cluster.cluster_id(timeout)
 
-    def set_sasl_credentials(self, username: str, password: str) -> NoReturn:
-        """Raise KafkaException (_NOT_IMPLEMENTED): credentials of a client are those of its configuration."""
-        raise not_supported("set_sasl_credentials()", "create another client with the new credentials")
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Authenticate later connections with this user name and password. Raise TypeError for other values."""
+        self._cluster.set_credentials(username, password, self._open())
 
     # Ending
 
@@ -296,6 +318,8 @@ def _check_batch(topic: Any, messages: list[Any], partition: Any) -> None:
         for name in ("value", "key"):
             if not isinstance(one.get(name), str | bytes | bytearray | memoryview | None):
                 raise TypeError(f"Message {name} at index {index} must be bytes or str, not {type(one[name]).__name__}")
+        if one.get("timestamp") is not None:
+            raise NotImplementedError("Message timestamps are not currently supported in batch mode")
         if not isinstance(one.get("partition", -1), int):
             raise TypeError(f"Message partition at index {index} must be int, not {type(one['partition']).__name__}")
 

@@ -1,37 +1,105 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aiokafka backed by kcodec: install() replaces its record classes, and how its consumer uses them."""
+"""aiokafka backed by kcodec.
+
+    from kcodec.compat.aiokafka import AIOKafkaConsumer, AIOKafkaProducer    # instead of: from aiokafka import ...
+
+    import kcodec.compat.aiokafka
+    kcodec.compat.aiokafka.install()                # replaces record classes, and how aiokafka's consumer uses them
+    kcodec.compat.aiokafka.install(clients=True)    # replaces the clients as well, for a program or framework that
+    kcodec.compat.aiokafka.uninstall()              # imports aiokafka itself
+
+The clients have aiokafka's methods, parameters and exceptions. Records, errors, TopicPartition, listeners and other
+values remain classes of aiokafka, which must be installed: `pip install aiokafka`. Its own clients open no connection.
+docs/compat.md lists what is covered.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from kcodec.compat._patches import Patches, check_signatures, client_module, every_codec
 
-__all__ = ["install", "installed", "uninstall"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kcodec.compat._aiokafka_admin import AIOKafkaAdminClient
+    from kcodec.compat._aiokafka_consumer import AIOKafkaConsumer
+    from kcodec.compat._aiokafka_producer import AIOKafkaProducer
+
+__all__ = ["AIOKafkaAdminClient", "AIOKafkaConsumer", "AIOKafkaProducer", "install", "installed", "uninstall"]
 
 KNOWN = "0.14.0"
 RECORD = ("offset", "timestamp", "key", "value", "headers")
 SIZES = ("serialized_key_size", "serialized_value_size")
 CONSUMER_RECORD = ("topic", "partition", *RECORD[:2], "timestamp_type", *RECORD[2:4], "checksum", *SIZES, "headers")
 BUILDER = ("compression_type", "is_transactional", "producer_id", "producer_epoch", "base_sequence", "batch_size")
+# Public name -> module of the facade, and the module that defines it in aiokafka.
+_CLIENTS = {
+    "AIOKafkaAdminClient": ("_aiokafka_admin", "aiokafka.admin.client"),
+    "AIOKafkaConsumer": ("_aiokafka_consumer", "aiokafka.consumer.consumer"),
+    "AIOKafkaProducer": ("_aiokafka_producer", "aiokafka.producer.producer"),
+}
 _patches = Patches("aiokafka", compiled=("aiokafka.record._crecords",))
+_client_patches = Patches("aiokafka")
 
 
-def install() -> None:
+def __getattr__(name: str) -> Any:
+    """Return one of the clients; aiokafka is imported with the first."""
+    if name not in _CLIENTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _check_version()
+    return _facade(name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__
+
+
+def install(*, clients: bool = False) -> None:
     """Let aiokafka's consumers and producers read and write record batches with kcodec.
 
-    Call it before they are created. A second call has no effect. Raise ImportError if aiokafka is not installed, or if
-    its version is not supported.
+    clients: replace AIOKafkaConsumer, AIOKafkaProducer and AIOKafkaAdminClient as well, in all modules of aiokafka.
+        Call it before a program imports these names.
+
+    Call it before they are created. A second call has no effect, or adds the clients. Raise ImportError if aiokafka is
+    not installed, or if its version is not supported.
     """
     _patches.install(_prepare)
+    if clients:
+        _client_patches.install(_prepare_clients)
 
 
 def uninstall() -> None:
     """Restore aiokafka's own classes. Consumers and producers created in between keep the objects they have."""
+    _client_patches.uninstall()
     _patches.uninstall()
 
 
 def installed() -> bool:
     """Return whether install() is in effect."""
     return _patches.installed
+
+
+def _check_version() -> Any:
+    package = client_module("aiokafka", "aiokafka")
+    if package.__version__.split(".")[:2] != KNOWN.split(".")[:2]:
+        raise ImportError(
+            f"aiokafka {package.__version__} is not supported by kcodec.compat, which is made for {KNOWN}; "
+            f"pip install 'aiokafka=={KNOWN}'"
+        )
+    return package
+
+
+def _facade(name: str) -> Any:
+    import importlib
+
+    return getattr(importlib.import_module(f"kcodec.compat.{_CLIENTS[name][0]}"), name)
+
+
+def _prepare_clients() -> tuple[dict[str, object], dict[str, object], list[tuple[object, str, object]]]:
+    _check_version()
+    originals = {name: getattr(client_module(module, "aiokafka"), name) for name, (_, module) in _CLIENTS.items()}
+    return originals, {name: _facade(name) for name in originals}, []
 
 
 def _prepare() -> tuple[dict[str, object], dict[str, object], list[tuple[object, str, object]]]:

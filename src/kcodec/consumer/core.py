@@ -10,7 +10,7 @@ classes: timeout is in seconds, None means default_api_timeout_ms.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import AbstractContextManager
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,8 @@ log = logging.getLogger("kcodec.consumer")
 TOPICS_REFRESH_SECONDS = 60.0
 #: Bounds of the interval at which a consumer looks for the progress of an iteration.
 SHORTEST_WATCH_SECONDS, LONGEST_WATCH_SECONDS = 0.02, 1.0
+#: Interval at which a consumer that was late looks whether the application requests records again.
+LATE_STEP_SECONDS = 0.1
 #: Longest time that a consumer that leaves waits for its own rejoin, which other members may delay.
 REJOIN_SECONDS = 3.0
 #: Time kept for leaving the group, of the timeout of a call that also commits or aborts: seconds, and share at most.
@@ -134,6 +136,7 @@ class ConsumerCore:
             error=lambda: self.error,
         )
         self.is_closed = False
+        self._noted_at = self.clock()
         self._tasks: list[Task[None]] = []
         self._ended = Signal()
 
@@ -467,6 +470,42 @@ class ConsumerCore:
             self.note_poll()
             self.polls.end()
 
+    def wait_for_records(self, timeout: float, only: Set[TopicPartition] | None = None) -> Flow[None]:
+        """Wait until `take` has something to return or to raise, the time has passed, or the consumer is closed. Raises
+        errors of the group or the loop. For a consumer whose callbacks are served with `wait_for_callback`."""
+        deadline = self.clock() + timeout
+        longest = min(self.settings.max_poll_interval / 2, self.settings.auto_commit_interval)
+        while not self.is_closed:
+            self.raise_errors()
+            left = deadline - self.clock()
+            if left <= 0 or self.fetcher.buffer.has_ready_of(only):
+                return
+            yield from wait(self.wake, min(left, longest))
+            self.note_poll()
+            self.commits.note_poll(self.clock())
+
+    def wait_for_metadata(self) -> Flow[None]:
+        """Wait for the next metadata."""
+        yield from wait(self.cluster.changed)
+
+    def wait_for_callback(self) -> Flow[Callback | None]:
+        """Wait for the next callback; None once the consumer is closed. Rebalances do not wait for a poll meanwhile, as
+        long as the application requests records within max_poll_interval."""
+        is_polling = False
+        try:
+            while not self.callbacks.waiting:
+                if self.is_closed:
+                    return None
+                left = self._noted_at + self.settings.max_poll_interval - self.clock()
+                if is_polling is not (left > 0):
+                    is_polling = left > 0
+                    (self.polls.begin if is_polling else self.polls.end)()
+                yield from wait(self.wake, left if left > 0 else LATE_STEP_SECONDS)
+            return self.callbacks.waiting[0]
+        finally:
+            if is_polling:
+                self.polls.end()
+
     def next_callback(self, task: Task[Any]) -> Flow[Callback | None]:
         """Return the next callback of a running call that may make callbacks; None once the call has ended."""
         task.when_done(lambda ended: self.wake.set())
@@ -482,8 +521,9 @@ class ConsumerCore:
 
     def note_poll(self) -> None:
         """Any thread: report to the group that the application polls."""
+        self._noted_at = self.clock()
         if self.membership is not None:
-            self.membership.note_poll(self.clock())
+            self.membership.note_poll(self._noted_at)
 
     def check_open(self) -> None:
         """Raise TransportError once it is closed."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import InitVar, dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -248,23 +248,31 @@ class FetchBuffer:
     @property
     def has_ready(self) -> bool:
         """Return whether there is something to take, or to raise."""
-        with self._assignment.lock:
-            if self.passing or self._failed() is not None:
-                return True
-            return any(queue[0].state.is_fetchable and queue[0].is_current for queue in self._queues.values())
+        return self.has_ready_of(None)
 
-    def _failed(self) -> PartitionState | None:
-        for state in self._assignment.partitions.values():
-            if state.error is not None and not state.is_paused:
+    def has_ready_of(self, only: Set[TopicPartition] | None) -> bool:
+        """Return whether there is something to take of these partitions, or to raise. None: of all."""
+        with self._assignment.lock:
+            if self.passing or self._failed(only) is not None:
+                return True
+            return any(
+                queue[0].state.is_fetchable and queue[0].is_current
+                for partition, queue in self._queues.items()
+                if only is None or partition in only
+            )
+
+    def _failed(self, only: Set[TopicPartition] | None = None) -> PartitionState | None:
+        for partition, state in self._assignment.partitions.items():
+            if state.error is not None and not state.is_paused and (only is None or partition in only):
                 return state
         return None
 
-    def raise_failed(self) -> None:
-        """Raise the error of a partition that cannot be read, if there is one."""
+    def raise_failed(self, only: Set[TopicPartition] | None = None) -> None:
+        """Raise the error of a partition that cannot be read, if there is one. only: see `take`."""
         is_passing = False
         with self._assignment.lock:
             error = self.passing.popleft() if self.passing else None
-            if error is None and (state := self._failed()) is not None:
+            if error is None and (state := self._failed(only)) is not None:
                 error, is_passing = state.error, state.is_error_passing
                 if is_passing:
                     state.error = None
@@ -273,18 +281,20 @@ class FetchBuffer:
         if error is not None:
             raise error.with_traceback(None)
 
-    def take(self, max_records: int) -> list[Record]:
+    def take(self, max_records: int, only: Set[TopicPartition] | None = None) -> list[Record]:
         """Return at most `max_records` fetched records. Positions move past them, and past markers, aborted records and
         empty batches.
+
+        only: the partitions whose records are returned, and whose errors are raised; None: all.
 
         Raises the error of a partition that cannot be read, once the records before it were returned, at every call
         until a seek: DecodeError with `topic_partition` and `next_offset`, OffsetOutOfRangeError, BrokerError.
         """
         records: list[Record] = []
-        self.raise_failed()
+        self.raise_failed(only)
         try:
             while (left := max_records - len(records)) > 0:
-                entry = self._next()
+                entry = self._next(only)
                 if entry is None:
                     break
                 if entry.chunk is not None:
@@ -304,7 +314,7 @@ class FetchBuffer:
             self._assignment.take_back_request()
             raise
         if not records:
-            self.raise_failed()
+            self.raise_failed(only)
         return records
 
     def take_arrow(self) -> DecodedRecords:
@@ -329,11 +339,11 @@ class FetchBuffer:
         self.raise_failed()
         return self._empty()
 
-    def take_delivery(self, max_records: int) -> Delivery | None:
+    def take_delivery(self, max_records: int, only: Set[TopicPartition] | None = None) -> Delivery | None:
         """Return the next records of one partition, at most `max_records`, to be delivered one by one: only delivered
-        records move the position. None if there are none."""
-        self.raise_failed()
-        while (entry := self._next()) is not None:
+        records move the position. None if there are none. only: see `take`."""
+        self.raise_failed(only)
+        while (entry := self._next(only)) is not None:
             chunk = entry.chunk
             if chunk is None:
                 try:
@@ -351,7 +361,7 @@ class FetchBuffer:
             delivery = self._assignment.delivery
             delivery.records = chunk.iterator
             return delivery
-        self.raise_failed()
+        self.raise_failed(only)
         return None
 
     def _begin_chunk(self, entry: FetchedPartition, records: list[Record]) -> Chunk | None:
@@ -406,10 +416,12 @@ class FetchBuffer:
             framing=settings.framing,
         )
 
-    def _next(self) -> FetchedPartition | None:
+    def _next(self, only: Set[TopicPartition] | None = None) -> FetchedPartition | None:
         """Return the response to take from."""
         with self._assignment.lock:
             for partition in list(self._queues):
+                if only is not None and partition not in only:
+                    continue
                 queue = self._current(partition)
                 if queue and queue[0].state.is_fetchable:
                     return queue[0]

@@ -84,6 +84,10 @@ class Security:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("Security holds secrets and cannot be pickled: create it from options where it is needed")
 
+    def change_credentials(self, options: Mapping[str, object]) -> None:
+        """Authenticate later connections with the credentials of these options; a session ends when it did before."""
+        self._mechanism = type(self).from_options(options)._mechanism
+
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the context for all connections, None without TLS."""
         return self._context

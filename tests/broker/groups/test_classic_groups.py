@@ -199,3 +199,24 @@ def test_a_pending_member_joins_after_the_others_have_left() -> None:
     groups.leave("g", member)
     assert groups.state("g") == "PreparingRebalance"
     assert groups.join("g", pending, protocols=("other",)).now.protocol_name == "other"
+
+
+def test_a_subscription_that_cannot_be_read_ends_no_join() -> None:
+    """The join completes, as on Kafka, and the coordinator takes the group to be subscribed to every topic."""
+    for metadata in (b"", b"x", b"\0\0", b"\0\0\xff\xff\xff\xff\xff\xff"):
+        groups = MemoryGroups()
+        protocols = [messages.JoinGroupRequestProtocol(name="range", metadata=metadata)]
+        member = groups.member_id("g")
+        assert (
+            groups.begin(
+                messages.JoinGroupRequest(
+                    group_id="g",
+                    member_id=member,
+                    session_timeout_ms=10_000,
+                    rebalance_timeout_ms=20_000,
+                    protocol_type="consumer",
+                    protocols=protocols,
+                )
+            ).now.generation_id
+            == 1
+        )

@@ -216,3 +216,24 @@ def test_a_group_has_its_own_session_timeout() -> None:
     assert groups.report("g", "a", 0).heartbeat_interval_ms == 500
     groups.clock.advance(2_001)
     assert groups.state("g") == "Empty"
+
+
+def test_another_preferred_assignor_begins_an_epoch() -> None:
+    """Also if all members have the same topics as before; the assignor that is the default already changes nothing."""
+    groups = MemoryGroups()
+    assert groups.report("g", "a", 0).member_epoch == 2
+    assert groups.report("g", "a", 0, server_assignor="uniform").member_epoch == 2
+    assert groups.report("g", "a", 0, server_assignor="range").member_epoch == 3
+
+
+def test_a_member_that_becomes_static_waits_for_an_assignment() -> None:
+    """As on Kafka, which looks for the target under the instance id: the next epoch gives the partitions."""
+    groups = MemoryGroups()
+    groups.report("g", "a", 0)
+    assert groups.report("g", "b", 0).member_epoch == 3
+    assert groups.report("g", "b", 0, instance_id="i").member_epoch == 3
+    groups.report("g", "a", 2, topic_partitions=owned(groups, "t", [0, 1]))
+    assert groups.state("g") == "Stable"
+    assert groups.report("g", "b", 3).assignment is None
+    assert partitions(groups.report("g", "c", 0)) == []
+    assert groups.state("g") == "Reconciling"

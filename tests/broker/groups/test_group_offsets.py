@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from memory_groups import MemoryGroups
 
@@ -110,6 +112,15 @@ def test_transactional_offsets_are_fenced_by_generation() -> None:
     assert commit("h", "m", 2) == ErrorCode.NONE
     assert commit("h", "", -1) == ErrorCode.NONE
     assert groups.transactional_commit("g", 5, topic="absent") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_refused_commit_without_members_creates_the_group() -> None:
+    """As on Kafka: the next commit finds a group, in which its member is unknown."""
+    groups = MemoryGroups()
+    generation: dict[str, Any] = {"member_id": "", "generation_id_or_member_epoch": 5}
+    assert groups.transactional_commit("g", 1, **generation) == ErrorCode.ILLEGAL_GENERATION
+    assert groups.transactional_commit("g", 1, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert groups.transactional_commit("g", 1, **generation) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_member_commits_what_it_owned_at_an_older_epoch() -> None:

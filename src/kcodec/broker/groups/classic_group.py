@@ -256,7 +256,7 @@ class ClassicGroup:
             for member in self.members.values():
                 content = member.protocols[self.protocol or ""]
                 topics.update(ConsumerProtocolSubscription.decode_prefix(content, 0, _VERSION_BYTES)[0].topics)
-        except (DecodeError, KeyError):
+        except (DecodeError, KeyError, ValueError):  # ValueError: a subscription without its two bytes of version
             return None
         return frozenset(topics)
 

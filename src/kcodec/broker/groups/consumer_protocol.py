@@ -10,7 +10,7 @@ topics with a later one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kcodec.broker.api import ApiError, RequestContext
@@ -47,6 +47,12 @@ from kcodec.protocol.messages.groups import (
 )
 
 DEFAULT_SERVER_ASSIGNOR = "uniform"
+
+
+def preferred_assignor(members: Iterable[ConsumerMember]) -> str:
+    """Return the assignor that most members name. A change of it begins an epoch, as a changed subscription does."""
+    votes = [one.server_assignor for one in members if one.server_assignor is not None]
+    return max(votes, key=votes.count) if votes else DEFAULT_SERVER_ASSIGNOR
 
 
 def metadata_hash(topics: Mapping[str, int]) -> int:
@@ -129,6 +135,10 @@ class ConsumerProtocol:
             records.append(updated.subscription_record(group.group_id))
         epoch = self._next_epoch(group, member, updated, members, records)
         target = group.target.get(member.member_id, {})
+        if updated.instance_id is not None and updated.instance_id not in group.static_members:
+            # Kafka looks up the target of a static member by its instance id. A known member that names one for the
+            # first time therefore gets no partitions until the next assignment (ModernGroup.targetAssignment).
+            target = {}
         target_epoch = group.assignment_epoch
         interval = self._table.group_setting(
             group.group_id, "consumer.assignment.interval.ms", self._settings.group_consumer_assignment_interval_ms
@@ -256,8 +266,9 @@ class ConsumerProtocol:
         members: Mapping[str, ConsumerMember],
         records: list[GroupRecord],
     ) -> int:
-        """Return the group's epoch, with the record of the next one if subscriptions or topics have changed."""
-        needs_epoch = updated.topics != member.topics
+        """Return the group's epoch, with the record of the next one if subscriptions, topics or assignor changed."""
+        assignors = [preferred_assignor(found.values()) for found in (group.members, members)]
+        needs_epoch = updated.topics != member.topics or assignors[0] != assignors[1]
         if updated.pattern != member.pattern:
             records += self._drop_patterns(group, members)
             needs_epoch = needs_epoch or updated.pattern in group.patterns or member.pattern in group.patterns
@@ -283,8 +294,6 @@ class ConsumerProtocol:
         topics = {name: self._table.host.topics.get(name) for one in members.values() for name in group.topics_of(one)}
         ids = {name: topic.id for name, topic in topics.items() if topic is not None}
         counts = {topic.id: len(topic.partitions) for topic in topics.values() if topic is not None}
-        votes = [one.server_assignor for one in members.values() if one.server_assignor is not None]
-        name = max(votes, key=votes.count) if votes else DEFAULT_SERVER_ASSIGNOR
         assigned = [
             AssignedMember(
                 one.member_id,
@@ -294,7 +303,7 @@ class ConsumerProtocol:
             )
             for one in members.values()
         ]
-        targets = SERVER_ASSIGNORS[name](assigned, counts)
+        targets = SERVER_ASSIGNORS[preferred_assignor(members.values())](assigned, counts)
         for member_id in hash_map_order(targets):
             target = targets[member_id]
             if group.target.get(member_id) != target:

@@ -45,7 +45,8 @@ class OffsetRequests:
     # ----------------------------------------------------------------------------------------------------------- group
 
     def _group_to_commit(self, group_id: str, generation: int, code: ErrorCode) -> Group:
-        """Return the group, a new one for a commit without members; else raise ApiError with this code."""
+        """Return the group, else raise ApiError with this code. A commit without members creates the group, also if its
+        offsets are refused then (GroupMetadataManager.getOrMaybeCreateClassicGroup)."""
         group = self._table.groups.get(group_id)
         if group is not None:
             return group

@@ -325,6 +325,26 @@ class Producer(ProducerBase):
             raise
         return delivery
 
+    async def _send_encoded(self, topic: str, batch: bytes | bytearray | memoryview, partition: int) -> TableDelivery:
+        """Send an encoded batch, as `TransactionWriter.send_encoded`."""
+        from kcodec.producer.encoded import encoded_batch
+
+        if True:  # ASYNC
+            self._start()
+        try:
+            encoded = encoded_batch(batch, partition)
+            if not self._core.known_partitions(topic):
+                await self.partitions_for(topic)
+            delivery = TableDelivery(topic, self._lock)
+            try:
+                await self._send_batch(topic, encoded, delivery, True)
+            finally:
+                delivery.seal()
+        except KcodecError as error:
+            self._rejected(topic, partition, error)
+            raise
+        return delivery
+
     async def _send_batch(self, topic: str, batch: TableBatch, delivery: TableDelivery, has_space: bool) -> bool:
         """Return whether it got buffer space; if not, the following batches do not wait."""
 

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters of aiokafka's clients as options of kcodec's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from aiokafka.util import get_running_loop
+
+DEFAULT_PORT = 9092
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+#: An interval for None, which switches a check off in aiokafka.
+NEVER_MS = 10 * 365 * 24 * 3600 * 1000
+log = logging.getLogger("kcodec.compat")
+
+
+def event_loop(loop: asyncio.AbstractEventLoop | None, api_version: Any) -> asyncio.AbstractEventLoop:
+    """Return the event loop of a client. Raise RuntimeError outside of one, as aiokafka does."""
+    for name, given in (("loop", loop), ("api_version", api_version)):
+        if given is not None:
+            warnings.warn(f"The `{name}` parameter is deprecated in aiokafka", DeprecationWarning, stacklevel=3)
+    return get_running_loop() if loop is None else loop
+
+
+def client_options(
+    *,
+    bootstrap_servers: str | Iterable[str],
+    client_id: str,
+    metadata_max_age_ms: float,
+    request_timeout_ms: float,
+    retry_backoff_ms: float,
+    connections_max_idle_ms: float | None,
+    security_protocol: str,
+    ssl_context: Any,
+    sasl_mechanism: str,
+    sasl_plain_username: str | None,
+    sasl_plain_password: str | None,
+    sasl_oauth_token_provider: Any,
+    loop: asyncio.AbstractEventLoop,
+) -> dict[str, Any]:
+    """Return the options that every client has."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": addresses(bootstrap_servers),
+        "client_id": client_id,
+        "metadata_max_age_ms": metadata_max_age_ms,
+        "request_timeout_ms": request_timeout_ms,
+        "default_api_timeout_ms": request_timeout_ms,
+        "retry_backoff_ms": retry_backoff_ms,
+        "retry_backoff_max_ms": max(retry_backoff_ms, 1000),
+        "connections_max_idle_ms": NEVER_MS if connections_max_idle_ms is None else connections_max_idle_ms,
+        "security_protocol": security_protocol,
+    }
+    protocol = str(security_protocol)
+    if security_protocol not in PROTOCOLS:
+        raise ValueError(f"`security_protocol` should be SSL or PLAINTEXT, or one of {PROTOCOLS}, not {protocol!r}")
+    if protocol.endswith("SSL") and ssl_context is None:
+        raise ValueError(f"`ssl_context` is mandatory if security_protocol=='{protocol}'")
+    if protocol.endswith("SSL"):
+        options["ssl_context"] = ssl_context
+    elif ssl_context is not None:
+        log.warning("ssl_context has no effect with security_protocol=%r: the connections do not use TLS", protocol)
+    if protocol.startswith("SASL"):
+        options["sasl_mechanism"] = sasl_mechanism
+        if sasl_mechanism == "OAUTHBEARER":
+            options |= _token_options(sasl_oauth_token_provider, loop)
+        else:
+            options["sasl_plain_username"] = sasl_plain_username
+            options["sasl_plain_password"] = sasl_plain_password
+    return options
+
+
+def addresses(given: str | Iterable[str]) -> list[str]:
+    """Return addresses with a port; aiokafka's default is 9092."""
+    entries = given.split(",") if isinstance(given, str) else list(given)
+    return [_with_port(entry.strip()) for entry in entries]
+
+
+def _with_port(entry: str) -> str:
+    is_ipv6 = entry.count(":") > 1 and not entry.startswith("[")
+    if is_ipv6:
+        return f"[{entry}]:{DEFAULT_PORT}"
+    has_port = ":" in entry.rpartition("]")[2]
+    return entry if has_port else f"{entry}:{DEFAULT_PORT}"
+
+
+def _token_options(provider: Any, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
+    """Let a token provider of aiokafka, whose method `token` is a coroutine, run in the event loop of the program."""
+
+    def token() -> Any:
+        return asyncio.run_coroutine_threadsafe(provider.token(), loop).result()
+
+    if not hasattr(provider, "token"):
+        return {"sasl_oauth_token_provider": provider}  # kcodec's own error says what is expected
+    extensions = provider.extensions() if hasattr(provider, "extensions") else None
+    return {"sasl_oauth_token_provider": token, "sasl_oauthbearer_extensions": extensions or None}
+
+
+def assignor_names(strategies: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of aiokafka's assignors. Raise ValueError for one of the program's own."""
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+
+    names = {RangePartitionAssignor: "range", RoundRobinPartitionAssignor: "roundrobin"}
+    names[StickyPartitionAssignor] = "sticky"
+    found = []
+    for one in strategies:
+        if one not in names:
+            raise ValueError(
+                f"partition_assignment_strategy: kcodec.compat.aiokafka supports RangePartitionAssignor, "
+                f"RoundRobinPartitionAssignor and StickyPartitionAssignor, not {one!r:.100}; for an assignor of your "
+                "own use kcodec.client.aio.Consumer and kcodec.consumer.assignors.Assignor"
+            )
+        found.append(names[one])
+    return tuple(found)

@@ -1,0 +1,581 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kcodec's asyncio consumer with the background work of aiokafka's: a task calls the rebalance listener, so that a
+rebalance does not wait until the program requests records. Without a group, a task assigns all partitions of topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Set
+from typing import Any, NamedTuple, TypeVar
+
+from aiokafka.structs import ConsumerRecord, TopicPartition
+
+from kcodec import Record, errors
+from kcodec.client.aio import Consumer
+from kcodec.constants import TimestampType
+from kcodec.offsets import TopicPartition as Place
+
+T = TypeVar("T")
+Rows = dict[TopicPartition, list[ConsumerRecord[Any, Any]]]
+log = logging.getLogger("kcodec.compat")
+#: Time for each bootstrap server to respond or to refuse the connection.
+CONNECT_STEP_SECONDS = 0.5
+#: One wait for records, and one for the first assignment.
+LONG_SECONDS, ASSIGNMENT_STEP_SECONDS = 3600.0, 0.2
+#: Records that are decoded together.
+CHUNK_RECORDS = 500
+LEAVE_SECONDS = 10.0
+#: After this time a call that finds records at once lets other tasks run.
+SUSPEND_SECONDS = 0.05
+_NOTHING: frozenset[Any] = frozenset()
+
+
+class Followed(NamedTuple):
+    """A subscription. pattern: compiled, or None."""
+
+    topics: frozenset[str]
+    pattern: re.Pattern[str] | None
+    listener: Any
+
+    @property
+    def expression(self) -> str | None:
+        """The pattern for kcodec, which matches whole names. aiokafka's match the beginning."""
+        if self.pattern is None:
+            return None
+        flags = "".join(letter for letter in "imsx" if self.pattern.flags & getattr(re, letter.upper()))
+        text = re.sub(r"^\(\?[aiLmsux]+\)", "", self.pattern.pattern)
+        return f"(?{flags}:{text})(?s:.*)"
+
+
+async def connect(client: Any, seconds: float) -> None:
+    """Wait for metadata. Raise TransportError as soon as it is clear that no bootstrap server can be reached."""
+    cluster, addresses = client._client.cluster, client._client.options.addresses
+    deadline = time.monotonic() + seconds
+    step = CONNECT_STEP_SECONDS * len(addresses)
+    while True:
+        try:
+            await client._run(cluster.refresh(min(step, max(deadline - time.monotonic(), 0.01))))
+        except errors.DeliveryTimeoutError as late:
+            if cluster.last_error is not None or time.monotonic() >= deadline:
+                cause = cluster.last_error or late
+                if isinstance(cause, errors.AuthenticationError):
+                    raise cause.with_traceback(None) from None
+                where = ", ".join(map(str, addresses))
+                raise errors.TransportError(f"Unable to bootstrap from {where}: {cause}") from cause
+        else:
+            return
+
+
+def places(partitions: Iterable[TopicPartition]) -> list[Place]:
+    """Return partitions as kcodec's."""
+    return [Place(one.topic, one.partition) for one in partitions]
+
+
+class ServedConsumer(Consumer):
+    """See the module. `follow` and `assign_now` may be called before `begin`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._followed: Followed | None = None
+        self.is_manual = False
+        self._is_begun = self._is_ending = self._has_revoked = False
+        self._first_assignment = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+        self._assigning: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
+        self._suspended_at = 0.0
+        self._failure: errors.KcodecError | None = None
+        self._manual: frozenset[Place] = _NOTHING
+        self._seeks: dict[Place, int] = {}
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether topics or a pattern are subscribed to."""
+        return self._followed is not None
+
+    # Beginning and end
+
+    async def connect(self, seconds: float) -> None:
+        """Connect. Raise TransportError if no broker can be reached; the consumer is then closed."""
+        try:
+            await connect(self, seconds)
+        except BaseException:
+            await self._io_loop.close()
+            raise
+        self._serving = asyncio.create_task(self._serve())
+
+    def take_over(self, former: ServedConsumer) -> None:
+        """Take the subscription or the assignment of a consumer that could not connect."""
+        self._followed = former._followed
+        if former.is_manual:
+            self.assign_now(list(former.assignment()))
+
+    async def begin(self) -> None:
+        """Follow the subscription, and wait for its first partitions. Raise BrokerError for an unknown topic."""
+        self._is_begun = True
+        if self._followed is None:
+            return
+        for topic in self._followed.topics:
+            await self.partitions_for(topic)
+        if self._core.settings.group_id is None:
+            if self._followed.pattern is not None:
+                await self.learn_all_topics(self._core.settings.default_api_timeout)
+            self._assign_followed()
+        self._apply()
+        while self._followed is not None and self._core.settings.group_id is not None:
+            self._core.raise_errors()
+            try:
+                await asyncio.wait_for(self._first_assignment.wait(), ASSIGNMENT_STEP_SECONDS)
+                return
+            except TimeoutError:
+                continue
+
+    async def end(self, error: BaseException | None) -> None:
+        """Leave the group and close. error: the exception that ends the block of the consumer."""
+        self._is_ending = True
+        for task in (self._serving, self._assigning):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        if error is None:
+            await self.close()
+        else:
+            await self.__aexit__(type(error), error, error.__traceback__)
+
+    async def _serve(self) -> None:
+        """Call the callbacks of rebalances."""
+        while not self._io_loop.is_closed:
+            try:
+                callback = await self._run(self._core.wait_for_callback())
+            except errors.TransportError:
+                return  # closed, or failed: the next call of the program raises it
+            if callback is None:
+                return
+            await self._call_back(self._core.callbacks, callback)
+
+    def _turn(self) -> None:
+        """Let background work go on that a change has made ready."""
+        if self._is_started:
+            self._io_loop.turn()
+
+    def do(self, flow: Any) -> Any:
+        """Run a flow that does not wait."""
+        self._start()
+        task = self._client.scheduler.spawn(flow, "call")
+        task.when_done(lambda ended: None)
+        self._io_loop.turn()
+        if task.error is not None:
+            raise task.error
+        assert task.done, "a flow that waits"
+        return task.result
+
+    # What is read
+
+    def follow(self, topics: frozenset[str], pattern: re.Pattern[str] | None, listener: Any) -> None:
+        """Subscribe; the group, or a task, assigns the partitions."""
+        self._followed = Followed(topics, pattern, listener)
+        if self._is_begun:
+            self._apply()
+
+    def _apply(self) -> None:
+        if self._core.settings.group_id is None:
+            if self._assigning is None:
+                self._assigning = asyncio.create_task(self._keep_assigned())
+            else:
+                self._assign_followed()
+        elif self._is_leaving:
+            self._leaving = asyncio.create_task(self._apply_after(self._leaving))
+        else:
+            self._subscribe_now()
+
+    async def _apply_after(self, leaving: asyncio.Task[None] | None) -> None:
+        if leaving is not None:
+            await asyncio.wait([leaving])
+        if self.is_manual:
+            self._assign_manual()
+        else:
+            self._subscribe_now()
+
+    def _subscribe_now(self) -> None:
+        wanted = self._followed
+        if wanted is not None and not self._is_ending:
+            self.do(
+                self._core.subscribe(
+                    wanted.topics, wanted.expression, self._on_revoked, self._on_assigned, self._on_revoked
+                )
+            )
+
+    async def _on_revoked(self, partitions: frozenset[Place]) -> None:
+        self._has_revoked = True
+        await self._notify("on_partitions_revoked", partitions)
+
+    async def _on_assigned(self, _: frozenset[Place]) -> None:
+        if not self._has_revoked:  # aiokafka calls it before each join
+            await self._notify("on_partitions_revoked", _NOTHING)
+        self._has_revoked = False
+        await self._notify("on_partitions_assigned", self.assignment())
+        self._first_assignment.set()
+
+    async def _notify(self, name: str, partitions: frozenset[Place]) -> None:
+        listener = self._followed.listener if self._followed is not None and not self._is_ending else None
+        if listener is None:
+            return
+        try:
+            result = getattr(listener, name)({TopicPartition(*one) for one in partitions})
+            if inspect.isawaitable(result):
+                await result
+        except Exception:
+            log.exception("%s of the listener %r failed", name, listener)
+
+    async def _keep_assigned(self) -> None:
+        """Without a group: assign all partitions of the topics, also new ones."""
+        cluster = self._core.cluster
+        while True:
+            if self._followed is not None:
+                if self._followed.pattern is not None and not cluster.needs_all_topics:
+                    cluster.needs_all_topics = True
+                    cluster.request_update("a pattern")
+                self._assign_followed()
+            await self._run(self._core.wait_for_metadata())
+
+    def _assign_followed(self) -> None:
+        """Assign the partitions of the topics, as far as they are known."""
+        wanted, core = self._followed, self._core
+        if wanted is None:
+            return
+        core.cluster.add_topics(wanted.topics)
+        found = set()
+        for name, topic in list(core.cluster.topics.items()):
+            if name in wanted.topics or self._is_matched(name, topic):
+                found |= {Place(name, partition) for partition in topic.partitions}
+        core.remove(set(core.assignment.partitions) - found)
+        core.add(found - core.assignment.partitions.keys())
+        self._turn()
+
+    def assign_now(self, partitions: list[Place]) -> None:
+        """Read exactly these partitions, once the consumer has left its group."""
+        self.is_manual = True
+        self._manual = frozenset(partitions)
+        if self._is_leaving:
+            self._leaving = asyncio.create_task(self._apply_after(self._leaving))
+        else:
+            self._assign_manual()
+
+    def _assign_manual(self) -> None:
+        core = self._core
+        core.remove(list(core.assignment.partitions))
+        self.do(core.assign(self._manual))
+        for place, offset in self._seeks.items():
+            if place in self._manual:
+                core.assignment.seek(place, offset)
+        self._seeks.clear()
+        self._turn()
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._leaving is not None and not self._leaving.done()
+
+    async def until_left(self) -> None:
+        """Wait until a leave that is under way has ended."""
+        while self._leaving is not None and not self._leaving.done():
+            await asyncio.wait([self._leaving])
+
+    def unfollow(self) -> None:
+        """End the subscription or the assignment; leave the group in the background."""
+        self._followed, self.is_manual, self._manual = None, False, _NOTHING
+        if self._core.membership is not None:
+            self._leaving = asyncio.create_task(self._leave())
+        else:
+            self._core.remove(list(self._core.assignment.partitions))
+            self._turn()
+
+    async def _leave(self) -> None:
+        try:
+            await self._run(self._core.unsubscribe(LEAVE_SECONDS), LEAVE_SECONDS, "unsubscribe()")
+        except errors.KcodecError as error:
+            log.warning("the consumer did not leave its group: %s", error)
+
+    def assignment(self) -> frozenset[Place]:
+        """Return the partitions that are assigned now; none once the subscription has ended."""
+        if self.is_manual:
+            return self._manual
+        return super().assignment() if self._followed is not None else _NOTHING
+
+    def followed_topics(self) -> frozenset[str]:
+        """Return the topics that are subscribed to, or assigned."""
+        wanted = self._followed
+        if wanted is None:
+            return frozenset(one.topic for one in self.assignment())
+        if wanted.pattern is None:
+            return wanted.topics
+        known = self._core.cluster.topics.items()
+        return frozenset(name for name, topic in known if self._is_matched(name, topic))
+
+    def _is_matched(self, name: str, topic: Any) -> bool:
+        """Return whether the pattern that is subscribed to matches a topic."""
+        if self._followed is None or self._followed.pattern is None:
+            return False
+        is_hidden = topic.is_internal and self._core.settings.exclude_internal_topics
+        return not is_hidden and self._followed.pattern.match(name) is not None
+
+    async def learn_all_topics(self, seconds: float) -> None:
+        """Wait for metadata of all topics."""
+        cluster = self._core.cluster
+        before, cluster.needs_all_topics = cluster.needs_all_topics, True
+        try:
+            await self._run(cluster.refresh(seconds))
+        finally:
+            cluster.needs_all_topics = before
+
+    # Records
+
+    def next_delivered(self) -> Record | None:
+        """Return the next of the records that were decoded together, if it is here and may be delivered."""
+        delivery = self._core.assignment.delivery
+        return None if delivery.is_over else next(delivery.records, None)
+
+    async def next_record(self, only: Set[Place] | None) -> Record | None:
+        """Return one record, or None if the program should ask again; wait for it. only: partitions, None for all."""
+        await self._begin_request()
+        found = self._core.fetcher.buffer.take_delivery(CHUNK_RECORDS, only)
+        if found is not None:
+            return next(found.records, None)
+        await self._wait(LONG_SECONDS, only)
+        return None
+
+    async def next_records(self, only: Set[Place] | None, timeout: float) -> bool:
+        """Return whether there are records for `take_chunk`; wait up to `timeout` seconds, or until it is closed."""
+        deadline = time.monotonic() + timeout
+        while True:
+            await self._begin_request()
+            if self._failure is not None or self._core.fetcher.buffer.has_ready_of(only):
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                await asyncio.sleep(0)  # a loop of calls that do not wait must not stop everything else
+                return False
+            await self._wait(left, only)
+            if self._is_ending:
+                return False
+
+    def take_chunk(self, most: int, only: Set[Place] | None, is_first: bool) -> list[Record]:
+        """Return some of the fetched records. An error after the first chunk is raised by the next request."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure.with_traceback(None)
+        try:
+            return self._core.fetcher.buffer.take(min(most, CHUNK_RECORDS), only)
+        except errors.KcodecError as error:
+            if is_first:
+                raise
+            self._failure = error
+            return []
+
+    async def _begin_request(self) -> None:
+        now = time.monotonic()
+        if now - self._suspended_at > SUSPEND_SECONDS:
+            await asyncio.sleep(0)
+            self._suspended_at = now
+        core = self._core
+        core.check_open()
+        core.raise_errors()
+        core.assignment.begin_request()
+        core.note_poll()
+        core.commits.note_poll(core.clock())
+
+    async def _wait(self, seconds: float, only: Set[Place] | None) -> None:
+        try:
+            await self._run(self._core.wait_for_records(seconds, only))
+        except errors.TransportError:
+            if not self._is_ending:
+                raise
+
+    def return_to(self, record: Record) -> None:
+        """Deliver this record again with the next request."""
+        place = Place(str(record.topic), record.partition or 0)
+        if place in self._core.assignment.partitions:
+            self.seek_now(place, record.offset)
+
+    # Positions
+
+    def seek_now(self, place: Place, offset: int) -> None:
+        """Continue at an offset."""
+        if self._is_leaving and self.is_manual:
+            self._seeks[place] = offset  # until it is assigned
+            return
+        self._core.assignment.seek(place, offset)
+        self._core.fetcher.drop([place])
+        self._turn()
+
+    def pause_now(self, partitions: list[Place], is_paused: bool) -> None:
+        """Pause or resume partitions."""
+        self._core.assignment.pause(partitions, is_paused)
+        self._turn()
+
+    def state_of(self, place: Place) -> Any:
+        """Return what the last responses said of a partition."""
+        return self._core.assignment.state(place)
+
+    def seconds_since_fetch(self, place: Place) -> float | None:
+        """Return the time since the last fetch response of a partition; None before the first."""
+        if self.state_of(place).high_watermark < 0:
+            return None
+        seconds: float | None = self.do(self._core.health()).partitions[place].seconds_since_fetch
+        return seconds
+
+    def group_view(self) -> GroupView:
+        """Return what frameworks read of aiokafka's coordinator and subscription."""
+        membership = self._core.membership
+        found = "" if membership is None else membership.group_metadata.member_id
+        return GroupView(found, self.followed_topics())
+
+
+class GroupView(NamedTuple):
+    """What frameworks read of the private objects of a consumer of aiokafka."""
+
+    member_id: str
+    topics: frozenset[str]
+
+
+class ClusterView:
+    """The known topics, with the names of aiokafka's ClusterMetadata. known: returns kcodec's topics by name."""
+
+    def __init__(self, known: Callable[[], dict[str, Any]]) -> None:
+        self._known = known
+
+    def topics(self, exclude_internal_topics: bool = True) -> set[str]:
+        """Return the names of the known topics."""
+        found = self._known().items()
+        return {name for name, one in found if one.partitions and not (exclude_internal_topics and one.is_internal)}
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partitions of a topic; None if it is not known."""
+        found = self._known().get(topic)
+        return set(found.partitions) if found is not None and found.partitions else None
+
+    def available_partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partitions of a topic that have a leader; None if it is not known."""
+        found = self._known().get(topic)
+        if found is None or not found.partitions:
+            return None
+        return {number for number, one in found.partitions.items() if one.leader >= 0}
+
+
+class ClientView:
+    """The attribute `client` of aiokafka's clients: metadata on the connections of kcodec's client."""
+
+    def __init__(self, client: Any) -> None:
+        self._of = client
+        self.cluster = ClusterView(lambda: client._client.cluster.topics)
+
+    def add_topic(self, topic: str) -> None:
+        """Include a topic in the metadata."""
+        self._of._client.cluster.add_topics([topic])
+
+    def set_topics(self, topics: Iterable[str]) -> None:
+        """Include topics in the metadata."""
+        self._of._client.cluster.add_topics(topics)
+
+    async def _wait_on_metadata(self, topic: str) -> set[int]:
+        return set(range(await self._of.partitions_for(topic)))
+
+    async def force_metadata_update(self) -> bool:
+        """Request metadata now; return whether it arrived."""
+        try:
+            await self._of._run(self._of._client.cluster.refresh(self._of._client.options.request_timeout_ms / 1000))
+        except errors.KcodecError:
+            return False
+        return True
+
+
+class Deserializers:
+    """Makes aiokafka's records of kcodec's, with the deserializers of the program.
+
+    kcodec's consumer calls sized_key and sized_value for bytes, which keep the size next to the result. aiokafka also
+    calls its deserializers for None; that happens here.
+    """
+
+    def __init__(self, key: Any, value: Any) -> None:
+        self._key, self._value = key, value
+        self.sized_key = None if key is None else _sized(key)
+        self.sized_value = None if value is None else _sized(value)
+
+    def record(self, given: Record) -> ConsumerRecord[Any, Any]:
+        """Return a record of aiokafka. Raise what a deserializer raises for None."""
+        key, key_size = self._part(given.key, self._key)
+        value, value_size = self._part(given.value, self._value)
+        made = _new_record(ConsumerRecord)
+        made.topic = given.topic
+        made.partition = given.partition
+        made.offset = given.offset
+        made.timestamp = given.timestamp
+        made.timestamp_type = 1 if given.timestamp_type is _APPEND_TIME else 0
+        made.key = key
+        made.value = value
+        made.checksum = None
+        made.serialized_key_size = key_size
+        made.serialized_value_size = value_size
+        made.headers = given.headers
+        return made
+
+    def _part(self, given: Any, function: Any) -> tuple[Any, int]:
+        if function is None:
+            return given, -1 if given is None else len(given)
+        if given is None:
+            return function(None), -1
+        size, result = given
+        return result, size
+
+    def add(self, records: list[Record], found: Rows) -> tuple[Record, Exception] | None:
+        """Add records by partition. Return the record whose deserializer failed for None, with the error."""
+        if self._key is None is self._value:
+            _add_plain(records, found)
+            return None
+        for given in records:
+            try:
+                made = self.record(given)
+            except Exception as error:  # noqa: BLE001  of the program's function
+                return given, error
+            found.setdefault(TopicPartition(made.topic, made.partition), []).append(made)
+        return None
+
+
+def _sized(function: Callable[[bytes], Any]) -> Callable[[bytes], tuple[int, Any]]:
+    def sized(raw: bytes) -> tuple[int, Any]:
+        return len(raw), function(raw)
+
+    return sized
+
+
+_new_record: Any = ConsumerRecord.__new__
+_APPEND_TIME = TimestampType.LOG_APPEND_TIME
+
+
+def _add_plain(records: list[Any], found: Rows) -> None:
+    """Add records by partition, without deserializers. What ConsumerRecord.__init__ does is done here, as the call
+    would take longer than all of it."""
+    topic = partition = None
+    rows: list[Any] = []
+    new_record, append_time = _new_record, _APPEND_TIME
+    for given in records:
+        if given.partition != partition or given.topic != topic:
+            topic, partition = given.topic, given.partition
+            rows = found.setdefault(TopicPartition(topic, partition), [])
+        key, value = given.key, given.value
+        made = new_record(ConsumerRecord)
+        made.topic = topic
+        made.partition = partition
+        made.offset = given.offset
+        made.timestamp = given.timestamp
+        made.timestamp_type = 1 if given.timestamp_type is append_time else 0
+        made.key = key
+        made.value = value
+        made.checksum = None
+        made.serialized_key_size = -1 if key is None else len(key)
+        made.serialized_value_size = -1 if value is None else len(value)
+        made.headers = given.headers
+        rows.append(made)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""confluent-kafka-python for tools/peer_client_tests.py: its tests, and what takes the place of its brokers.
+
+Not run, as they are not about the clients of the facade: tests of the asyncio clients, of share consumers, of Schema
+Registry, of the documentation, and soak tests.
+"""
+
+from __future__ import annotations
+
+from peer_clients import PythonPeer
+
+UNIT = (
+    *("Admin", "Consumer", "Messages", "Producer", "Wakeable", "enums", "error", "kafka_error", "log", "message"),
+    *("misc", "oauth_cb", "partitioners", "serializer_error", "threads", "topic_partition"),
+)
+INTEGRATION = ("admin", "consumer", "producer", "serialization")
+# Their fixtures start brokers with the package trivup, or take the addresses in BROKERS.
+CONFTEST = """
+import sys
+import types
+
+for _name in ("trivup", "trivup.clusters", "trivup.clusters.KafkaCluster"):
+    sys.modules[_name] = types.ModuleType(_name)
+sys.modules["trivup.clusters.KafkaCluster"].KafkaCluster = object
+"""
+CONFLUENT = PythonPeer(
+    "confluent-kafka",
+    "tests",
+    (*(f"tests/test_{name}.py" for name in UNIT), *(f"tests/integration/{name}" for name in INTEGRATION)),
+    conftest=CONFTEST,
+    facade="import kcodec.compat.confluent\n\nkcodec.compat.confluent.install()\n",
+    arguments=("--timeout=60", "-o", "asyncio_mode=auto", "-W", "ignore"),
+    environment={"BROKERS": "{run.address}", "TEST_CONSUMER_GROUP_PROTOCOL": "classic"},
+)
