@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The regular expressions of subscriptions (KIP-848), which Kafka gives to RE2/J.
 
-Python's `re` runs them here, after what RE2 lacks has been refused: lookaround, backreferences, atomic groups,
-possessive quantifiers and conditions. RE2's own classes (``\\p{L}``, ``[[:alpha:]]``) are not known to `re`, and are
-refused too.
+Python's `re` parses them here, after what RE2 lacks has been refused: lookaround, backreferences, atomic groups,
+possessive quantifiers and conditions. linear_patterns.py matches them, in linear time as RE2 does. RE2's own classes
+(``\\p{L}``, ``[[:alpha:]]``) are not known to `re`, and are refused too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable
 
 from kcodec.broker.api import ApiError
+from kcodec.broker.groups.linear_patterns import LinearPattern
 from kcodec.protocol.error_codes import ErrorCode
 
 # What `re` knows and RE2 refuses: an escaped pair is skipped, so that "\\(?=" is not taken for a lookahead.
@@ -21,7 +22,7 @@ _ESCAPED = re.compile(r"\\[^1-9]", re.DOTALL)
 MAX_PATTERN_LENGTH = 32_767
 
 
-def compile_pattern(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> LinearPattern:
     """Return a regular expression. Raise ApiError (INVALID_REGULAR_EXPRESSION)."""
     refused = _NOT_IN_RE2.search(_ESCAPED.sub("..", pattern))
     if refused is not None:
@@ -31,8 +32,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError, Warning) as error:
+            return LinearPattern(pattern)
+    except (re.error, ValueError, OverflowError, RecursionError, Warning) as error:
         raise _invalid(pattern, str(error)) from None
 
 

@@ -278,7 +278,7 @@ class TransactionHandlers:
                 (not request.producer_id_filters or found.producer_id in request.producer_id_filters)
                 and (not request.state_filters or found.state.title in request.state_filters)
                 and (request.duration_filter < 0 or now - found.start_ms > request.duration_filter)
-                and (pattern is None or pattern.fullmatch(found.transactional_id) is not None)
+                and (pattern is None or pattern.fullmatch(found.transactional_id))
             )
             if is_chosen:
                 listed.append(
