@@ -194,6 +194,30 @@ def test_random_kills_lose_nothing_acknowledged(tmp_path: Path, seed: int) -> No
     client.core.close()
 
 
+def test_batches_after_corrupt_bytes_are_kept_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What follows a corrupt batch is no part of the log any more, as in Kafka, but its bytes are not deleted."""
+    client = CoreClient(tmp_path)
+    client.prepare(segment_bytes=str(1 << 20))
+    for value in (b"a", b"b", bytes(1 << 19), bytes(1 << 19), b"later"):
+        client.produce(None, values=(value,))
+    client.core.close()
+    segments = sorted((tmp_path / "t-0").glob("*.log"))
+    assert len(segments) == 2
+    data = bytearray(segments[0].read_bytes())
+    first = 12 + int.from_bytes(data[8:12], "big")
+    data[first + 30] ^= 1
+    segments[0].write_bytes(data)
+    following = segments[1].read_bytes()
+    again = CoreClient(tmp_path)
+    assert again.committed() == [b"a"]
+    assert again.produce(None, values=(b"new",)) == (NONE, 1)
+    aside = [segments[0].with_suffix(f".log.corrupt-at-{first}"), segments[1].with_suffix(".log.corrupt-at-0")]
+    assert [path.read_bytes() for path in aside] == [data[first:], following]
+    assert [record.getMessage() for record in caplog.records if aside[1].name in record.getMessage()] != []
+    again.core.close()
+    assert not segments[1].exists()
+
+
 @pytest.mark.parametrize("is_killed_early", [False, True])
 def test_new_topic_of_an_old_name_keeps_its_records(tmp_path: Path, is_killed_early: bool) -> None:
     """The log start offset of a deleted topic is not that of the next topic with its name."""

@@ -534,7 +534,9 @@ class PartitionLog:
             is_whole = self._load_segment(segment, changes_producers=not is_known)
             if not is_whole:
                 for later in bases[number + 1 :]:
-                    Segment(later, self._directory, 0).delete()
+                    following = Segment(later, self._directory, 0)
+                    self._set_aside(following, 0)
+                    following.delete()
                 break
         self.log_start_offset = max(self.log_start_offset, self._segments[0].base_offset if self._segments else 0)
         self.log_end_offset = max(self.log_end_offset, self.log_start_offset)
@@ -579,16 +581,25 @@ class PartitionLog:
                     self._replay(batch)
         except DecodeError:
             pass  # a batch that is not one ends the log, as one with a wrong CRC does
-        if position < size:
-            # the last write of a killed process, or a corrupt file
-            _log.warning(
-                "%s: %d bytes from position %d on are not whole batches with a right CRC; they are removed",
-                segment.path("log"),
-                size - position,
-                position,
-            )
-            segment.truncate(position)
+        if position < size:  # the last write of a killed process, or a corrupt file
+            self._set_aside(segment, position)
         return position == size
+
+    def _set_aside(self, segment: Segment, position: int) -> None:
+        """Move what follows the last whole batch to a file next to the log. Kafka deletes it."""
+        path = segment.path("log")
+        data = segment.read(position, path.stat().st_size - position)
+        kept = path.with_name(f"{path.name}.corrupt-at-{position}")
+        kept.write_bytes(data)
+        segment.truncate(position)
+        _log.warning(
+            "%s: %d bytes from position %d on are not whole batches with a right CRC, or follow such bytes; they are"
+            " moved to %s",
+            path,
+            len(data),
+            position,
+            kept.name,
+        )
 
     def _load_aborted(self, segment: Segment) -> None:
         from kcodec.log import read_transaction_index
