@@ -49,6 +49,8 @@ CONTESTANTS = ("kcodec send", "kcodec send_arrow", *BARS_RATE)
 PARTITIONS, RECORDS, COMMIT_SECONDS = 3, 100, 0.1
 PACE = 2_000
 SLICE, WARM_UP_TURNS = 50, 3
+#: For `rate`: a broker that was just started compiles the code of transactions during the first thousands of them.
+RATE_WARM_UP_TURNS = 10
 #: Cores that other processes may use in a round: rates need both cores.
 OTHERS_MAY = measure.TOO_BUSY_FOR_TWO
 JAVA_CLASS = "org.apache.kafka.tools.ProducerPerformance"
@@ -223,7 +225,7 @@ def measure_rate(kafka: Any, rounds: int, seconds: float) -> list[Row]:
         topic = kafka.create_topic(partitions=PARTITIONS)
         children[who] = start_slice("rate", who, kafka.bootstrap_servers, topic, stdin=subprocess.PIPE)
     turns = {who: functools.partial(rate_of, child) for who, child in children.items()}
-    found = measure.take_turns(turns, rounds * 4, warm_up=WARM_UP_TURNS, others_may=OTHERS_MAY)
+    found = measure.take_turns(turns, rounds * 4, warm_up=RATE_WARM_UP_TURNS, others_may=OTHERS_MAY)
     end_all(children.values())
     named = {"case": "100 records in each, one after the other", "unit": "transactions a second"}
     rows = [measure.compare(found, "rate", "kcodec send", peer, bar=bar, **named) for peer, bar in BARS_RATE.items()]

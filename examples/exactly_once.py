@@ -34,12 +34,13 @@ from typing import Any, Literal
 
 from broker_process import BrokerProcess
 
-from kcodec import TopicPartition
+from kcodec import DeliveryTimeoutError, TopicPartition
 from kcodec.client import Admin, Consumer, GroupTransactSession, NewTopic, Producer
 
 PARTITIONS = 3
 CHUNK = 100
 END_SECONDS = 60.0
+STATUS_SECONDS = 3.0
 Strike = Callable[[int], None]
 
 
@@ -123,6 +124,7 @@ class Run:
     """A copy of a number of records by several processes of a group, of which some are killed.
 
     broker, broker_kills: A broker to kill as well, and how many times. It is started again at once.
+    stop: Ends the copy with InterruptedError when it is set.
     """
 
     servers: str
@@ -133,6 +135,7 @@ class Run:
     abort_share: float = 0.0
     broker: BrokerProcess | None = None
     broker_kills: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
     broker_killed: int = 0
     killed: int = 0
     lost: int = 0
@@ -167,6 +170,8 @@ class Run:
         deadline = time.monotonic() + END_SECONDS
         try:
             while (committed := self._committed(admin)) < self.count:
+                if self.stop.is_set():
+                    raise InterruptedError(f"{self.work}: interrupted")
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{self.work}: {committed} of {self.count} after {END_SECONDS:g} s")
                 if self.broker is not None and committed >= self._next_broker_kill():
@@ -179,6 +184,10 @@ class Run:
                             raise RuntimeError(f"{self.work}: a process ended with {life.returncode}")
                         lives[number] = self._start(number)
                 time.sleep(0.02)
+        except BaseException:
+            for life in lives:
+                life.kill()  # it would wait for a broker that may have ended
+            raise
         finally:
             for life in lives:
                 life.stdin.close()  # it ends behind the step it is at
@@ -193,7 +202,8 @@ class Run:
         own |= {"--target": self.target, "--group": self.group, "--instance": f"copier-{number}"}
         own |= {"--dies-at": str(dies_at), "--abort-share": str(self.abort_share)}
         command = [sys.executable, __file__, *(text for pair in own.items() for text in pair)]
-        return subprocess.Popen(command, stdin=subprocess.PIPE)
+        # Its input ends with this process. Ctrl-C is for this process alone, which then ends the others.
+        return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def _next_broker_kill(self) -> float:
         """The number of copied records at which the broker is killed next."""
@@ -202,7 +212,10 @@ class Run:
 
     def _committed(self, admin: Admin) -> int:
         partitions = [TopicPartition(self.source, number) for number in range(PARTITIONS)]
-        offsets = admin.list_group_offsets(self.group, partitions)
+        try:
+            offsets = admin.list_group_offsets(self.group, partitions, timeout=STATUS_SECONDS)
+        except DeliveryTimeoutError:
+            return 0
         return sum(found.offset for found in offsets.values() if found is not None)
 
     def _judge(self) -> None:
@@ -238,8 +251,14 @@ def show(servers: str, broker: BrokerProcess | None = None) -> bool:
         "produce-first": "produce, then commit",
         "session": "GroupTransactSession",
     }
+    stop = threading.Event()
     with ThreadPoolExecutor(len(names)) as threads:  # they spend their time in starting processes
-        runs = dict(zip(names, threads.map(lambda work: Run(servers, work, 1500, 4).run(), names), strict=True))
+        copies = [threads.submit(Run(servers, work, 1500, 4, stop=stop).run) for work in names]
+        try:
+            runs = {work: each.result() for work, each in zip(names, copies, strict=True)}
+        except BaseException:
+            stop.set()
+            raise
     broker_kills = 0 if broker is None else 2
     own: dict[str, Any] = {"processes": 3, "abort_share": 1 / 3, "broker": broker, "broker_kills": broker_kills}
     copy = Run(servers, "session", 9000, 4, **own).run()

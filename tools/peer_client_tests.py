@@ -4,6 +4,8 @@
     python tools/peer_client_tests.py aiokafka=PATH kafka-python=PATH franz-go=PATH [--write FILE]
     python tools/peer_client_tests.py aiokafka=PATH --client kcodec --broker kafka -k test_producer
 
+    python tools/peer_client_tests.py kcodec=.
+
 PATH is a checkout of the client's repository (aiokafka v0.14.0, kafka-python 3.0.11, franz-go). The installed package
 is tested; nothing of the checkout is kept. Two uses:
 
@@ -29,13 +31,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from peer_clients import EXTRAS, FAILED, KAFKA_VERSION, PASSED, PEERS, SKIPPED, Result, Run
+from peer_clients import EXTRAS, FAILED, KAFKA_VERSION, PASSED, SKIPPED, Result, Run
+from peer_clients import PEERS as OTHERS
+from peer_confluent import CONFLUENT
 from peer_known import known_reason
 
 from kcodec.broker import Broker
 from kcodec.testing.kafka import ApacheKafka
 
 SECONDS = 1800.0
+PEERS = {**OTHERS, "confluent-kafka": CONFLUENT}
 #: Setting of the embedded broker -> that of ApacheKafka, where the names differ.
 KAFKA_NAMES = {"default_partitions": "num_partitions", "offsets_topic_partitions": "offsets_topic_num_partitions"}
 

@@ -23,7 +23,11 @@ EXTRAS = ROOT / ".cache" / "peer-tests"
 #: The version of Kafka whose APIs the embedded broker has: the tests choose what they run by it.
 KAFKA_VERSION = "4.4.0"
 #: Packages that the tests import. Without their dependencies, so that they bring no second pytest.
-EXTRA_PACKAGES = ("pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0", "py==1.11.0")
+EXTRA_PACKAGES = (
+    *("pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0", "py==1.11.0"),
+    # confluent-kafka's modules for Avro and Schema Registry, which its tests import.
+    *("attrs==26.1.0", "authlib==1.9.9", "avro==1.12.0", "cachetools==8.0.1", "joserfc==1.8.0"),
+)
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 MESSAGE_LENGTH = 300
 
@@ -152,6 +156,38 @@ def junit_results(report: Path) -> list[Result]:
 
 
 @dataclass(frozen=True)
+class OwnTests:
+    """kcodec's own tests that use Apache Kafka, with the embedded broker in its place (KCODEC_TEST_BROKER)."""
+
+    package: str = "kcodec"
+    targets: tuple[str, ...] = ("producer", "transactions", "admin", "session", "consumer", "reading")
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, run: Run) -> list[Result]:
+        """Run the tests and return how each ended. Raise SystemExit if none ran."""
+        install_extras()
+        report = run.folder / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:asyncio"]
+        # Versions of Kafka other than the newest, and Spark, have tests of their own.
+        select = f"not 3.9.1 and ({run.select})" if run.select else "not 3.9.1"
+        command += [f"--junitxml={report}", "--timeout=60", "-k", select, "-m", "not spark"]
+        environment = {**os.environ, "KCODEC_TEST_BROKER": "embedded", "PYTHONPATH": str(EXTRAS)}
+        with run.output.open("w", encoding="utf-8") as output:
+            subprocess.run(
+                [*command, *(f"tests/{target}" for target in self.targets)],
+                cwd=run.checkout,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=run.timeout,
+                check=False,
+            )
+        if not report.exists():
+            raise SystemExit(f"no test of kcodec ran:\n{run.output.read_text('utf-8')[-3000:]}")
+        return junit_results(report)
+
+
+@dataclass(frozen=True)
 class GoPeer:
     """franz-go: its tests take the address of a broker from the environment."""
 
@@ -276,7 +312,7 @@ class models:
     containers = _Containers
 '''
 
-PEERS: dict[str, PythonPeer | GoPeer] = {
+PEERS: dict[str, PythonPeer | GoPeer | OwnTests] = {
     "aiokafka": PythonPeer(
         "aiokafka",
         "tests",
@@ -302,4 +338,5 @@ PEERS: dict[str, PythonPeer | GoPeer] = {
         },
     ),
     "franz-go": GoPeer(),
+    "kcodec": OwnTests(),
 }

@@ -202,10 +202,22 @@ def prove_schema_registry(arguments: argparse.Namespace) -> tuple[str, str]:
     return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_schema_registry.py"]))
 
 
+def prove_faststream(arguments: argparse.Namespace) -> tuple[str, str]:
+    """A program of FastStream on the clients of kcodec.compat.aiokafka, on the embedded broker."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_faststream.py"]))
+
+
 def prove_embedded_broker(arguments: argparse.Namespace) -> tuple[str, str]:
-    """The embedded broker and Apache Kafka give the same responses to 2,000 random sequences of requests."""
+    """The embedded broker and Apache Kafka: same responses and logs in 2,000 random sequences of requests."""
     program = ROOT / "tests" / "prove" / "prove_broker.py"
-    return judged(run([sys.executable, program, "--sequences", "2000"]))
+    command = [sys.executable, program, "--sequences", "2000", "--results", arguments.results]
+    return judged(run(command), "see broker-differential.txt")
+
+
+def prove_embedded_defects(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Defects in the embedded broker: the comparison with Kafka finds each of them within 50 sequences."""
+    program = ROOT / "tests" / "prove" / "prove_broker_defects.py"
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see broker-defects.txt")
 
 
 def prove_embedded_security(arguments: argparse.Namespace) -> tuple[str, str]:
@@ -333,10 +345,12 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "recipes": prove_recipes,
     "delta": prove_delta,
     "schema-registry": prove_schema_registry,
+    "faststream": prove_faststream,
     "read-topic": prove_read_topic,
     "bounded-reads": prove_bounded_reads,
     "groups": prove_groups,
     "embedded-broker": prove_embedded_broker,
+    "embedded-defects": prove_embedded_defects,
     "embedded-security": prove_embedded_security,
     "embedded-kills": prove_embedded_kills,
     "group-coordinator": prove_group_coordinator,

@@ -57,6 +57,19 @@ def partitions_of(
     return [_partition(each, parameter) for each in given]
 
 
+def check_seconds(timeout: float | None, call: str) -> None:
+    """Raise TypeError for a timeout that is not a number of seconds or None, ValueError for NaN. call: its name."""
+    if timeout is None:
+        return
+    if not isinstance(timeout, int | float):
+        raise TypeError(
+            f"{call}: timeout must be a number of seconds or None, got {timeout!r:.100} of type "
+            f"{type(timeout).__name__}; pass a number, as in timeout=3.0"
+        )
+    if timeout != timeout:
+        raise ValueError(f"{call}: timeout must be a number of seconds or None, got {timeout!r}")
+
+
 def by_partition(given: Mapping[TopicPartition, Item], parameter: str, content: str) -> dict[TopicPartition, Item]:
     """Return a mapping by partition as a dict; pairs are accepted as keys.
 

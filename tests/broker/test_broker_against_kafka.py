@@ -28,8 +28,8 @@ def test_random_requests_get_the_responses_of_kafka(apache_kafka: ApacheKafka) -
         server = SocketTarget(broker.bootstrap_servers)
         core = CoreTarget(offsets_topic_partitions=3, transaction_topic_partitions=3)
         for seed in range(FIRST, FIRST + SEQUENCES):
-            expected = run_sequence(Sequence(seed, PROFILES["tv2"]), kafka)
-            ours = run_sequence(Sequence(seed, PROFILES["tv2"]), core if seed % OVER_TCP else server)
+            expected = run_sequence(Sequence(seed, PROFILES["tv2"], lingers=True), kafka)
+            ours = run_sequence(Sequence(seed, PROFILES["tv2"], lingers=True), core if seed % OVER_TCP else server)
             assert first_difference(expected, ours) is None
             codes += expected.codes
         server.close()

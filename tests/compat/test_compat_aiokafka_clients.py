@@ -178,8 +178,11 @@ def test_a_batch_is_sent_as_a_whole(kit: Kit, topic: str) -> None:
             assert (await future).offset == 0
             with pytest.raises(AssertionError):
                 await producer.send_batch(producer.create_batch(), topic, partition=9)
+            batch = producer.create_batch()
+            batch.append(key=None, value=b"3", timestamp=None)
+            assert (await (await producer.send_batch(batch, topic, partition=None))).offset == 3
         async with kit.consumer(topic) as consumer:
-            assert await read(consumer, 3) == [b"0", b"1", b"2"]
+            assert await read(consumer, 4) == [b"0", b"1", b"2", b"3"]
 
     run(program())
 

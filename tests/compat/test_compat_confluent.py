@@ -557,7 +557,7 @@ def test_administration_of_permissions_and_settings(embedded: str) -> None:
     resource = admin.ConfigResource("topic", "settings", set_config={"retention.ms": "1000", "segment.ms": "2000"})
     (future,) = client.alter_configs([resource]).values()
     future.result()
-    resource = admin.ConfigResource("topic", "settings", set_config={"retention.ms": "3000"})
+    resource = admin.ConfigResource("topic", "settings", set_config={"retention.ms": 3000})
     (future,) = client.alter_configs([resource]).values()
     future.result()
     (future,) = client.describe_configs([resource]).values()

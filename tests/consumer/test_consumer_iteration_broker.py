@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record by record on the embedded broker: what a loop leaves, what it commits when it fails, and how a rebalance of
-each group protocol interrupts it."""
+"""Record by record on a real broker: what a loop leaves, what it commits when it fails, and how a rebalance of each
+group protocol interrupts it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any, Literal
 import pytest
 
 from kcodec import TopicPartition
-from kcodec.broker import Broker
 from kcodec.client import Admin, Consumer, Producer
 from kcodec.client.aio import Consumer as AioConsumer
+from kcodec.testing.kafka import ApacheKafka
 
 RECORDS = 2000
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -28,20 +28,20 @@ class Failed(Exception):
     """A record cannot be processed."""
 
 
-@pytest.fixture
-def topic(kcodec_broker: Broker) -> str:
+@pytest.fixture(scope="module")
+def topic(apache_kafka: ApacheKafka) -> str:
     """One partition with RECORDS records, whose values are their offsets."""
-    name: str = kcodec_broker.create_topic(partitions=1)
-    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+    name: str = apache_kafka.create_topic(partitions=1)
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
         for offset in range(RECORDS):
             producer.send(name, b"%d" % offset, partition=0)
     return name
 
 
 @pytest.fixture
-def options(kcodec_broker: Broker) -> Options:
+def options(apache_kafka: ApacheKafka) -> Options:
     return {
-        "bootstrap_servers": kcodec_broker.bootstrap_servers,
+        "bootstrap_servers": apache_kafka.bootstrap_servers,
         "group_id": f"iteration-{uuid.uuid4().hex}",
         "auto_offset_reset": "earliest",
     }
@@ -139,12 +139,12 @@ class Loop(threading.Thread):
 
 @PROTOCOLS
 def test_a_rebalance_interrupts_a_loop(
-    kcodec_broker: Broker, options: Options, protocol: Literal["classic", "consumer"]
+    apache_kafka: ApacheKafka, options: Options, protocol: Literal["classic", "consumer"]
 ) -> None:
     """The second member gets its partition while the first still has records that it decoded, and begins with the
     record after the last one that the first has processed."""
-    name = kcodec_broker.create_topic(partitions=2)
-    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+    name = apache_kafka.create_topic(partitions=2)
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
         for offset in range(4000):
             producer.send(name, b"%d" % offset, partition=offset % 2)
     given = {**options, "group_protocol": protocol, "max_poll_records": 2000}
@@ -165,7 +165,7 @@ def test_a_rebalance_interrupts_a_loop(
     for member in (first, second):
         member.stop.set()
         # Nothing more comes: the loop waits for a record.
-    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+    with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
         for partition in range(2):
             producer.send(name, b"the end", partition=partition)
     for member in (first, second):

@@ -73,7 +73,8 @@ def test_both_ways_make_the_same_batches(seed: int) -> None:
     [
         (("orders", None, "text", (), None, 0), EncodeError, "value must be bytes or None, not str"),
         (("orders", 1, b"v", (), None, 0), TypeError, "key 0 must be bytes-like or None, not int"),
-        (("orders", None, b"v", ((1, b""),), None, 0), EncodeError, "headers must be bytes"),
+        (("orders", None, b"v", ((1, b""),), None, 0), EncodeError, "the name of header 0 must be str, not int"),
+        (("orders", None, b"v", (("a", 3),), None, 0), EncodeError, r"the value of header 0 \('a'\) must be bytes or "),
         (("orders", None, b"v", ("ab", 1), None, 0), EncodeError, "header 0 is not a pair"),
         (("orders", None, b"v", (), 3, 0), EncodeError, "partition must be between 0 and 2, not 3"),
         (("orders", None, b"v", (), -1, 0), EncodeError, "partition must be between 0 and 2, not -1"),

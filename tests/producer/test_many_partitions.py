@@ -57,6 +57,26 @@ def test_records_do_not_wake_a_sender_that_cannot_send() -> None:
     assert [len(request.topic_data[0].partition_data) for _, _, request in world.requests] == [1, 1, PARTITIONS - 2]
 
 
+def test_records_after_a_response_do_not_wake_the_sender() -> None:
+    """Until linger_ms after the last batches have ended, the sender looks for records by the clock."""
+    world = ScriptedCluster()
+    rig = rig_of(world, linger=0.5)
+    woken: list[float] = []
+    rig.core.accumulator._wake = lambda: woken.append(world.now)
+    rig.send("orders", b"x", partition=0)
+    rig.flush()
+    woken.clear()
+    sent = rig.send("orders", b"y", partition=0)
+    assert not woken
+    world.run(0.8)
+    assert sent.error is None and len(world.requests) == 2
+    world.run(5.0)
+    late = rig.send("orders", b"z", partition=0)
+    assert len(woken) == 1
+    rig.flush()
+    assert late.error is None
+
+
 def test_a_saturated_sender_still_ends_batches_at_their_deadline() -> None:
     world = ScriptedCluster()
     rig = rig_of(world, linger=0.0, max_in_flight=1, delivery_timeout=5.0, request_timeout=60.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run Apache Kafka's command-line tools and test programs on the embedded broker, and check what they print.
+"""Run Apache Kafka's command-line tools, test programs and clients, and Spark's connector, on the embedded broker.
 
     python tests/prove/prove_broker_tools.py [--only NAME ...] [--write FILE]
 
@@ -23,11 +23,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
+from java_clients import JavaProducer, consume
+from java_members import JavaMember
 from kafka_tools import JVM_OPTIONS, TOOLS, VERSION
 
+from kcodec import TopicPartition
 from kcodec.broker import Broker
 from kcodec.client import Consumer, Producer
-from kcodec.testing.jars import broker_jars
+from kcodec.testing.jars import KAFKA_VERSION, broker_jars
 from kcodec.testing.java import find_java
 
 SECONDS = 60.0
@@ -278,6 +281,78 @@ def client_of_kcodec_reads(broker: Broker) -> None:
         check(values == [str(number) for number in range(500)], f"{codec}: {len(values)} values")
 
 
+def java_clients(broker: Broker) -> None:
+    """The Java producer commits and aborts, offsets in a transaction too; the Java consumer reads what is committed."""
+    broker.create_topic("in", partitions=2)
+    broker.create_topic("out", partitions=2)
+    servers = broker.bootstrap_servers
+    with JavaProducer(servers, **{"transactional.id": "java"}) as producer:
+        producer.call("init")
+        for number in range(20):
+            producer.call("begin")
+            producer.send([("out", number % 2, b"k", b"%d-%d" % (number, place)) for place in range(10)])
+            producer.send_offsets("copy", {("in", 0): number})
+            producer.call("commit" if number % 4 else "abort")
+    expected = sorted(b"%d-%d" % (number, place) for number in range(20) if number % 4 for place in range(10))
+    check(sorted(record.value or b"" for record in consume(servers, "out")) == expected, "other records are visible")
+    with Consumer(bootstrap_servers=servers, group_id="copy") as consumer:
+        found = consumer.committed([TopicPartition("in", 0)])[TopicPartition("in", 0)]
+    check(found is not None and found.offset == 19, str(found))
+
+
+def java_groups(broker: Broker) -> None:
+    """Java consumers of both protocols share the partitions, also after a member has left."""
+    fill(broker, "t", 600, 6)
+    for protocol in ("classic", "consumer"):
+        options = {"group.protocol": protocol, "auto.offset.reset": "earliest"}
+        with JavaMember(broker.bootstrap_servers, protocol, ["t"], **options) as first:
+            with JavaMember(broker.bootstrap_servers, protocol, ["t"], **options) as second:
+                wait_until(lambda: (len(first.owned()), len(second.owned())) == (3, 3), f"{protocol}: no equal shares")
+            wait_until(lambda: len(first.owned()) == 6, f"{protocol}: the partitions of the other member")
+            read = {partition: runs for partition, runs in first.state().records.items() if runs}
+            check(all(run.start >= 0 for runs in read.values() for run in runs), str(read))
+
+
+def spark_connector(broker: Broker) -> None:
+    """Spark's connector writes a batch, reads it with batch and stream, and sees only committed records."""
+    from pyspark.sql import SparkSession
+
+    libraries = Path(__file__).resolve().parent.parent.parent / ".cache" / "spark-kafka"
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.extraClassPath", f"{libraries}/*").config("spark.sql.shuffle.partitions", 2)
+    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+    try:
+        broker.create_topic("t", partitions=3)
+        options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
+        rows = spark.range(5000).selectExpr("cast(id as string) as key", "cast(id * 2 as string) as value")
+        rows.write.format("kafka").options(**options, topic="t").save()
+        with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="open") as producer:
+            producer.begin_transaction()
+            producer.send("t", b"aborted")
+            producer.flush()
+            producer.abort_transaction()
+        reading = {**options, "subscribe": "t", "startingOffsets": "earliest"}
+        reading["kafka.isolation.level"] = "read_committed"
+        strings = "cast(key as string) as key", "cast(value as string) as value"
+        found = spark.read.format("kafka").options(**reading).load().selectExpr(*strings)
+        check(found.exceptAll(rows).count() == 0 and rows.exceptAll(found).count() == 0, "the rows differ")
+        stream = spark.readStream.format("kafka").options(**reading).load().selectExpr(*strings)
+        query = stream.writeStream.format("memory").queryName("copied").trigger(availableNow=True).start()
+        query.awaitTermination(60)
+        copied = spark.table("copied")
+        check(copied.count() == 5000 and copied.exceptAll(rows).count() == 0, "the stream's rows differ")
+    finally:
+        spark.stop()
+
+
+def wait_until(condition: Callable[[], bool], text: str) -> None:
+    """Wait until a condition is true. Raise AssertionError with the text after 30 s."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        check(time.monotonic() < deadline, text)
+        time.sleep(0.1)
+
+
 CASES: dict[str, tuple[Callable[[Broker], None], str]] = {
     "topics": (topics, "kafka-topics"),
     "configs": (configs, "kafka-configs"),
@@ -289,6 +364,9 @@ CASES: dict[str, tuple[Callable[[Broker], None], str]] = {
     "message-copier": (message_copier, "TransactionalMessageCopier"),
     "transactions": (transactions, "kafka-transactions"),
     "performance": (performance_tools, "kafka-producer-perf-test, kafka-consumer-perf-test"),
+    "java-clients": (java_clients, "Java's transactional producer, consumer and offsets in transactions"),
+    "java-groups": (java_groups, "Java's consumers in groups of the classic and the consumer protocol"),
+    "spark": (spark_connector, "Spark's connector, batch and stream, read_committed"),
     "codecs": (client_of_kcodec_reads, "the Java producer's compression types, read by kcodec"),
 }
 
@@ -300,7 +378,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="add the report to a file, too")
     options = parser.parse_args()
     failed = 0
-    lines = [f"Apache Kafka's tools {VERSION} (embedded broker):"]
+    lines = [f"Apache Kafka's tools {VERSION}, Java clients {KAFKA_VERSION}, Spark's connector (embedded broker):"]
     for name in options.only:
         function, tools = CASES[name]
         begun = time.monotonic()
@@ -308,7 +386,7 @@ def main() -> int:
             with Broker() as broker:
                 function(broker)
             outcome = "passed"
-        except (AssertionError, subprocess.TimeoutExpired, KeyError, IndexError, ValueError):
+        except Exception:  # noqa: BLE001  the other cases go on
             traceback.print_exc()
             failed += 1
             outcome = "FAILED"

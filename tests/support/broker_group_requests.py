@@ -13,6 +13,7 @@ from broker_sequence_requests import COMMIT_BY_ID, Names
 from kcodec.protocol import messages
 
 _GROUPS_FETCH = 8
+TXN_COMMIT_BY_ID = 6
 
 
 class GroupRequests(Names):
@@ -30,9 +31,12 @@ class GroupRequests(Names):
         generation: Any = -1,
         instance: str | None = None,
         metadata: int = 3,
+        topic: str = "own",
     ) -> Any:
         identity = self._who(who)
         has_member = version >= 3
+        by_id = version >= TXN_COMMIT_BY_ID
+        named: dict[str, Any] = {"topic_id": self._topic_id(topic)} if by_id else {"name": self._topic(topic)}
         partitions = [
             messages.TxnOffsetCommitRequestPartition(
                 partition_index=partition, committed_offset=offset, committed_metadata="m" * metadata
@@ -46,7 +50,7 @@ class GroupRequests(Names):
             generation_id_or_member_epoch=self._generation(generation) if has_member else -1,
             member_id=self._member(member) if has_member else "",
             group_instance_id=instance if has_member else None,
-            topics=[messages.TxnOffsetCommitRequestTopic(name=self.topic, partitions=partitions)],
+            topics=[messages.TxnOffsetCommitRequestTopic(**named, partitions=partitions)],
         )
         return request, version
 

@@ -51,10 +51,14 @@ Shown = Any
 
 
 class Masks:
-    """The masks of one sequence on one target. name: of the sequence, which is part of all its names."""
+    """The masks of one sequence on one target.
 
-    def __init__(self, name: str, target: Target) -> None:
+    name: of the sequence, which is part of all its names. lingers: plain batches of coordinators are not comparable.
+    """
+
+    def __init__(self, name: str, target: Target, *, lingers: bool = False) -> None:
         self._name = name
+        self._lingers = lingers
         self._target = target
 
     def text(self, value: str) -> str:
@@ -149,6 +153,9 @@ class Masks:
             if all(isinstance(key, messages.TransactionLogKey) and value is None for key, value in pairs):
                 # expired ids share a batch with those of other sequences, in the order of a hash table
                 yield from (self._coordinated(*pair) for pair in pairs if is_own(batch, [pair]))
+            elif self._lingers and not batch.is_transactional:
+                header = [batch.attributes, batch.base_sequence]
+                yield from ([header, self._coordinated(*pair)] for pair in pairs if is_own(batch, [pair]))
             elif is_own(batch, pairs):
                 yield [self._header(batch), *(self._coordinated(key, value) for key, value in pairs)]
 

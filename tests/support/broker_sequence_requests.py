@@ -130,7 +130,8 @@ class Requests(Names):
         )
         return request, version
 
-    def end(self, slot: int, name: int | str, who: Any, commit: bool, version: int) -> Any:
+    def end(self, slot: int, name: int | str, who: Any, commit: bool, version: int, sticks: bool = False) -> Any:
+        """EndTxn. sticks: the coordinator will not complete the transaction, so that nothing is waited for."""
         identity = self._who(who)
         request = messages.EndTxnRequest(
             transactional_id=self._name(name),

@@ -14,7 +14,7 @@ from broker_group_requests import GroupRequests
 from broker_masks import Masks, Shown, codes_of
 from broker_sequence_requests import Requests
 from broker_sequences import Sequence, Step
-from broker_targets import STUCK_MS, Target
+from broker_targets import RETRY_MS, STUCK_MS, Target
 
 import kcodec
 from kcodec.broker.internal_topics import partition_for_key
@@ -67,8 +67,10 @@ class Runner(GroupRequests, Requests):
         super().__init__(sequence, target)
         self.codes: Counter[tuple[str, str]] = Counter()
         self.transitions: Counter[tuple[str, str]] = Counter()
+        #: Slots of transactional ids whose transaction the coordinator has given up.
+        self._stuck: set[Any] = set()
         target.begin()
-        self.masks = Masks(sequence.name, target)
+        self.masks = Masks(sequence.name, target, lingers=sequence.lingers)
         self._create_topics()
         self._find_coordinators()
         if sequence.group == "consumer":
@@ -154,13 +156,17 @@ class Runner(GroupRequests, Requests):
             return self._wait(**arguments)
         request, version = getattr(self, step.kind)(**arguments)
         try:
-            response = self.target.ask(request, version, _raw_codes)
+            patience_ms = STUCK_MS if arguments.get("name") in self._stuck else RETRY_MS
+            response = self.target.ask(request, version, _raw_codes, patience_ms)
         except (AssertionError, TimeoutError) as error:
             raise AssertionError(f"{self.sequence.name}: {step}: {error}") from error
         self._learn(step, response)
         api = type(request).__name__.removesuffix("Request")
         for code in codes_of(response):
             self.codes[api, code] += 1
+        if arguments.get("sticks") and response.error_code == 0:
+            self._stuck.add(arguments["name"])
+            self._wait_for_other_markers(arguments["name"])
         if step.kind in ("init", "end"):
             self._settle()
         return self.masks.response(response)
@@ -191,16 +197,28 @@ class Runner(GroupRequests, Requests):
         if step.kind == "fetch" and step.arguments.get("session") == "new" and response.session_id:
             self.target.session = response.session_id
 
-    def _settle(self) -> None:
-        """Wait until no transaction of the sequence waits for markers."""
-        request = messages.DescribeTransactionsRequest(transactional_ids=self.sequence.ids[:2])
-        deadline = self.target.now_ms() + self.target.patience_ms
+    def _wait_for_other_markers(self, slot: int) -> None:
+        """Wait until only partition 0 of a transaction, whose marker is fenced, is without its marker."""
+        request = messages.DescribeTransactionsRequest(transactional_ids=[self.sequence.ids[slot]])
+        deadline = self.target.now_ms() + RETRY_MS
         while self.target.now_ms() < deadline:
-            found = self.target.send(request, 0).transaction_states
-            if not any(one.transaction_state.startswith("Prepare") for one in found):
+            topics = self.target.send(request, 0).transaction_states[0].topics
+            if [(topic.topic, topic.partitions) for topic in topics] == [(self.topic, [0])]:
                 return
             self.target.wait(2)
-        self.target.patience_ms = STUCK_MS
+
+    def _settle(self) -> None:
+        """Wait until no transaction of the sequence waits for markers."""
+        deadline = self.target.now_ms() + RETRY_MS
+        while names := {slot: self.sequence.ids[slot] for slot in range(2) if slot not in self._stuck}:
+            request = messages.DescribeTransactionsRequest(transactional_ids=list(names.values()))
+            found = {one.transactional_id: one for one in self.target.send(request, 0).transaction_states}
+            waiting = {slot for slot, name in names.items() if found[name].transaction_state.startswith("Prepare")}
+            if not waiting:
+                return
+            if self.target.now_ms() > deadline:
+                self._stuck |= waiting
+            self.target.wait(2)
 
     # ------------------------------------------------------------------------------------------------ internal topics
 
@@ -259,7 +277,8 @@ class Runner(GroupRequests, Requests):
             offset = kcodec.batches(part)[-1].last_offset + 1
 
     def _count_transitions(self, data: bytes, name: str) -> None:
-        before = "none"
+        prepared = dict(zip(self.sequence.ids, self.sequence.prepared, strict=False))
+        before = State[prepared[name].state].title if name in prepared else "none"
         for batch in kcodec.batches(data):
             for record in batch.records():
                 key = messages.TransactionLogKey.decode(bytes(record.key or b""), 0, 2)

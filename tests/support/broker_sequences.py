@@ -81,12 +81,15 @@ class Step(NamedTuple):
 class Sequence:
     """The steps of one seed.
 
-    salt: makes the names unique on a broker that has seen the seed before.
+    salt: makes the names unique on a broker that has seen the seed before. lingers: the group coordinator of that Kafka
+    may write several requests as one batch (group.coordinator.append.linger.ms), so that records are compared one by
+    one.
     """
 
-    def __init__(self, seed: int, profile: Profile, salt: int = 0) -> None:
+    def __init__(self, seed: int, profile: Profile, salt: int = 0, *, lingers: bool = False) -> None:
         self.seed = seed
         self.salt = salt
+        self.lingers = lingers
         self.profile = profile
         self.random = random.Random(f"{profile.name} {seed}")
         self.name = f"sequence-{seed:06}-{salt:08x}"
@@ -130,6 +133,10 @@ class Sequence:
             return [self.odd()]
         if 0.20 <= chance < 0.22:
             return self.repeated_init()
+        if 0.220 <= chance < 0.222 and not self.profile.has_clock:
+            return self.stuck()
+        if 0.222 <= chance < 0.225:
+            return self.session()
         usual = [self.produce] * 20 + [self.end] * 8 + [self.fetch] * 6 + [self.add] * 6 + [self.init] * 2
         usual += [self.list_offsets, self.producers, self.transactions, self.epoch_end, self.verify]
         usual += [self.offsets] * 2 + [self.commit_offset] * 5 + [self.offset_fetch] * 2 + [self.commit_plain] * 2
@@ -179,6 +186,24 @@ class Sequence:
             Step("init", {**first.arguments, "who": one, "version": version})
             for one, version in zip(who, versions, strict=True)
         ]
+
+    def stuck(self) -> list[Step]:
+        """A transaction that the coordinator gives up, as a tool has written a marker with a higher epoch before it."""
+        slot = self.random.randrange(2)
+        who, ahead = (slot, 0, 0), (slot, 0, 2)
+        marker = {"who": ahead, "partitions": [0], "commit": False, "epoch_change": 0, "version": 1, "txn": 0}
+        version = self._end_version(slot)
+        end = {"slot": slot, "name": slot, "who": who, "commit": True, "version": version, "sticks": True}
+        return [
+            Step("add", {"name": slot, "who": who, "partitions": [0], "version": 3}),
+            Step("markers", marker),
+            Step("end", end),
+        ]
+
+    def session(self) -> list[Step]:
+        """A fetch session, and requests with its right epoch and with a wrong one."""
+        fetch = {"parts": [{"partition": 0, "offset": 0}], "level": 1, "most": 1000, "version": self._pick(7, 12, 17)}
+        return [Step("fetch", {**fetch, "session": kind}) for kind in ("new", "epoch")]
 
     def _part(self, slot: int, who: Any = None) -> dict[str, Any]:
         partition = self.random.randrange(2)
@@ -259,6 +284,8 @@ class Sequence:
         """TxnOffsetCommit."""
         slot = min(slot, 1)
         flow_version = self.flow[slot] - 7
+        if self.flow[slot] == NEW_FLOW:
+            flow_version += self.random.choice((0, 0, 1))
         others = (0, 2, 3, *(flow - 7 for flow in self.flows))
         is_usual = self.profile.has_clock or self.random.random() < 0.9
         version = flow_version if is_usual else self._pick(*others)
@@ -296,7 +323,7 @@ class Sequence:
         generation: Any = ("own", 0)
         instance = "i" if self.group == "static" and self.random.random() < 0.7 else None
         if kind > 0.8:
-            member = self._pick("nobody", "", 1 if self.group != "consumer" else "member-1")
+            member = self._pick("nobody", "", *[1 if self.group != "consumer" else "member-1"] * 2)
         if kind > 0.65:
             generation = self._pick(("own", 1), ("own", -1), -1, 0)
         if kind > 0.95:
@@ -316,7 +343,7 @@ class Sequence:
                 member = ""
             return Step("join", {"version": self._pick(5, 7, 9), "member": member, "instance": instance})
         generation: Any = ("own", 0) if self.random.random() < 0.75 else self._pick(("own", 1), ("own", -1))
-        member = 0 if self.random.random() < 0.8 else self._pick(1, "nobody")
+        member = 0 if self.random.random() < 0.7 else self._pick(1, 1, 1, "nobody")
         named = {"member": member, "instance": instance if self.random.random() < 0.9 else self._pick(None, "i", "j")}
         if kind < 0.65:
             kinds = {"kind": self._pick(None, None, "consumer", "other")}
@@ -344,7 +371,7 @@ class Sequence:
         arguments = {
             "partition": self._pick(0, 1, 1, 9),
             "offset": self.random.randrange(100),
-            "version": self._pick(2, 5, 7, 8, 9, 10),
+            "version": self._pick(9, 10, 10) if self.group == "consumer" else self._pick(2, 5, 7, 8, 9, 10),
         }
         return Step("commit_plain", arguments | self._membership())
 
@@ -480,6 +507,10 @@ class Sequence:
             ("add_offsets", {**offsets, "who": (1 - slot, 0, 0)}),
             ("add_offsets", {**offsets, "version": self._pick(1, 3), "who": (slot, 1, 0)}),
             ("commit_offset", {**commit, "partition": 9}),
+            (
+                "commit_offset",
+                {**commit, "topic": "unknown", "version": commit["version"] + self.random.choice((0, 1))},
+            ),
             ("commit_offset", {**commit, "metadata": LONG_METADATA}),
             ("commit_offset", {**commit, "group": self._pick("empty", "unknown")}),
             ("commit_offset", {**commit, "name": self._pick("unknown", "empty")}),
@@ -502,7 +533,8 @@ class Sequence:
                 "offset_delete",
                 {"partition": self._pick(0, 1, 9), "group": self._pick("own", "own", "unknown", "empty")},
             ),
-            ("delete_group", {"group": self._pick("own", "unknown", "empty")}),
+            ("offset_delete", {"partition": self._pick(0, 1), "group": "own"}),
+            ("delete_group", {"group": self._pick("own", "own", "unknown")}),
             ("join", {"version": 5, "member": "", "group": "empty"}),
             ("fetch", {**fetch, "parts": [{"partition": 0, "offset": 0, "leader_epoch": self._pick(0, 4)}]}),
             ("fetch", {**fetch, "parts": [{"partition": 0, "offset": 0, "last_epoch": self._pick(0, 4)}]}),

@@ -23,8 +23,8 @@ from kcodec.protocol.frame import decode_response, encode_request
 from kcodec.testing.proxy.frames import read_frame
 
 RESPONSE_SECONDS = 20.0
-RETRY_MS = 3000
-#: Once an error did not pass, the ones after it are not waited for: the coordinator may have given up a transaction.
+RETRY_MS = 5000
+#: The time for a transactional id whose transaction the coordinator has given up: its errors do not pass.
 STUCK_MS = 20
 #: Errors that pass: a step that gets one of them is tried again.
 PASSING = (14, 15, 16, 19, 51)
@@ -61,7 +61,6 @@ class Target:
         self.topic_ids: dict[str, Any] = {}
         self.generation = -1
         self.session = 0
-        self.patience_ms = RETRY_MS
 
     # ----------------------------------------------------------------------------------------------------------- names
 
@@ -116,15 +115,14 @@ class Target:
         request = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         self.ask(request, 5, lambda response: [response.error_code])
 
-    def ask(self, request: Any, version: int, codes: Callable[[Any], Any]) -> Any:
+    def ask(self, request: Any, version: int, codes: Callable[[Any], Any], patience_ms: int = RETRY_MS) -> Any:
         """Send a request until the response has no error that passes. codes: its error codes."""
-        deadline = self.now_ms() + self.patience_ms
+        deadline = self.now_ms() + patience_ms
         while True:
             response = self.send(request, version)
             if not any(code in PASSING for code in codes(response)):
                 return response
             if self.now_ms() > deadline:
-                self.patience_ms = STUCK_MS
                 return response
             self.wait(4)
 

@@ -74,6 +74,7 @@ class EmbeddedKafka(Broker):
                 raise NeedsApacheKafka(f"setting {name.replace('_', '.')}")
         settings = {name: value for name, value in settings.items() if value is not None}
         settings.setdefault("auto_create_topics", False)
+        settings.setdefault("group_min_session_timeout_ms", 1000)
         settings.setdefault("offsets_topic_partitions", 5)
         settings.setdefault("transaction_topic_partitions", 5)
         self.version = version

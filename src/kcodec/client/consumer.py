@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, Type
 from kcodec._fast import RecordIterator
 from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
 from kcodec.client.interruption import announced, limited_seconds
+from kcodec.client.poll_timeouts import check_poll
 from kcodec.client.waiting import ClientBase, CoreLock, IoLoop
 from kcodec.flow import Flow, join, spawn
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
@@ -203,6 +204,7 @@ class Consumer(ClientBase):
         return self._poll(timeout, self._core.take_arrow)
 
     def _poll(self, timeout: float | None, take: Callable[[], Taken]) -> Taken:
+        check_poll(timeout)
         if not self._polling.acquire(False):
             raise RuntimeError("poll is already running: one thread polls a consumer, and its callbacks must not poll")
         try:

@@ -30,6 +30,7 @@ from kcodec.cluster.broker_report import reported
 from kcodec.errors import (
     BufferFullError,
     DeliveryErrors,
+    EncodeError,
     KcodecError,
     TopicDeliveryError,
     TransactionStateError,
@@ -220,6 +221,8 @@ class Producer(ProducerBase):
             if delivery is None:
                 delivery = self._send_when_space(topic, key, value, headers, partition, timestamp)
         except (KcodecError, RuntimeError) as error:
+            if isinstance(error, EncodeError):
+                error.row = None  # the batch counts its rows, and the caller has given one record
             self._rejected(topic, partition, error)
             raise
         return delivery

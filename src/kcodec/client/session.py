@@ -25,6 +25,7 @@ from kcodec.client.interruption import (
     is_interruption,
     limited_seconds,
 )
+from kcodec.client.poll_timeouts import check_poll
 from kcodec.client.producer import Delivery, Producer, TableDelivery
 from kcodec.client.waiting import ClientBase, CoreLock, IoLoop
 from kcodec.consumer.callbacks import RebalanceListener
@@ -355,6 +356,7 @@ class GroupTransactSession(ClientBase):
     def _poll(
         self, block: SessionBlock, timeout: float | None, take: Callable[[], Taken], nothing: Callable[[], Taken]
     ) -> Taken:
+        check_poll(timeout)
         if not self._polling.acquire(False):
             raise RuntimeError("poll is already running: one thread polls a session, and its callbacks must not poll")
         try:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from kcodec._fast import SendLock
+from kcodec.arguments import check_seconds
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.network.interruptible import step_seconds
 from kcodec.network.not_pickled import NotPickled
@@ -93,6 +94,7 @@ class ClientBase(NotPickled):
 def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: float | None) -> None:
     """Wait until it has ended, at most `timeout` seconds, or until its own deadline has passed, as nothing can end it
     later."""
+    check_seconds(timeout, "result")
     if delivery.done():
         return
     delivery.check_wait()

@@ -27,8 +27,8 @@ from kcodec.compat._aiokafka_served import ClientView, Deserializers, Rows, Serv
 from kcodec.offsets import OffsetAndMetadata as Committed
 from kcodec.offsets import TopicPartition as Place
 
-#: Upper bound of getmany() without max_records.
-ALL_RECORDS = 2**31 - 1
+#: Records that getmany() returns at most without max_records. Longer lists take more time for each record.
+MOST_RECORDS = 1_000
 
 
 class AIOKafkaConsumer:
@@ -83,6 +83,8 @@ class AIOKafkaConsumer:
     ) -> None:
         self._loop = event_loop(loop, api_version)
         _check_count(max_poll_records, "max_poll_records", "should be positive Integer")
+        if isolation_level not in {"read_committed", "read_uncommitted"}:
+            raise ValueError(f"Incorrect isolation level {isolation_level}")
         self._group_id = group_id
         self._max_poll_records = max_poll_records
         self._request_seconds = request_timeout_ms / 1000
@@ -262,14 +264,14 @@ class AIOKafkaConsumer:
     ) -> dict[TopicPartition, list[ConsumerRecord[Any, Any]]]:
         """Return fetched records by partition; wait up to `timeout_ms` if there are none.
 
-        max_records: default max_poll_records, which is without a limit by default.
+        max_records: default max_poll_records, or 1,000.
         """
         _checked(partitions)
         if self._closed:
             raise ConsumerStoppedError
         _check_count(max_records, "max_records", "must be a positive Integer")
         only = frozenset(map(_place, partitions)) if partitions else None
-        left = max_records or self._max_poll_records or ALL_RECORDS
+        left = max_records or self._max_poll_records or MOST_RECORDS
         found: Rows = {}
         with as_aiokafka_errors():
             has_records = await self._kcodec.next_records(only, timeout_ms / 1000)

@@ -68,6 +68,8 @@ def client_options(
         if sasl_mechanism == "OAUTHBEARER":
             options |= _token_options(sasl_oauth_token_provider, loop)
         else:
+            if sasl_mechanism == "PLAIN" and (sasl_plain_username is None or sasl_plain_password is None):
+                raise ValueError("sasl_plain_username and sasl_plain_password required for PLAIN sasl")
             options["sasl_plain_username"] = sasl_plain_username
             options["sasl_plain_password"] = sasl_plain_password
     return options

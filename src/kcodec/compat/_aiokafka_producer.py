@@ -278,7 +278,9 @@ class AIOKafkaProducer:
                 continue  # cancelled
             if translated is not None:
                 assert delivery.error is not None  # which counts it as retrieved
-                future.set_exception(copy.copy(translated))
+                made = copy.copy(translated)  # each has a traceback of its own
+                made.__cause__ = translated.__cause__
+                future.set_exception(made)
                 continue
             if not has_offset:
                 future.set_result(None)
@@ -306,16 +308,24 @@ class AIOKafkaProducer:
         key_serializer, value_serializer = self._serializers
         return BatchBuilder(size, codec, key_serializer=key_serializer, value_serializer=value_serializer)
 
-    async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> Future:
-        """Send a batch to a partition. Return a future that gets the RecordMetadata of its first record."""
+    async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int | None) -> Future:
+        """Send a batch to a partition; None: the partitioner chooses it as for a record without a key.
+
+        Return a future that gets the RecordMetadata of its first record.
+        """
         if self._closed:
             raise theirs.ProducerClosed
         count = await self._count(topic)
-        assert partition is not None and 0 <= partition < count, "Unrecognized partition"
+        if partition is None:
+            available = self.client.cluster.available_partitions_for_topic(topic) or ()
+            choose = self._partitioner or _DEFAULT_PARTITIONER
+            partition = choose(None, list(range(count)), list(available))
+        assert 0 <= partition < count, "Unrecognized partition"
         self._check_transaction()
         if not batch.record_count():
             raise ValueError("the batch is empty: append a record before send_batch()")
         future: Future = self._loop.create_future()
+        place = TopicPartition(topic, partition)
 
         def ended(delivery: Any) -> None:
             if future.done():
@@ -326,8 +336,7 @@ class AIOKafkaProducer:
                 future.set_result(None)
             else:
                 stored = delivery.outcome()[0]
-                place = TopicPartition(topic, partition)
-                future.set_result(RecordMetadata(topic, partition, place, stored.base_offset, -1, 0, None))
+                future.set_result(RecordMetadata(*place, place, stored.base_offset, -1, 0, None))
 
         with as_aiokafka_errors():
             delivery = await self._kcodec.send_encoded(topic, batch._build(), partition)

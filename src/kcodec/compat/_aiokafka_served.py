@@ -6,6 +6,7 @@ rebalance does not wait until the program requests records. Without a group, a t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import re
@@ -30,6 +31,8 @@ LONG_SECONDS, ASSIGNMENT_STEP_SECONDS = 3600.0, 0.2
 #: Records that are decoded together.
 CHUNK_RECORDS = 500
 LEAVE_SECONDS = 10.0
+#: Longest time that `begin` waits for the first positions.
+POSITION_SECONDS = 1.0
 #: After this time a call that finds records at once lets other tasks run.
 SUSPEND_SECONDS = 0.05
 _NOTHING: frozenset[Any] = frozenset()
@@ -118,10 +121,19 @@ class ServedConsumer(Consumer):
     async def begin(self) -> None:
         """Follow the subscription, and wait for its first partitions. Raise BrokerError for an unknown topic."""
         self._is_begun = True
-        if self._followed is None:
-            return
-        for topic in self._followed.topics:
+        for topic in {one.topic for one in self._manual} if self._followed is None else self._followed.topics:
             await self.partitions_for(topic)
+        if self._followed is not None:
+            await self._begin_to_follow()
+        deadline = time.monotonic() + POSITION_SECONDS
+        for place in self.assignment():
+            # With auto_offset_reset="latest", records that are sent from now on are read.
+            with contextlib.suppress(errors.KcodecError, ValueError):  # getone() raises what stays
+                await self.position(place, max(deadline - time.monotonic(), 0.0))
+
+    async def _begin_to_follow(self) -> None:
+        """Wait for the first partitions of the subscription."""
+        assert self._followed is not None
         if self._core.settings.group_id is None:
             if self._followed.pattern is not None:
                 await self.learn_all_topics(self._core.settings.default_api_timeout)
@@ -201,13 +213,15 @@ class ServedConsumer(Consumer):
             self._subscribe_now()
 
     def _subscribe_now(self) -> None:
-        wanted = self._followed
+        wanted, membership = self._followed, self._core.membership
         if wanted is not None and not self._is_ending:
             self.do(
                 self._core.subscribe(
                     wanted.topics, wanted.expression, self._on_revoked, self._on_assigned, self._on_revoked
                 )
             )
+            if membership is not None:
+                membership.request_rejoin("subscribe() was called again")  # the listener is called, as in aiokafka
 
     async def _on_revoked(self, partitions: frozenset[Place]) -> None:
         self._has_revoked = True

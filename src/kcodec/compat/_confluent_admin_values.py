@@ -65,10 +65,15 @@ def new_topic(topic: Any) -> NewTopic:
     if topic.replica_assignment:
         check_assignment(topic.replica_assignment, None, "num_partitions")
         assigned = {number: tuple(replicas) for number, replicas in enumerate(topic.replica_assignment)}
-        return NewTopic(topic.topic, configs=topic.config or {}, assignments=assigned)
+        return NewTopic(topic.topic, configs=texts_of(topic.config), assignments=assigned)
     count = None if topic.num_partitions < 0 else topic.num_partitions
     replicas = None if topic.replication_factor < 0 else topic.replication_factor
-    return NewTopic(topic.topic, count, replicas, topic.config or {})
+    return NewTopic(topic.topic, count, replicas, texts_of(topic.config))
+
+
+def texts_of(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return settings with numbers as text, as confluent_kafka accepts them."""
+    return {name: None if value is None else str(value) for name, value in (settings or {}).items()}
 
 
 def new_partitions(one: Any) -> Any:
@@ -84,7 +89,7 @@ def replaced(resource: Resource, now: Any, settings: dict[str, str]) -> Any:
     if isinstance(now, KafkaError):
         return now
     gone = {name: None for name, one in now.items() if one.source == DYNAMIC_SOURCES[resource.type]}
-    return {**gone, **settings}
+    return {**gone, **texts_of(settings)}
 
 
 def election_error(found: Any) -> KafkaError | None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from kcodec.arguments import check_seconds
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
@@ -48,12 +49,13 @@ class AsyncioLoop(IoLoop):
         raised. call: the name of the call for this error.
         """
         self._check()
+        check_seconds(timeout, call)
         loop = self._begin()
         waiter: asyncio.Future[T] = loop.create_future()
 
         def ended(task: Task[T]) -> None:
             if not waiter.done():
-                pass_on(task, waiter)
+                pass_on(task, waiter, self._error)
 
         task = self.client.scheduler.spawn(flow, "call")
         task.when_done(ended)

@@ -110,10 +110,15 @@ class IoLoop:
             raise TransportError("the client is closed")
 
 
-def pass_on(task: Task[T], waiter: Future[T] | asyncio.Future[T]) -> None:
-    """Pass the result of a flow to the call that waits for it."""
+def pass_on(task: Task[T], waiter: Future[T] | asyncio.Future[T], failure: BaseException | None) -> None:
+    """Pass the result of a flow to the call that waits for it. failure: why the I/O loop has ended, if it failed."""
     if isinstance(task.error, CancelledFlow):
-        waiter.set_exception(TransportError("the client was closed before the call finished"))
+        if failure is None:
+            waiter.set_exception(TransportError("the client was closed before the call finished"))
+        else:
+            waiter.set_exception(
+                TransportError(f"the I/O loop of this client failed before the call finished: {failure!r}")
+            )
     elif task.error is not None:
         waiter.set_exception(task.error)
     else:

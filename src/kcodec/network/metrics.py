@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kcodec.flow import Flow, sleep
+from kcodec.network.callbacks import CALLBACK_ERRORS
 
 log = logging.getLogger("kcodec.client")
 #: Interval between two values of a gauge.
@@ -58,21 +59,21 @@ class _GuardedMetrics:
         """See Metrics."""
         try:
             self._metrics.count(name, value, **labels)
-        except Exception as error:  # noqa: BLE001  the application's code, on our thread
+        except CALLBACK_ERRORS as error:
             self._log_once("count", error)
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
         """See Metrics."""
         try:
             self._metrics.latency(name, seconds, **labels)
-        except Exception as error:  # noqa: BLE001  the application's code, on our thread
+        except CALLBACK_ERRORS as error:
             self._log_once("latency", error)
 
     def gauge(self, name: str, value: float, **labels: object) -> None:
         """Report a value that goes up and down, to an object that takes it."""
         try:
             self._metrics.gauge(name, value, **labels)  # type: ignore[attr-defined]
-        except Exception as error:  # noqa: BLE001  the application's code, on our thread
+        except CALLBACK_ERRORS as error:
             self._log_once("gauge", error)
 
     @property
@@ -80,7 +81,7 @@ class _GuardedMetrics:
         """Whether the application's object takes gauges."""
         return callable(getattr(self._metrics, "gauge", None))
 
-    def _log_once(self, method: str, error: Exception) -> None:
+    def _log_once(self, method: str, error: BaseException) -> None:
         if method not in self._failed:
             self._failed.add(method)
             kind = type(self._metrics).__name__

@@ -30,6 +30,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
 from kcodec._fast import IoTurn
+from kcodec.arguments import check_seconds
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
@@ -99,6 +100,7 @@ class ThreadLoop(IoLoop):
         raises KeyboardInterrupt, the flow is cancelled. Without it only the main thread is interrupted.
         """
         self.check_wait()
+        check_seconds(timeout, call)
         waiter: Future[T] = Future()
         tasks: list[Task[T]] = []
 
@@ -110,7 +112,7 @@ class ThreadLoop(IoLoop):
         def ended(task: Task[T]) -> None:
             self._running.discard(waiter)
             if waiter.set_running_or_notify_cancel():
-                pass_on(task, waiter)
+                pass_on(task, waiter, self._error)
 
         def give_up() -> None:
             for task in tasks:

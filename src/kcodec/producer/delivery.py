@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from kcodec._fast import RecordDelivery
+from kcodec.network.callbacks import CALLBACK_ERRORS
 from kcodec.producer.batch import BatchOutcome, Callbacks, ProducerBatch
 from kcodec.producer.failures import WHOLE
 
@@ -62,7 +63,7 @@ def call_all(callbacks: Sequence[Callbacks]) -> None:
         for function, delivery in zip(functions, deliveries, strict=True):
             try:
                 function(delivery)
-            except Exception:
+            except CALLBACK_ERRORS:
                 log.exception("a callback of a delivery to %s failed", delivery.topic)
 
 

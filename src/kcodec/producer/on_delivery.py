@@ -10,6 +10,7 @@ from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Never
 
 from kcodec.errors import TransportError
+from kcodec.network.callbacks import CALLBACK_ERRORS
 
 if TYPE_CHECKING:
     from kcodec.producer.delivery import Delivery, OnDelivery
@@ -51,5 +52,5 @@ def _report(on_delivery: OnDelivery, delivery: Delivery) -> None:
 def _report_and_log(report: Callable[[Delivery], None], delivery: Delivery) -> None:
     try:
         report(delivery)
-    except Exception:
+    except CALLBACK_ERRORS:
         log.exception("a callback of a delivery to %s failed", delivery.topic)

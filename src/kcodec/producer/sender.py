@@ -140,7 +140,12 @@ class Sender:
         now = self.clock()
         with self.accumulator.lock:
             self.accumulator.take_wake()
+            is_idle = not (self.accumulator.unfinished or self._is_metadata_new)
+            if is_idle:
+                nearest = self.accumulator.next_look = self._follow_until if now < self._follow_until else _FOREVER
             unknown = [buffer for buffer in self.accumulator.topics.values() if not buffer.is_requested]
+        if is_idle:
+            return min(nearest, self._reports.look(now)) - now
         for buffer in unknown:
             buffer.is_requested = True
             yield from spawn(self._learn_topic(buffer), f"metadata of {buffer.topic}")
@@ -290,13 +295,13 @@ class Sender:
         requests: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
         sizes: dict[int, int] = {}
         nearest, is_more = _FOREVER, False
-        identity = self.id_manager.current
-        is_numbering = identity is not None and identity.producer_id >= 0
         with self.accumulator.lock:
             if self._is_saturated():
                 self.accumulator.next_look = -_FOREVER  # the next response wakes the sender
                 return requests, nearest, False
             active = self.accumulator.active
+            identity = self.id_manager.current
+            is_numbering = identity is not None and identity.producer_id >= 0
             for queue in list(active):
                 if is_numbering and queue.in_flight and not queue.is_proved:
                     continue  # as `_due` finds, which takes longer for thousands of partitions
@@ -321,8 +326,6 @@ class Sender:
                     is_more = True
             for node in requests:
                 self._loads[node] = self._loads.get(node, 0) + 1
-            if not active and now < self._follow_until:
-                nearest = self._follow_until
             # If nothing more can be sent, the next response wakes the sender.
             self.accumulator.next_look = -_FOREVER if is_more or self._is_saturated() else nearest
         for taken in requests.values():

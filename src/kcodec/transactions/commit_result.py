@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from kcodec.network.callbacks import CALLBACK_ERRORS
+
 log = logging.getLogger("kcodec.transactions")
 
 
@@ -86,7 +88,7 @@ class CommitResult:
         for callback in callbacks:
             try:
                 callback(self)
-            except Exception:
+            except CALLBACK_ERRORS:
                 log.exception("a callback of the commit of %r failed", self.name)
 
     def forget_all(self, error: BaseException) -> None:

@@ -143,7 +143,8 @@ cdef class _RowReader:
             raise self.error(f"{field} {number} does not fit into 32 bits", field, value)
         return <int32_t>number
 
-    cdef int payload(self, object value, str field, Payload *out) except -1:
+    cdef int payload(self, object value, str field, Payload *out, str what=None) except -1:
+        """what: the name of the value in errors, if it is not that of the field."""
         cdef _Source source
         if value is None:
             out.length = PAYLOAD_NULL
@@ -153,11 +154,12 @@ cdef class _RowReader:
             out.length = PyBytes_GET_SIZE(value)
         else:
             if isinstance(value, str):
-                raise self.error(f"{field} must be bytes or None, not str: encode it, as by .encode()", field, value)
+                what = what or field
+                raise self.error(f"{what} must be bytes or None, not str: encode it, as by .encode()", field, value)
             try:
                 source = _Source(value)
             except (TypeError, ValueError) as error:
-                told = f"{field} must be bytes or None, not {type(value).__name__}"
+                told = f"{what or field} must be bytes or None, not {type(value).__name__}"
                 raise self.error(told, field, value) from error
             out.bytes = source.data()
             out.length = source.size()
@@ -194,7 +196,12 @@ cdef class _RowReader:
                 pair = self.pair_of(at, pair)
                 self.kept.append(pair)
             self.header_name((<tuple>pair)[0], at, pair, &self.header_fields[at].name)
-            self.payload((<tuple>pair)[1], "headers", &self.header_fields[at].value)
+            value = (<tuple>pair)[1]
+            if value is None or type(value) is bytes:
+                self.payload(value, "headers", &self.header_fields[at].value)
+            else:
+                what = f"the value of header {at} ({_shown((<tuple>pair)[0])})"
+                self.payload(value, "headers", &self.header_fields[at].value, what)
         self.fields.headers = self.header_fields
         self.fields.headers_count = count
         return 0
@@ -225,4 +232,8 @@ cdef class _RowReader:
         if isinstance(name, str):
             name = name.encode("utf-8", "surrogateescape")
             self.kept.append(name)
-        return self.payload(name, "headers", out)
+        try:
+            return self.payload(name, "headers", out)
+        except EncodeError as error:
+            told = f"the name of header {at} must be str, not {type(name).__name__}"
+            raise self.error(told, "headers", pair) from error

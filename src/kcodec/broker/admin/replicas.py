@@ -7,6 +7,7 @@ one to any other node is refused. Codes and messages are those of Kafka's Replic
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 
 from kcodec.broker.admin.host import AdminHost
@@ -70,9 +71,11 @@ class ReplicaApis:
             for topic, partitions in wanted
             if partitions
         ]
-        return messages.DescribeLogDirsResponse(
-            results=[messages.DescribeLogDirsResult(log_dir=self._log_dir, topics=topics)]
-        )
+        result = messages.DescribeLogDirsResult(log_dir=self._log_dir, topics=topics)
+        if self._host.topics.directory is not None:
+            usage = shutil.disk_usage(self._host.topics.directory)
+            result.total_bytes, result.usable_bytes = usage.total, usage.free
+        return messages.DescribeLogDirsResponse(results=[result])
 
     def alter_log_dirs(
         self, context: RequestContext, request: messages.AlterReplicaLogDirsRequest

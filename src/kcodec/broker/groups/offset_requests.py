@@ -29,7 +29,8 @@ from kcodec.protocol.messages.transactions import (
 
 TOPIC_ID_VERSION = 10
 GROUPS_VERSION = 8
-MODERN_COMMIT_VERSION = 9
+#: From these versions on, clients know the errors of groups of KIP-848.
+MODERN_COMMIT_VERSION, MODERN_TXN_COMMIT_VERSION = 9, 6
 NO_OFFSET = -1
 NO_TOPIC_ID = UUID(int=0)
 
@@ -151,7 +152,7 @@ class OffsetRequests:
         """Return the response if no partition of the request exists: then no transaction is looked at."""
         if any(self._is_there(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions):
             return None
-        return _transactional_response(request, lambda name, partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _transactional_response(request, lambda name, partition: _unknown(name))
 
     def commit_transactional(self, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
         """Add offsets to a transaction that has been verified. They are pending until its marker."""
@@ -159,17 +160,15 @@ class OffsetRequests:
         def response(code_of: Callable[[Any], ErrorCode]) -> TxnOffsetCommitResponse:
             return _transactional_response(
                 request,
-                lambda name, one: (
-                    code_of(one) if self._is_there(name, one.partition_index) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                ),
+                lambda name, one: code_of(one) if self._is_there(name, one.partition_index) else _unknown(name),
             )
 
         if not request.group_id:
             return response(lambda one: ErrorCode.INVALID_GROUP_ID)
         try:
-            group = self._group_to_commit(
-                request.group_id, request.generation_id_or_member_epoch, ErrorCode.ILLEGAL_GENERATION
-            )
+            is_modern = context.api_version >= MODERN_TXN_COMMIT_VERSION
+            code = ErrorCode.GROUP_ID_NOT_FOUND if is_modern else ErrorCode.ILLEGAL_GENERATION
+            group = self._group_to_commit(request.group_id, request.generation_id_or_member_epoch, code)
             self._validate_transactional(group, context, request)
             now_ms = self._table.now_ms()
             records = [
@@ -220,7 +219,8 @@ class OffsetRequests:
                     if late is not None and known is not None:
                         _check_assignment_epoch(late, generation, known.id, one.partition_index)
         except ApiError as error:
-            if error.code is ErrorCode.STALE_MEMBER_EPOCH:
+            is_known = context.api_version >= MODERN_TXN_COMMIT_VERSION
+            if error.code is ErrorCode.STALE_MEMBER_EPOCH and not is_known:
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION) from None
             raise
 
@@ -407,6 +407,11 @@ def _check_assignment_epoch(member: ConsumerMember, epoch: int, topic_id: UUID, 
         raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, stale_epoch_text(epoch, member.epoch))
 
 
+def _unknown(name: str) -> ErrorCode:
+    """Return the error of a partition that does not exist. Without a name, its topic was given by an unknown id."""
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name else ErrorCode.UNKNOWN_TOPIC_ID
+
+
 def _transactional_response(
     request: TxnOffsetCommitRequest, code_of: Callable[[str, Any], ErrorCode]
 ) -> TxnOffsetCommitResponse:
@@ -414,6 +419,7 @@ def _transactional_response(
         topics=[
             TxnOffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     TxnOffsetCommitResponsePartition(
                         partition_index=one.partition_index, error_code=int(code_of(topic.name, one))

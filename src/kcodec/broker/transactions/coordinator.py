@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from kcodec.broker.api import ApiError
@@ -185,6 +186,8 @@ class TransactionCoordinator:
         self, found: TransactionMetadata, producer: ProducerIdentity, *, is_commit: bool, client_version: int
     ) -> ProducerIdentity:
         """End with the epoch bump of KIP-890. A repeated request has the epoch, or the producer id, of before."""
+        if found.transactional_id in self._pending:
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         is_repeated = found.producer_epoch == producer.epoch + 1
         is_after_rotation = (
             found.previous_producer_id == producer.producer_id
@@ -202,8 +205,6 @@ class TransactionCoordinator:
             is_valid = is_same
         if not is_valid:
             raise ApiError(ErrorCode.PRODUCER_FENCED)
-        if found.transactional_id in self._pending:
-            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         is_empty = found.state is not State.ONGOING
         if is_empty and not is_same:
             if found.state is not (State.COMPLETE_COMMIT if is_commit else State.COMPLETE_ABORT):
@@ -263,7 +264,7 @@ class TransactionCoordinator:
 
         Kafka gives up then, and the transition stays pending until the coordinator reads its log again.
         """
-        is_complete = True
+        is_complete, waiting = True, decided.partitions
         transactional_id = decided.transactional_id
         is_commit = decided.state is State.PREPARE_COMMIT
         for topic, number in sorted(decided.partitions):
@@ -282,8 +283,11 @@ class TransactionCoordinator:
                 _log.warning("marker of %s for %s-%s: %s", transactional_id, topic, number, error)
                 is_complete = False
                 continue
+            waiting -= {(topic, number)}
             if topic == CONSUMER_OFFSETS_TOPIC:
                 self.on_offsets_marker(number, decided.producer_id, is_commit)
+        if not is_complete:
+            self._states[transactional_id] = replace(decided, partitions=waiting)
         return is_complete
 
     # ----------------------------------------------------------------------------------------------- timers and faults

@@ -19,6 +19,7 @@ from kcodec.protocol.error_codes import ErrorCode
 
 _ADD_PARTITION_VERSION = 5
 _ABORTABLE_VERSION = 4
+_IDS_VERSION = 6
 # What a group coordinator says instead of a leader's error.
 _COORDINATOR_CODES = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -55,10 +56,14 @@ class TxnOffsetCommit:
 
     def apis(self) -> list[Api]:
         """Return the API with its handler."""
-        return [Api(messages.TxnOffsetCommitRequest, (0, 5), self.commit)]
+        return [Api(messages.TxnOffsetCommitRequest, (0, 6), self.commit)]
 
     def commit(self, context: RequestContext, request: messages.TxnOffsetCommitRequest) -> Any:
         """Respond to TxnOffsetCommit."""
+        if context.api_version >= _IDS_VERSION:
+            for topic in request.topics:
+                known = self._topics.by_id(topic.topic_id)
+                topic.name = "" if known is None else known.name
         found = self._check(context, request)
         if found is not None:
             return found

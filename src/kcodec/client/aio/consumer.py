@@ -21,6 +21,7 @@ from kcodec._fast import AsyncRecordIterator
 from kcodec.client.aio.waiting import ClientBase, CoreLock, IoLoop
 from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
 from kcodec.client.interruption import announced, limited_seconds
+from kcodec.client.poll_timeouts import check_poll
 from kcodec.flow import Flow, join, spawn
 from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 
@@ -214,6 +215,7 @@ class Consumer(ClientBase):
         return await self._poll(timeout, self._core.take_arrow)
 
     async def _poll(self, timeout: float | None, take: Callable[[], Taken]) -> Taken:
+        check_poll(timeout)
         if not self._polling.acquire(False):
             # SYNC: "one task polls" -> "one thread polls"
             raise RuntimeError("poll is already running: one task polls a consumer, and its callbacks must not poll")

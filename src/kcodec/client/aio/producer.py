@@ -29,6 +29,7 @@ from kcodec.cluster.broker_report import reported
 from kcodec.errors import (
     BufferFullError,
     DeliveryErrors,
+    EncodeError,
     KcodecError,
     TopicDeliveryError,
     TransactionStateError,
@@ -233,6 +234,8 @@ class Producer(ProducerBase):
                 delivery = await self._send_when_space(topic, key, value, headers, partition, timestamp)
         # SYNC: "KcodecError" -> "(KcodecError, RuntimeError)"
         except KcodecError as error:
+            if isinstance(error, EncodeError):
+                error.row = None  # the batch counts its rows, and the caller has given one record
             self._rejected(topic, partition, error)
             raise
         return delivery

@@ -26,6 +26,7 @@ from kcodec.client.interruption import (
     is_interruption,
     limited_seconds,
 )
+from kcodec.client.poll_timeouts import check_poll
 from kcodec.consumer.callbacks import RebalanceListener
 from kcodec.consumer.core import ConsumerCore, leaving_seconds
 from kcodec.errors import EncodeError, KcodecError, ProducerFencedError, TransactionStateError, TransportError
@@ -363,6 +364,7 @@ class GroupTransactSession(ClientBase):
     async def _poll(
         self, block: SessionBlock, timeout: float | None, take: Callable[[], Taken], nothing: Callable[[], Taken]
     ) -> Taken:
+        check_poll(timeout)
         if not self._polling.acquire(False):
             # SYNC: "one task polls" -> "one thread polls"
             raise RuntimeError("poll is already running: one task polls a session, and its callbacks must not poll")

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes of a first program: a timeout that is no number of seconds, sys.exit() in a callback, a header of a wrong
+type."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import sys
+from typing import Any
+
+import pytest
+
+from kcodec.broker import Broker
+from kcodec.client import Consumer, Producer, RecordMetadata
+from kcodec.client import poll_timeouts as timeouts
+from kcodec.errors import EncodeError
+from kcodec.offsets import TopicPartition
+
+EXPECTED = "timeout must be a number of seconds or None, got "
+
+
+@pytest.mark.parametrize("timeout", ["3", datetime.timedelta(seconds=3)])
+def test_a_timeout_of_another_type_says_what_is_expected(kcodec_broker: Broker, timeout: Any) -> None:
+    with Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers) as consumer:
+        consumer.assign([TopicPartition("orders", 0)])
+        for poll in (consumer.poll, consumer.poll_one, consumer.poll_arrow):
+            with pytest.raises(TypeError, match=f"^poll: {EXPECTED}.* of type {type(timeout).__name__}; pass a number"):
+                poll(timeout)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+        delivery = producer.send("orders", b"v")
+        with pytest.raises(TypeError, match=f"^result: {EXPECTED}"):
+            delivery.result(timeout)
+        with pytest.raises(TypeError, match=rf"^flush\(\): {EXPECTED}"):
+            producer.flush(timeout)
+        assert delivery.result(30).offset == 0
+
+
+def test_a_timeout_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(ValueError, match=f"^poll: {EXPECTED}nan"):
+        timeouts.check_poll(float("nan"))
+
+
+def test_a_poll_that_looks_like_milliseconds_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(timeouts, "_hinted", set())
+    for seconds in (None, 0.5, 600, 3000, 3000):
+        timeouts.check_poll(seconds)
+    assert [record.message for record in caplog.records] == [
+        "poll(timeout=3000) waits for up to 50 minutes, as timeouts are in seconds: pass 3 if milliseconds were meant,"
+        " or None to wait without a limit"
+    ]
+
+
+def test_sys_exit_in_a_callback_does_not_end_the_client(
+    kcodec_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would end the I/O thread and not the program, and the other records of the batch would fail."""
+
+    def on_delivery(metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        if metadata is not None and metadata.offset == 1:
+            sys.exit(2)
+
+    with caplog.at_level(logging.ERROR), Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+        sent = [producer.send("exits", b"v", partition=0, on_delivery=on_delivery) for _ in range(4)]
+        producer.flush()
+        assert producer.send("exits", b"v", partition=0).result(30).offset == 4
+    assert [delivery.offset for delivery in sent] == [0, 1, 2, 3]
+    assert [record.message for record in caplog.records] == ["a callback of a delivery to exits failed"]
+
+
+def test_sys_exit_in_metrics_does_not_end_the_client(kcodec_broker: Broker) -> None:
+    class Exiting:
+        calls = 0
+
+        def count(self, name: str, value: int = 1, **labels: object) -> None:
+            type(self).calls += 1
+            sys.exit(3)
+
+        def latency(self, name: str, seconds: float, **labels: object) -> None:
+            sys.exit(3)
+
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, metrics=Exiting()) as producer:
+        assert producer.send("exits-too", b"v", partition=0).result(30).offset == 0
+    assert Exiting.calls > 1
+
+
+def test_an_invalid_record_is_not_called_a_row(kcodec_broker: Broker) -> None:
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+        for _ in range(2):
+            with pytest.raises(EncodeError) as raised:
+                producer.send("orders", b"v", headers=[("id", 5)], partition=0)
+            assert str(raised.value) == "the value of header 0 ('id') must be bytes or None, not int"
+            assert producer.send("orders", b"v", partition=0).result(30)
