@@ -141,8 +141,9 @@ class Sender:
         with self.accumulator.lock:
             self.accumulator.take_wake()
             is_idle = not (self.accumulator.unfinished or self._is_metadata_new)
+            nearest = self._follow_until if now < self._follow_until else _FOREVER
             if is_idle:
-                nearest = self.accumulator.next_look = self._follow_until if now < self._follow_until else _FOREVER
+                self.accumulator.next_look = nearest
             unknown = [buffer for buffer in self.accumulator.topics.values() if not buffer.is_requested]
         if is_idle:
             return min(nearest, self._reports.look(now)) - now
