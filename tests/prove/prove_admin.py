@@ -110,7 +110,7 @@ class ReadBack:
             *("alter_configs, describe_configs", "retention.ms=3600000", "ConfigCommand", "--describe"),
             *("--entity-type", "topics", "--entity-name", "read-back"),
         )
-        assert admin.describe_configs(resource)[resource]["retention.ms"].value == "3600000"
+        assert admin.describe_configs([resource])[resource]["retention.ms"].value == "3600000"
         with Producer(bootstrap_servers=self.servers) as producer:
             for number in range(5):
                 producer.send("read-back", b"%d" % number, partition=0)
