@@ -71,6 +71,7 @@ def wanted() -> dict[str, list[str]]:
         "java": expand(groups, "java"),
         "postgres": expand(groups, "postgres"),
         **FOR_PROOFS,
+        "ray": project["project"]["dependencies"] + FOR_PROOFS["ray"],
     }
 
 

@@ -140,7 +140,9 @@ ADMIN: dict[str, str] = {
     "list_topics": "`Admin.list_topics()`",
     "list_transactions": "`Admin.list_transactions()`",
     "poll": "not needed: each call waits for its result; the asyncio API has `kcodec.client.aio.Admin`",
-    "remove_group_members": "a member leaves with its `close()`; kcodec cannot remove other members (KIP-345)",
+    "remove_group_members": (
+        "a member leaves with its `close()`; a member that is gone ends with its `session_timeout_ms` (KIP-345)"
+    ),
     "reset_configs": "`Admin.alter_configs()` with `AlterOperation.DELETE`",
     "reset_group_offsets": "`Admin.list_offsets()`, then `Admin.alter_group_offsets()`",
     "set_sasl_credentials": _PASSWORD,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -37,6 +38,17 @@ def broker() -> Iterator[Broker]:
 
 
 # ------------------------------------------------------------------------------------------------------ dead letters
+
+
+def all_killed(workers: dict[str, subprocess.Popen[bytes]]) -> None:
+    """Each came to its step; none is left if one did not."""
+    try:
+        for worker in workers.values():
+            assert_killed(worker)
+    finally:
+        for worker in workers.values():
+            worker.kill()
+            worker.communicate()
 
 
 def create_topics(broker: Broker, source: str) -> None:
@@ -78,8 +90,8 @@ def test_each_record_is_processed_or_put_aside_once(broker: Broker) -> None:
         create_topics(broker, source)
         arguments = ["-b", broker.bootstrap_servers, "--id", source, "--from", source, "--to", f"{source}-done"]
         workers[source] = start_worker("dead_letters", step, [*arguments, "--delay", 0.1])
-    for source, worker in workers.items():
-        assert_killed(worker)
+    all_killed(workers)
+    for source in workers:
         drain(broker, source)
         assert_each_record_once(broker, source)
 
@@ -140,8 +152,8 @@ def test_only_work_that_has_ended_is_committed(broker: Broker, tmp_path: Path, m
         options = ["--topic", f"urls-{step}", "--workers", 4, "--options", json.dumps(SHORT)]
         arguments = ["-b", broker.bootstrap_servers, "--group", f"urls-{step}", *options]
         found[step] = start_worker("parallel_partition", step, arguments)
-    for step, worker in found.items():
-        assert_killed(worker)
+    all_killed(found)
+    for step in found:
         committed = values_before(broker, f"urls-{step}", committed_offset(broker, f"urls-{step}", f"urls-{step}") or 0)
         done = lines(tmp_path / step)
         assert len(done) < COUNT

@@ -17,15 +17,21 @@ TOOLS = Path(__file__).resolve().parent.parent.parent / ".cache" / "kafka-tools"
 #: The release of the tools. In later ones ConfigCommand is in kafka-tools, which is not published for them.
 VERSION = "4.3.1"
 CLASSES = {
+    "AclCommand": "org.apache.kafka.tools.AclCommand",
     "ClientMetricsCommand": "org.apache.kafka.tools.ClientMetricsCommand",
     "ClusterTool": "org.apache.kafka.tools.ClusterTool",
     "ConfigCommand": "kafka.admin.ConfigCommand",
+    "ConsumerGroupCommand": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "DelegationTokenCommand": "org.apache.kafka.tools.DelegationTokenCommand",
+    "FeatureCommand": "org.apache.kafka.tools.FeatureCommand",
+    "GetOffsetShell": "org.apache.kafka.tools.GetOffsetShell",
     "LogDirsCommand": "org.apache.kafka.tools.LogDirsCommand",
     "MetadataQuorumCommand": "org.apache.kafka.tools.MetadataQuorumCommand",
     "ReassignPartitionsCommand": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "ShareGroupCommand": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
     "StreamsGroupCommand": "org.apache.kafka.tools.streams.StreamsGroupCommand",
+    "TopicCommand": "org.apache.kafka.tools.TopicCommand",
+    "TransactionsCommand": "org.apache.kafka.tools.TransactionsCommand",
 }
 #: Small and quick to start: each runs for a second.
 JVM_OPTIONS = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")

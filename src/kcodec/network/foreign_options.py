@@ -19,7 +19,7 @@ _OWN_THREAD = "kcodec reports in Python: see on_delivery= of send(), the callbac
 _PEM_TEXT = "write it into a PEM file for {}=, or pass an ssl_context="
 _PROXY = "connect through a tunnel or a proxy that forwards TCP"
 _SELECTOR = "the client has its own I/O thread"
-_SHARE = "share groups (KIP-932) are not supported by kcodec's clients"
+_SHARE = "kcodec has no share consumer (KIP-932); for parallel work on a partition, see docs/recipes.md"
 _SOCKET = "the operating system chooses the sizes of socket buffers, and TCP_NODELAY is always on"
 _STORE_FILE = "offsets are stored in the group (commit); for a store of your own, call seek() in on_assigned"
 _TESTS = "use kcodec.testing.kafka, which starts a real broker"
