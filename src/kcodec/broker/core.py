@@ -254,7 +254,8 @@ class BrokerCore:
         if api.request.is_flexible(version):
             position = skip_tagged_fields(view, position)
         check_size(self.settings, key, version, view, position)
-        request = api.request.decode(frame, version, position)
+        # Kafka ignores bytes after a request, too. librdkafka before 2.12 writes some after a Metadata request.
+        request, _ = api.request.decode_prefix(frame, version, position)
         context = RequestContext(
             version, client_id, connection.host, connection.id, connection.principal, connection.login
         )
