@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from functools import partial
@@ -21,6 +22,8 @@ MOST_WAITING_FRAMES = 64
 MOST_WAITING_BYTES = 16 << 20
 #: Size of the largest request of a client that has not logged in (sasl.server.max.receive.size).
 LOGIN_REQUEST_BYTES = 512 << 10
+#: Open files of the process that connections leave to the logs, or half of all if the process may have fewer.
+FILES_RESERVE = 512
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -54,7 +57,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._info.login is not None:
             self._reader.set_limit(LOGIN_REQUEST_BYTES, "LOGIN_REQUEST_BYTES")
         self._server.connections.add(self)
-        if len(self._server.connections) > self._server.core.settings.max_connections:
+        if not self._server.has_free_capacity():
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -186,6 +189,8 @@ class Server:
         self._holding: dict[_Connection, None] = {}
         self._held_bytes = 0
         self._connection_id = 0
+        self._most_connections = _most_connections(core.settings.max_connections)
+        self._is_full = False
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup: asyncio.TimerHandle | None = None
@@ -194,6 +199,18 @@ class Server:
         """Return the number of a new connection."""
         self._connection_id += 1
         return self._connection_id
+
+    def has_free_capacity(self) -> bool:
+        """Return whether there are no more connections than allowed. Log when the limit is reached."""
+        most, before = self._most_connections, self._is_full
+        self._is_full = len(self.connections) > most
+        if self._is_full and not before:
+            allowed = self.core.settings.max_connections
+            why = f"max_connections ({most})"
+            if most < allowed:
+                why = f"{most} of max_connections ({allowed}), as the process may have few open files (ulimit -n)"
+            _log.warning("new connections are closed: %s is reached", why)
+        return not self._is_full
 
     def hold(self, connection: _Connection, change: int, *, is_holding: bool) -> None:
         """Count bytes of requests that are not handled yet. Close connections until max_incomplete_bytes are kept."""
@@ -270,3 +287,14 @@ class Server:
             self._server.close()
         for connection in list(self.connections):
             connection.close()
+
+
+def _most_connections(allowed: int) -> int:
+    """Return max_connections, or what the limit of open files (RLIMIT_NOFILE) leaves of it."""
+    with contextlib.suppress(ImportError):  # a system without this limit
+        import resource
+
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if files != resource.RLIM_INFINITY:
+            return min(allowed, max(files - FILES_RESERVE, files // 2))
+    return allowed
