@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import socket
 import struct
 import threading
@@ -291,3 +292,26 @@ def test_thousands_of_topics_take_no_quadratic_time() -> None:
     assert [(one.name, one.error_code) for one in results if one.error_code] == [(names[0], 42)]
     clash = messages.CreatableTopic(name="n_5", num_partitions=1, replication_factor=1)
     assert client.ask(messages.CreateTopicsRequest(topics=[clash]), 5).topics[0].error_code == 17
+
+
+def test_connections_leave_open_files_to_the_logs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (16, 16))
+    with Broker() as broker:
+        opened = [connected(broker) for _ in range(8)]
+        assert not is_served(broker)
+        for one in opened:
+            one.close()
+        while not is_served(broker):
+            time.sleep(0.01)
+    assert "8 of max_connections (10000)" in caplog.text
+
+
+def test_full_disk_ends_the_trace_only(caplog: pytest.LogCaptureFixture) -> None:
+    with Broker(trace="/dev/full") as broker:
+        assert is_served(broker)
+        assert is_served(broker)
+    assert [one.getMessage() for one in caplog.records if "/dev/full" in one.getMessage()] == [
+        "/dev/full: No space left on device; the trace ends here, and the broker goes on without it"
+    ]

@@ -103,7 +103,7 @@ def test_corrupt_checkpoint_is_named(tmp_path: Path, name: str) -> None:
         broker.create_topic("t", 1)
         broker.seed("t", [(None, b"a")])
     (tmp_path / name).write_text("0\n1\nt 0 three\n")
-    with pytest.raises(DecodeError, match=f"{name}, line 3: expected"):
+    with pytest.raises(DecodeError, match=f"{name}: line 3: expected"):
         Broker(data_dir=tmp_path).start()
 
 

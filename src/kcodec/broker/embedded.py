@@ -26,7 +26,7 @@ from kcodec.broker.server import Server
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Partition, Topic
 from kcodec.broker.transactions.state import TransactionMetadata
-from kcodec.broker.wire_log import WireLog, trace_line
+from kcodec.broker.wire_log import TraceFile, WireLog
 from kcodec.errors import KcodecError
 from kcodec.record.rewrite import set_base_offset
 
@@ -195,10 +195,10 @@ class Broker:
 
     def _opened(self, loop: asyncio.AbstractEventLoop, stack: contextlib.ExitStack) -> tuple[BrokerCore, Server]:
         """Return the core and the server. What is open is closed again if one of them fails."""
-        trace = None if self._trace is None else stack.enter_context(self._trace.open("a", buffering=1))
+        trace = None if self._trace is None else stack.enter_context(contextlib.closing(TraceFile(self._trace)))
         core = BrokerCore(self._settings, Clock(is_manual=self._is_manual, start_ms=self._start_ms), self._directory)
         if trace is not None:
-            core.wire_log.on_response = lambda entry: print(trace_line(entry), file=trace)
+            core.wire_log.on_response = trace.write
         server = Server(core)
         try:
             self._port = loop.run_until_complete(server.start(self._host, self._port))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,8 @@ MOST_WAITING_FRAMES = 64
 MOST_WAITING_BYTES = 16 << 20
 #: Size of the largest request of a client that has not logged in (sasl.server.max.receive.size).
 LOGIN_REQUEST_BYTES = 512 << 10
+#: Open files of the process that connections leave to the logs, or half of all if the process may have fewer.
+FILES_RESERVE = 512
 #: Connections that are accepted before requests are handled again.
 MOST_ACCEPTED_AT_ONCE = 20
 #: Connections that wait in the kernel to be accepted (socket.listen.backlog.size; Kafka: 50). When the queue is full,
@@ -60,7 +63,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._info.login is not None:
             self._reader.set_limit(LOGIN_REQUEST_BYTES, "LOGIN_REQUEST_BYTES")
         self._server.connections.add(self)
-        if self._server.has_too_many():
+        if not self._server.has_free_capacity():
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -194,6 +197,8 @@ class Server:
         self._holding: dict[_Connection, None] = {}
         self._held_bytes = 0
         self._connection_id = 0
+        self._most_connections = _most_connections(core.settings.max_connections)
+        self._is_full = False
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup: asyncio.TimerHandle | None = None
@@ -203,14 +208,23 @@ class Server:
         self._connection_id += 1
         return self._connection_id
 
-    def has_too_many(self) -> bool:
-        """Return whether there are more than max_connections, those in a TLS handshake included."""
-        return len(self.connections) + len(self._handshakes) > self.core.settings.max_connections
+    def has_free_capacity(self) -> bool:
+        """Return whether there are no more connections than allowed, those in a TLS handshake included. Log when the
+        limit is reached."""
+        most, before = self._most_connections, self._is_full
+        self._is_full = len(self.connections) + len(self._handshakes) > most
+        if self._is_full and not before:
+            allowed = self.core.settings.max_connections
+            why = f"max_connections ({most})"
+            if most < allowed:
+                why = f"{most} of max_connections ({allowed}), as the process may have few open files (ulimit -n)"
+            _log.warning("new connections are closed: %s is reached", why)
+        return not self._is_full
 
     def handshake_began(self, socket: ListenerTls) -> None:
         """Count a socket that has been accepted, until `handshake_ended`."""
         self._handshakes.add(socket)
-        if self.has_too_many():
+        if not self.has_free_capacity():
             socket.abort()
 
     def handshake_ended(self, socket: ListenerTls) -> None:
@@ -305,3 +319,14 @@ class Server:
             connection.close()
         for handshake in list(self._handshakes):
             handshake.abort()
+
+
+def _most_connections(allowed: int) -> int:
+    """Return max_connections, or what the limit of open files (RLIMIT_NOFILE) leaves of it."""
+    with contextlib.suppress(ImportError):  # a system without this limit
+        import resource
+
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if files != resource.RLIM_INFINITY:
+            return min(allowed, max(files - FILES_RESERVE, files // 2))
+    return allowed

@@ -107,7 +107,8 @@ class BrokerSettings:
     max_partitions_per_request: Most partitions of a Produce request.
     max_incomplete_bytes: Bytes of requests that have arrived only in part, or wait for an earlier one. Above it, the
                         connections that have been sending longest are closed.
-    max_connections:    Most connections at a time. Further ones are closed.
+    max_connections:    Most connections at a time. Further ones are closed. The limit of open files of the process
+                        lowers it, so that files are left to the logs.
     max_unsent_bytes:   Bytes of responses that clients have not read. Above it, the connections that have waited
                         longest are closed.
     fetch_max_bytes:    Size of the largest response to a Fetch request, if its first batch is not larger.
