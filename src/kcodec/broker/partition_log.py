@@ -316,7 +316,10 @@ class PartitionLog:
         unstable = self.producers.first_unstable_offset()
         self.last_stable_offset = self.log_end_offset if unstable is None else self._unstable_batch(unstable)
         for watcher in list(self.watchers):
-            watcher()
+            try:
+                watcher()
+            except Exception:  # noqa: BLE001  the write is done: what fails here belongs to the client that waits
+                _log.exception("a fetch that waits for offset %d or later", self.log_end_offset)
 
     def _unstable_batch(self, first_offset: int) -> int:
         """Return the first unstable offset; if the log begins after it, the batch that the log begins with."""

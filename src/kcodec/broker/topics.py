@@ -117,6 +117,8 @@ class Topics:
         self.group_configs: dict[str, dict[str, str]] = {}
         #: (user, mechanism) -> what is stored of the password.
         self.scram_credentials: dict[tuple[str, str], ScramCredential] = {}
+        #: As far as the passwords come from the setting `users`; they may have been altered since.
+        self.configured_credentials: dict[tuple[str, str], ScramCredential] = {}
         #: Called with the names of deleted topics.
         self.on_deleted: Callable[[list[str]], None] = lambda names: None
         home = None if directory is None else directory / f"{METADATA_TOPIC}-0"
@@ -335,9 +337,13 @@ class Topics:
                 self._raise_epoch(self._by_id[record.topic_id].partitions[record.partition_id], 1, begins=is_new)
             case messages.UserScramCredentialRecord():
                 key = (record.name, MECHANISM_NAMES[record.mechanism])
-                self.scram_credentials[key] = credential_of_record(record)
+                self.scram_credentials[key] = credential = credential_of_record(record)
+                if credential.is_from_settings:
+                    self.configured_credentials[key] = credential
             case messages.RemoveUserScramCredentialRecord():
-                self.scram_credentials.pop((record.name, MECHANISM_NAMES[record.mechanism]), None)
+                key = (record.name, MECHANISM_NAMES[record.mechanism])
+                for credentials in (self.scram_credentials, self.configured_credentials):
+                    credentials.pop(key, None)
             case messages.ProducerIdsRecord():
                 self._end_of_block = record.next_producer_id
             case messages.RegisterBrokerRecord():
