@@ -19,6 +19,8 @@ NEW_VERSION = 2
 LARGE = 30_000
 LONG_METADATA = 5000
 LAST_EPOCH = 32_767
+#: In the flow of transaction version 2, the coordinator's own marker has the next epoch.
+MARKER_AHEAD = 2
 # Times of sequences with a clock, in ms: the most for the steps between two waits; a wait in which all transactions
 # time out; the time after which what is idle expires, more than MOST_SHORT short waits and the steps between them take;
 # and a wait in which all of it expires, also what a time-out ends first.
@@ -196,7 +198,7 @@ class Sequence:
     def stuck(self) -> list[Step]:
         """A transaction that the coordinator gives up, as a tool has written a marker with a higher epoch before it."""
         slot = self.random.randrange(2)
-        who, ahead = (slot, 0, 0), (slot, 0, 2)
+        who, ahead = (slot, 0, 0), (slot, 0, MARKER_AHEAD)
         marker = {"who": ahead, "partitions": [0], "commit": False, "epoch_change": 0, "version": 1, "txn": 0}
         version = self._end_version(slot)
         end = {"slot": slot, "name": slot, "who": who, "commit": True, "version": version, "sticks": True}
