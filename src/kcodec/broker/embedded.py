@@ -94,7 +94,7 @@ class Broker:
     """A Kafka broker in this process: a single node for development, tests and demos.
 
         with Broker() as broker:
-            producer = kcodec.Producer(broker.bootstrap_servers)
+            producer = Producer(**broker.client_options())
 
     host, port:   Where it listens; port 0 takes a free one.
     data_dir:     Directory of the logs, in Kafka's files. None keeps them in memory.
