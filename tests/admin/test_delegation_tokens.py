@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +49,25 @@ def properties(options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
         f"sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required {login};\n"
     )
     return path
+
+
+def example_of_the_docs(kafka: ApacheKafka, token: DelegationToken) -> Producer:
+    """What the page on security shows, for this broker, which has no TLS."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (text,) = (example for example in examples if "sasl_scram_token_auth" in example)
+    for there, here in {
+        "kafka.example.org:9093": kafka.bootstrap_servers,
+        '"SASL_SSL"': '"SASL_PLAINTEXT"',
+        '    ssl_cafile="/etc/kafka/authority.pem",\n': "",
+        "SCRAM-SHA-512": "SCRAM-SHA-256",
+    }.items():
+        assert there in text
+        text = text.replace(there, here)
+    names: dict[str, Any] = {"token": token}
+    exec(compile(text, "docs/security.md", "exec"), names)
+    producer: Producer = names["producer"]
+    return producer
 
 
 def seen_by_kafka(kafka: ApacheKafka, properties: Path) -> dict[str, list[str]]:
@@ -131,8 +151,9 @@ def test_a_token_logs_in_as_its_owner(kafka: ApacheKafka, options: dict[str, Any
             "sasl_plain_password": made.password,
             "sasl_scram_token_auth": True,
         }
-        with Producer(**login) as producer:
-            producer.send("by-token", b"x").result(30)
+        for program in (Producer(**login), example_of_the_docs(kafka, made)):
+            with program as producer:
+                producer.send("by-token", b"x").result(30)
         with Admin(**login) as with_token, pytest.raises(BrokerError) as refused:
             with_token.create_delegation_token()
         assert refused.value.name == "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"

@@ -18,7 +18,7 @@ from kcodec.broker import Broker
 from kcodec.client import Consumer, GroupTransactSession, Producer
 from kcodec.client.aio import Consumer as AioConsumer
 from kcodec.client.aio import read_topic as aio_read_topic
-from kcodec.errors import DecodeError, DeserializationError
+from kcodec.errors import DecodeError, DeserializationError, TransportError
 
 GOOD, BAD = 40, (7, 23, 24)
 Options = dict[str, Any]
@@ -198,6 +198,67 @@ def test_rows_of_a_bounded_read_are_deserialized(options: Options, topic: str) -
             return [row.value["n"] async for row in rows.rows() if row.value is not None]  # type: ignore[call-overload]
 
     assert asyncio.run(run()) == list(range(30, GOOD))
+
+
+def test_rows_continue_after_a_break(options: Options, topic: str) -> None:
+    """A batch has many rows: those that the first loop has not returned are not lost, and not counted as delivered."""
+    with kcodec.read_topic(topic, bootstrap_servers=options["bootstrap_servers"]) as read:
+        for row in read.rows():
+            if row.offset == 10:
+                break
+        assert read.offsets[TopicPartition(topic, 0)].next_offset == 11
+        with pytest.raises(RuntimeError, match=r"rows\(\) has not returned all records of a batch of .*call rows\(\)"):
+            next(read)
+        assert [row.offset for row in read.rows()] == list(range(11, GOOD + 1))
+        assert read.offsets[TopicPartition(topic, 0)].next_offset == GOOD + 1
+        assert list(read.rows()) == []
+
+
+def test_offsets_do_not_pass_a_record_that_failed(options: Options, topic: str) -> None:
+    """A program that stores `offsets` after an error must not skip the record, nor those after it."""
+    reading: Options = {"bootstrap_servers": options["bootstrap_servers"], "value_deserializer": json.loads}
+    with kcodec.read_topic(topic, **reading) as read:
+        for _ in range(2):  # the second loop does not look like a read that has reached its end
+            with pytest.raises(DeserializationError):
+                list(read.rows())
+    assert read.offsets[TopicPartition(topic, 0)].next_offset == 7
+    ranges = [kcodec.OffsetRange(topic, 0, 0, 5), kcodec.OffsetRange(topic, 0, 5, 20)]
+    with kcodec.read_ranges(ranges, **reading) as one, pytest.raises(DeserializationError):
+        list(one.rows())
+    assert one.ranges[1].next_offset == 7
+
+
+def test_rows_survive_ctrl_c_in_a_deserializer(options: Options, topic: str) -> None:
+    interrupts = iter([True])
+
+    def deserialize(value: bytes) -> bytes:
+        if value == b'{"n": 3}' and next(interrupts, False):
+            raise KeyboardInterrupt
+        return value
+
+    reading: Options = {"bootstrap_servers": options["bootstrap_servers"], "value_deserializer": deserialize}
+    with kcodec.read_topic(topic, **reading) as read:
+        with pytest.raises(KeyboardInterrupt):
+            list(read.rows())
+        assert read.offsets[TopicPartition(topic, 0)].next_offset == 0
+        assert [row.offset for row in read.rows()] == list(range(GOOD + 1))
+
+
+def test_a_read_closed_early_does_not_look_complete(options: Options, topic: str) -> None:
+    servers = options["bootstrap_servers"]
+    with kcodec.read_topic(topic, bootstrap_servers=servers) as read:
+        pass
+    with pytest.raises(TransportError, match="the client is closed"):
+        list(read)
+
+    async def run() -> None:
+        async with aio_read_topic(topic, bootstrap_servers=servers) as read:
+            pass
+        with pytest.raises(TransportError, match=f"the read of '{topic}', .* was closed before it was complete"):
+            async for _ in read:
+                pass
+
+    asyncio.run(run())
 
 
 def test_a_deserializer_must_be_a_function(options: Options) -> None:

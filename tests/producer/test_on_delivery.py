@@ -14,7 +14,7 @@ import pytest
 from kcodec.broker import Broker
 from kcodec.client import Producer, RecordMetadata
 from kcodec.client.aio import Producer as AioProducer
-from kcodec.errors import DeliveryTimeoutError, EncodeError
+from kcodec.errors import DeliveryErrors, DeliveryTimeoutError, EncodeError, TopicDeliveryError
 
 Reports = list[tuple[RecordMetadata | None, BaseException | None, str]]
 UNREACHABLE: dict[str, Any] = {
@@ -92,6 +92,28 @@ def test_what_on_delivery_raises_is_logged(producer: Producer, topic: str, caplo
     assert len(reports) == 1
     assert [type(record.exc_info[1]) for record in caplog.records if record.exc_info] == [LookupError, TypeError]
     assert "plain function, not the coroutine function" in caplog.text
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_a_failing_on_delivery_does_not_hide_the_error(is_coroutine: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A function that reads the metadata of a failed record gets None: the record must not be lost without a trace."""
+
+    def report(metadata: Any, error: BaseException | None) -> None:
+        print(metadata.offset)
+
+    async def coroutine(metadata: Any, error: BaseException | None) -> None:
+        raise AssertionError("never awaited")
+
+    with Producer(**UNREACHABLE, delivery_timeout_ms=200) as producer:
+        producer.send("orders", b"1", on_delivery=coroutine if is_coroutine else report)
+        producer.send("orders", b"2", on_delivery=lambda metadata, error: None)
+        with pytest.raises(DeliveryErrors) as caught:
+            producer.flush()
+            producer.close()  # if the function is called after the flush has ended
+    (one,) = caught.value.exceptions
+    assert isinstance(one, TopicDeliveryError)
+    assert (one.topic, one.kind, one.count) == ("orders", "DeliveryTimeoutError", 1)
+    assert "a callback of a delivery to orders failed" in caplog.text
 
 
 def test_a_record_that_has_ended_is_reported_on_the_io_thread(producer: Producer, topic: str) -> None:

@@ -151,7 +151,11 @@ def test_c09_as_with_brokers_before_kip447(old_broker: Broker, caplog: pytest.Lo
         first_poll(session, job)
         job.seed(6)
         with watched(session) as sent, session.transaction() as txn:
-            assert job.copy(txn, 10.0)
+            copied = 0
+            while copied < 6:  # a poll may return the records of one partition
+                more = job.copy(txn, 10.0)
+                assert more, f"{copied} of 6"
+                copied += more
         committed = time.monotonic()
         assert txn.committed
         assert "AddOffsetsToTxn" in sent, "the old flow"

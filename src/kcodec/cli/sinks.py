@@ -82,18 +82,16 @@ def atomic_file(path: Path) -> Iterator[io.FileIO]:
     if path.is_dir():
         raise CommandError(f"{path} is a directory: expected the name of a file")
     scratch = folder / f".{path.name[:100]}.{secrets.token_hex(16)}.unfinished"
-    # As open() makes files, with the permissions that the umask leaves.
-    with os.fdopen(os.open(scratch, SCRATCH_FLAGS, 0o666), "wb", buffering=0) as file:
-        try:
+    try:  # from here on: an interrupt can come between the call that makes the file and the next line
+        # As open() makes files, with the permissions that the umask leaves.
+        with os.fdopen(os.open(scratch, SCRATCH_FLAGS, 0o666), "wb", buffering=0) as file:
             yield file
             os.fsync(file.fileno())  # after the rename the bytes cannot be lost any more, nor the name
-            file.close()  # Windows renames no open file
-            scratch.replace(path)
-            if hasattr(os, "O_DIRECTORY"):  # not on Windows, where a directory cannot be opened
-                _sync_directory(folder)
-        finally:
-            file.close()
-            scratch.unlink(missing_ok=True)
+        scratch.replace(path)  # after the file was closed: Windows renames no open file
+        if hasattr(os, "O_DIRECTORY"):  # not on Windows, where a directory cannot be opened
+            _sync_directory(folder)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def _sync_directory(path: Path) -> None:

@@ -75,6 +75,7 @@ class RangeReading(BoundedReading):
     @property
     def progress(self) -> tuple[RangeProgress, ...]:
         """Return each range with its progress."""
+        self._note_undelivered()
         return tuple(partition.progress for partition in self.partitions)
 
     def describe(self) -> str:

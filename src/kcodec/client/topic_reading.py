@@ -5,16 +5,18 @@ progress."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from operator import length_hint
 from typing import Any
 
 from kcodec import _fast
-from kcodec._fast import ColumnsSchema, Counts, DecodedRecords
+from kcodec._fast import ColumnsSchema, Counts, DecodedRecords, Record
 from kcodec.cluster.broker_report import reported
 from kcodec.cluster.retry_driver import CallContext
 from kcodec.consumer.deserializing import RecordDeserializer
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.errors import DecodeError
+from kcodec.errors import DecodeError, DeserializationError, TransportError
 from kcodec.flow import Flow
 from kcodec.network.client import Client
 from kcodec.offsets import OffsetRange, TopicPartition
@@ -37,7 +39,15 @@ class BoundedReading:
         #: What ended the reading, if it was an error.
         self.failure: BaseException | None = None
         self.is_finished = False
+        #: Decoded batches that the caller has not got, all of one response.
+        self.ready: deque[DecodedRecords] = deque()
+        #: The rows of the last batch that `rows` has not returned, and the error to raise after them.
+        self.rows: Iterator[Record] = iter(())
+        self.row_error: DeserializationError | None = None
+        self._records: list[Record] = []
         self._read: BoundedRead | None = None
+        self._partition: PartitionRead | None = None
+        self._decoded_from = 0
 
     @property
     def schema(self) -> ColumnsSchema:
@@ -52,7 +62,48 @@ class BoundedReading:
 
     def decoded(self, response: FetchedResponse) -> tuple[list[DecodedRecords], DecodeError | None]:
         """Return the chunks of a response, and the error to raise after them."""
+        self._partition = partition = response.partition
+        self._decoded_from = max(partition.next_offset, response.position)
         return self.decoder.decode(response)
+
+    def take_rows(self, batch: DecodedRecords) -> None:
+        """Begin with the rows of a batch. An exception such as KeyboardInterrupt in a deserializer returns the batch to
+        those that are ready."""
+        try:
+            records = list(batch.records())
+            partition = TopicPartition(batch.topic or "", batch.partition or 0)
+            self.row_error = self.deserializer.apply(records, partition)
+        except BaseException:
+            self.ready.appendleft(batch)
+            raise
+        self._records, self.rows = records, iter(records)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether `rows` has begun with a batch and not returned all of its rows."""
+        return length_hint(self.rows) > 0
+
+    def closed_early(self) -> Exception | None:
+        """Return the error to raise in place of the end, if the read was closed before its end."""
+        if self.failure is None and self.is_finished:
+            return None
+        if isinstance(self.failure, Exception):
+            return self.failure
+        return TransportError(f"the read of {self.describe()} was closed before it was complete")
+
+    def _note_undelivered(self) -> None:
+        """Before the progress is reported: see which records the caller has not got."""
+        if self._partition is not None:
+            self._partition.undelivered = self._first_undelivered()
+
+    def _first_undelivered(self) -> int | None:
+        if "offset" not in self.settings.columns:
+            return self._decoded_from if self.has_rows or self.ready else None
+        if left := length_hint(self.rows):
+            return self._records[-left].offset
+        if self.row_error is not None:
+            return self.row_error.offset
+        return int(self.ready[0].column("offset")[0]) if self.ready else None
 
     def finished(self) -> None:
         """Note that everything was fetched and decoded: there are no records between the last one and the end."""
@@ -81,7 +132,8 @@ class BoundedReading:
         raise NotImplementedError
 
     def _describe(self, of: str) -> str:
-        read = sum(one.next_offset - one.range.start for one in self.partitions)
+        self._note_undelivered()
+        read = sum(one.delivered_offset - one.range.start for one in self.partitions)
         total = sum(one.range.end - one.range.start for one in self.partitions)
         return f"{of}, {read} of {total} offsets"
 
@@ -136,6 +188,7 @@ class TopicReading(BoundedReading):
     @property
     def offsets(self) -> dict[TopicPartition, ReadRange]:
         """Return the range and the progress of each partition."""
+        self._note_undelivered()
         return {partition.topic_partition: partition.read_range for partition in self.partitions}
 
     def describe(self) -> str:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
@@ -83,7 +82,6 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
     def __init__(self, reading: R) -> None:
         self._reading = reading
         self._is_done = False
-        self._ready: deque[DecodedRecords] = deque()
         self._error: DecodeError | None = None
 
     @classmethod
@@ -108,32 +106,44 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
         self.close()
 
     def __next__(self) -> DecodedRecords:
+        reading = self._reading
+        if reading.has_rows:
+            raise RuntimeError(
+                f"rows() has not returned all records of a batch of {reading.describe()}: call rows() again for the "
+                "rest of the batch, as the next batch begins after them"
+            )
         try:
-            while not self._ready and not self._is_done:
+            while not reading.ready and not self._is_done:
                 self._read_more()
         except BaseException as error:
             self._fail(error)
             raise
-        if not self._ready:
+        if not reading.ready:
             self.close()
+            if (early := reading.closed_early()) is not None:
+                raise early
             raise StopIteration
-        return self._ready.popleft()
+        return reading.ready.popleft()
 
     def rows(self) -> Iterator[Record]:
         """Iterate over the records instead of the batches, with keys and values as the deserializers return them.
 
         Raise what iteration raises, and DeserializationError for a record whose deserializer fails, after all records
-        before it; with on_error="skip" the record is logged and left out. An error ends the read.
+        before it; with on_error="skip" the record is logged and left out. An error ends the read. After a `break`,
+        another call continues with the next record.
         """
-        deserializer = self._reading.deserializer
-        for batch in self:
-            records = list(batch.records())
-            error = deserializer.apply(records, TopicPartition(batch.topic or "", batch.partition or 0))
-            for record in records:  # noqa: RUF100, UP028  in async, too
+        reading = self._reading
+        while True:
+            for record in reading.rows:  # noqa: RUF100, UP028  in async, too
                 yield record
-            if error is not None:
-                self._fail(error)
-                raise error
+            if reading.row_error is not None:
+                self._fail(reading.row_error)
+                raise reading.row_error
+            try:
+                batch = self.__next__()
+            except StopIteration:
+                return
+            reading.take_rows(batch)
 
     @property
     def skipped_records(self) -> int:
@@ -150,7 +160,7 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
             self._is_done = True
             return
         chunks, self._error = reading.decoded(response)
-        self._ready.extend(chunks)
+        reading.ready.extend(chunks)
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()

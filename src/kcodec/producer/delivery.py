@@ -158,6 +158,13 @@ class Delivery(RecordDelivery):
             del batch.functions[at], batch.deliveries[at]
             return True
 
+    def _not_retrieved(self) -> None:
+        """Count the error again that a callback was given, as the callback failed."""
+        batch, index = self._where()
+        with batch.lock:
+            if batch.failed is not None:
+                batch.failed.not_retrieved(index)
+
     def why_waiting(self) -> str:
         """Return why it has not ended, as the end of a sentence; empty if that is unknown."""
         batch = self._where()[0]

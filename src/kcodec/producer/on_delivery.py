@@ -43,10 +43,15 @@ def call_on_delivery(delivery: Delivery, on_delivery: OnDelivery, post: Callable
 def _report(on_delivery: OnDelivery, delivery: Delivery) -> None:
     outcome = delivery._batch.outcome  # None if the record has moved to another batch
     error = None if outcome is not None and outcome.error is None else delivery.error
-    result: Any = on_delivery(None, error) if error is not None else on_delivery(delivery.outcome(), None)
-    if result is not None and iscoroutine(result):
-        result.close()
-        raise TypeError(f"on_delivery must be a plain function, not the coroutine function {on_delivery!r:.100}")
+    try:
+        result: Any = on_delivery(None, error) if error is not None else on_delivery(delivery.outcome(), None)
+        if result is not None and iscoroutine(result):
+            result.close()
+            raise TypeError(f"on_delivery must be a plain function, not the coroutine function {on_delivery!r:.100}")
+    except BaseException:
+        if error is not None:  # otherwise the log had only the exception of the function, and no trace of the record
+            delivery._not_retrieved()
+        raise
 
 
 def _report_and_log(report: Callable[[Delivery], None], delivery: Delivery) -> None:

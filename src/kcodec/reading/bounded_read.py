@@ -107,6 +107,7 @@ class PartitionRead:
 
     end:         the reading ends before this offset; lower than that of the range if the log ends before it.
     topic_id:    of the topic; `is_id_certain` unless it comes from metadata that may be outdated.
+    undelivered: offset of the first record below `next_offset` that is decoded and that the caller has not got.
     lost:        number of offsets of the range that are not in the log.
     corruption:  the error that stopped the fetching, if headers cannot be read and the next batch is unknown.
     """
@@ -120,6 +121,7 @@ class PartitionRead:
     fetch_offset: int = field(init=False)
     next_offset: int = field(init=False)
     last_epoch: int = field(init=False)
+    undelivered: int | None = None
     lost: int = 0
     is_end_checked: bool = False
     attempt: int = 0
@@ -137,14 +139,19 @@ class PartitionRead:
         self.last_epoch = self.range.leader_epoch
 
     @property
+    def delivered_offset(self) -> int:
+        """The offset at which another read continues without a gap."""
+        return self.next_offset if self.undelivered is None else self.undelivered
+
+    @property
     def read_range(self) -> ReadRange:
         """Return it in the form of read_topic."""
-        return ReadRange(self.range.start, self.range.end, self.next_offset)
+        return ReadRange(self.range.start, self.range.end, self.delivered_offset)
 
     @property
     def progress(self) -> RangeProgress:
         """Return it in the form of read_ranges."""
-        return RangeProgress(self.range, self.next_offset, self.lost)
+        return RangeProgress(self.range, self.delivered_offset, self.lost)
 
 
 class BoundedRead:

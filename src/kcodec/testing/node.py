@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcodec.testing.bare_admin import metadata
+from kcodec.testing.bare_admin import TIMEOUT_SECONDS, metadata
 from kcodec.testing.processes import WATCHDOG, Process
 from kcodec.testing.properties import Listener, Value, write_properties
 
@@ -165,12 +166,13 @@ class Node:
                 raise KafkaFailed(f"node {self.id} ended during its start\n{self.log_tail()}")
             try:
                 brokers = [broker.node_id for broker in metadata(self.admin_server).brokers]
-            except OSError as error:
-                reason = str(error)
-            else:
                 if self.id in brokers and len(brokers) >= nodes:
+                    client = self.listeners["CLIENT"]  # Kafka opens the listeners one after the other
+                    socket.create_connection((client.host, client.port), TIMEOUT_SECONDS).close()
                     return
                 reason = f"it knows of nodes {sorted(brokers)}, expected {nodes} of them with {self.id}"
+            except OSError as error:
+                reason = str(error)
             time.sleep(POLL_SECONDS)
         raise KafkaFailed(f"node {self.id} was not ready within {timeout} s: {reason}\n{self.log_tail()}")
 

@@ -72,6 +72,9 @@ cdef int _attribute(BatchHeader *header, int bits, bint wanted) except -1:
     return 0
 
 
+# Never part of a reference cycle: it refers to a compressor and a number.
+@cython.no_gc
+@cython.freelist(8)
 cdef class _Writer:
     """A BatchWriter, its settings, and the Python objects it needs."""
 
@@ -120,7 +123,7 @@ cdef class _Writer:
         cdef int64_t given = -1
         if timestamp is not None:
             given = _field_in(timestamp, "timestamp", -1, INT64_MAX)
-            self.timestamp = timestamp
+            self.timestamp = given  # a plain number, whatever subclass was passed
         if timestamp_type is not None:
             kind = _kafka_enum(TimestampType, _TIMESTAMP_TYPES, "timestamp_type", timestamp_type)
             if kind == TimestampType.NO_TIMESTAMP_TYPE:

@@ -92,7 +92,7 @@ cdef class ClientBatchBuilder:
     cdef _RowReader reader        # of rows that are not plain
     cdef RecordFields fields
     cdef HeaderField headers[QUICK_HEADERS]
-    cdef object built, now
+    cdef object built
     cdef int64_t limit
     cdef int codec, in_use, is_made
     cdef tuple row_headers        # of the row that is being appended
@@ -119,7 +119,6 @@ cdef class ClientBatchBuilder:
         _make_once(&self.is_made, self)  # behind the options, reading which may run any code
         self.built = self.reader = None
         self.limit = min(batch_size, 0x7FFFFFFF) - (1 if self.full_at_batch_size else 0)
-        self.now = self.clock
         self.writer = writer
 
     cdef bint quick_row(self, object key, object value, object headers) except -1:
@@ -171,7 +170,7 @@ cdef class ClientBatchBuilder:
                                 object headers) except NULL:
         """TypeError for what has another type than their builders take."""
         if timestamp is None:
-            timestamp = self.now() // 1_000_000
+            timestamp = self.clock() // 1_000_000
         if self.quick_fields(offset, timestamp, key, value, headers):
             return &self.fields
         if self.reader is None:

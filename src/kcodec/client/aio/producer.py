@@ -205,7 +205,8 @@ class Producer(ProducerBase):
         timestamp: ms since 1970; None: now.
         on_delivery: called once, in the event loop, when the record has ended: with its RecordMetadata
             and None, or with None and its error, which then counts as retrieved. It must not block. Its exceptions are
-            logged. It is not called if `send` raises an error.
+            logged, and an error that it was called with then does not count as retrieved. It is not called if `send`
+            raises an error.
 
         Waits up to `max_block_ms` if `buffer_memory` is full; then it raises BufferFullError, and a RuntimeError
         in another event loop than that of the first call. Raises EncodeError for invalid values, a record above

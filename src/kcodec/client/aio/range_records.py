@@ -104,7 +104,6 @@ class RangeRecords(BoundedRecords[RangeReading]):
         """End the read. Idempotent."""
         if True:  # ASYNC
             self._is_done = True
-            self._ready.clear()
         pooled, self._pooled = self._pooled, None
         if pooled is not None and self._give_back(pooled):
             await _close(pooled)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
@@ -89,7 +88,6 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
     def __init__(self, reading: R) -> None:
         self._reading = reading
         self._is_done = False
-        self._ready: deque[DecodedRecords] = deque()
         self._error: DecodeError | None = None
         if True:  # ASYNC
             self._is_open = False
@@ -134,32 +132,44 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
     async def __anext__(self) -> DecodedRecords:
         if True:  # ASYNC
             await self._open()
+        reading = self._reading
+        if reading.has_rows:
+            raise RuntimeError(
+                f"rows() has not returned all records of a batch of {reading.describe()}: call rows() again for the "
+                "rest of the batch, as the next batch begins after them"
+            )
         try:
-            while not self._ready and not self._is_done:
+            while not reading.ready and not self._is_done:
                 await self._read_more()
         except BaseException as error:
             await self._fail(error)
             raise
-        if not self._ready:
+        if not reading.ready:
             await self.close()
+            if (early := reading.closed_early()) is not None:
+                raise early
             raise StopAsyncIteration
-        return self._ready.popleft()
+        return reading.ready.popleft()
 
     async def rows(self) -> AsyncIterator[Record]:
         """Iterate over the records instead of the batches, with keys and values as the deserializers return them.
 
         Raise what iteration raises, and DeserializationError for a record whose deserializer fails, after all records
-        before it; with on_error="skip" the record is logged and left out. An error ends the read.
+        before it; with on_error="skip" the record is logged and left out. An error ends the read. After a `break`,
+        another call continues with the next record.
         """
-        deserializer = self._reading.deserializer
-        async for batch in self:
-            records = list(batch.records())
-            error = deserializer.apply(records, TopicPartition(batch.topic or "", batch.partition or 0))
-            for record in records:  # noqa: RUF100, UP028  in async, too
+        reading = self._reading
+        while True:
+            for record in reading.rows:  # noqa: RUF100, UP028  in async, too
                 yield record
-            if error is not None:
-                await self._fail(error)
-                raise error
+            if reading.row_error is not None:
+                await self._fail(reading.row_error)
+                raise reading.row_error
+            try:
+                batch = await self.__anext__()
+            except StopAsyncIteration:
+                return
+            reading.take_rows(batch)
 
     @property
     def skipped_records(self) -> int:
@@ -179,7 +189,7 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
             chunks, self._error = await asyncio.to_thread(reading.decoded, response)
         else:
             chunks, self._error = reading.decoded(response)
-        self._ready.extend(chunks)
+        reading.ready.extend(chunks)
 
     if False:  # SYNC
 
@@ -246,6 +256,5 @@ class TopicRecords(BoundedRecords[TopicReading]):
         """End the read. Idempotent."""
         if True:  # ASYNC
             self._is_done = True
-            self._ready.clear()
         if not self._io_loop.is_closed:
             await self._io_loop.close()
