@@ -216,8 +216,9 @@ def test_produce_after_close_inside_of_an_argument_is_refused(servers: str, topi
 def test_a_wrong_value_names_the_argument(servers: str, topic: str) -> None:
     with Producer({"bootstrap.servers": servers}) as producer:
         for name in ("value", "key"):
+            wrong: dict[str, Any] = {name: 1}
             with pytest.raises(TypeError, match=f"^{name} must be bytes, str or None, not int"):
-                producer.produce(topic, **{name: 1})
+                producer.produce(topic, **wrong)
         assert len(producer) == 0
 
 
@@ -237,6 +238,7 @@ def test_an_error_of_one_record_names_no_row(servers: str, topic: str) -> None:
     """Also if the topic is not known yet, so that the record is checked later."""
     errors: list[str] = []
     with Producer({"bootstrap.servers": servers}) as producer:
-        for timestamp in (-5, "x"):
+        wrong: tuple[Any, ...] = (-5, "x")
+        for timestamp in wrong:
             producer.produce(topic, b"v", timestamp=timestamp, callback=lambda error, _: errors.append(error.str()))
     assert [text.split(" ", 1)[0] for text in errors] == ["timestamp", "timestamp"]
