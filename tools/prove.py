@@ -269,7 +269,7 @@ def prove_groups(arguments: argparse.Namespace) -> tuple[str, str]:
 def prove_truncation(arguments: argparse.Namespace) -> tuple[str, str]:
     """A log cut by an unclean election: consumers go on where the logs part, or say so; a control misses records."""
     program = ROOT / "tests" / "prove" / "prove_truncation.py"
-    return judged(run([sys.executable, program, "--results", arguments.results]), "see truncation.txt")
+    return judged(run([sys.executable, program, "--results", arguments.results]), "see truncation-DATE.txt")
 
 
 def prove_copy(arguments: argparse.Namespace) -> tuple[str, str]:

@@ -153,7 +153,8 @@ def test_c09_as_with_brokers_before_kip447(old_broker: Broker, caplog: pytest.Lo
         with watched(session) as sent, session.transaction() as txn:
             copied = 0
             while copied < 6:  # a poll may return the records of one partition
-                assert (more := job.copy(txn, 10.0)), f"{copied} of 6"
+                more = job.copy(txn, 10.0)
+                assert more, f"{copied} of 6"
                 copied += more
         committed = time.monotonic()
         assert txn.committed
