@@ -6,7 +6,8 @@
 Each round starts a broker in this process, and `kcodec broker` as a process until the response to its first request.
 Then librdkafka, in a process of its own, runs transactions with one record in each of three partitions, and sends
 records of 100 bytes with acks=all and idempotence. At the end, hostile frames go to one more broker, next to
-connections that send nothing or only half a frame, and a client of librdkafka measures how long its records take.
+connections that send nothing, only half a frame, or a byte now and then, and a client of librdkafka measures how long
+its records take.
 
 The bars are those of the broker: 50 ms to start in a test, 400 ms and 60 MB as a process, 800 transactions and 100,000
 records a second. The exit code is 0 if they are missed.
@@ -43,6 +44,8 @@ RESULTS = Path(__file__).resolve().parent / "results" / "broker.json"
 TOPIC, PARTITIONS, PRODUCERS = "load", 3, 4
 RECORD = bytes(100)
 HALF_OPEN = 100
+#: Hostile frames for each byte of a slow connection.
+FRAMES_A_BYTE = 10
 START_BAR, PROCESS_BAR, RESIDENT_BAR = Bar(50.0), Bar(400.0), Bar(60.0)
 TRANSACTIONS_BAR, RECORDS_BAR = Bar(800.0, is_least=True), Bar(100_000.0, is_least=True)
 
@@ -168,14 +171,17 @@ def hostile(frames: int) -> dict[str, float]:
     with broker_process() as (process, address, _):
         host, _, port = address.partition(":")
         idle = [socket.create_connection((host, int(port))) for _ in range(HALF_OPEN)]
-        for connection in idle[: HALF_OPEN // 2]:
+        slow = idle[: HALF_OPEN // 2]
+        for connection in slow:
             connection.sendall(struct.pack(">i", 50 << 20) + b"\0\1")
         stopped = threading.Event()
         waits: list[float] = []
         client = threading.Thread(target=notice, args=(address, stopped, waits))
         client.start()
         begun = time.perf_counter()
-        for _ in range(frames):
+        for number in range(frames):
+            if number % FRAMES_A_BYTE == 0:
+                slow[number // FRAMES_A_BYTE % len(slow)].sendall(b"\0")
             frame = chosen.randbytes(chosen.randrange(4, 200))
             if chosen.random() < 0.7:  # a length and a header that are right, so that the message is decoded
                 frame = struct.pack(">hhih", chosen.randrange(75), chosen.randrange(14), 1, -1) + frame

@@ -14,7 +14,7 @@ _NO_START = "not needed: a client connects at the first call that needs a connec
 _PASSWORD = "create another client; for tokens that expire, pass a function as `sasl_oauth_token_provider=`"
 
 CONSUMER: dict[str, str] = {
-    "DEFAULT_SESSION_TIMEOUT_MS_PRE_KIP_735": "a constant; `session_timeout_ms` is 45,000 as since KIP-735",
+    "DEFAULT_SESSION_TIMEOUT_MS_PRE_KIP_735": "a constant; `session_timeout_ms` is 45,000, the default since KIP-735",
     "assign": "`assign()`; an offset in confluent-kafka's TopicPartition becomes a `seek()`",
     "assignment": "`assignment()`",
     "beginning_offsets": "`beginning_offsets()`",
@@ -141,7 +141,8 @@ ADMIN: dict[str, str] = {
     "list_transactions": "`Admin.list_transactions()`",
     "poll": "not needed: each call waits for its result; the asyncio API has `kcodec.client.aio.Admin`",
     "remove_group_members": (
-        "a member leaves with its `close()`; a member that is gone ends with its `session_timeout_ms` (KIP-345)"
+        "a member leaves with its `close()`; the group removes a member that no longer runs after its "
+        "`session_timeout_ms` (KIP-345)"
     ),
     "reset_configs": "`Admin.alter_configs()` with `AlterOperation.DELETE`",
     "reset_group_offsets": "`Admin.list_offsets()`, then `Admin.alter_group_offsets()`",

@@ -15,10 +15,8 @@ SCHEMA = """{"name": "User", "type": "record", "fields":
 
 def main(servers: str, group_id: str, topic: str, registry: SchemaRegistryClient) -> None:
     """Print users until Ctrl-C."""
-    deserializer, context = (
-        AvroDeserializer(registry, SCHEMA),
-        SerializationContext(topic, MessageField.VALUE),
-    )
+    deserializer = AvroDeserializer(registry, SCHEMA)
+    context = SerializationContext(topic, MessageField.VALUE)
     with Consumer(
         bootstrap_servers=servers,
         group_id=group_id,

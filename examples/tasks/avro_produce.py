@@ -16,10 +16,8 @@ SCHEMA = """{"name": "User", "type": "record", "fields":
 
 def main(servers: str, topic: str, registry: SchemaRegistryClient) -> None:
     """Send the users on the standard input, each line "name number"."""
-    serializer, context = (
-        AvroSerializer(registry, SCHEMA),
-        SerializationContext(topic, MessageField.VALUE),
-    )
+    serializer = AvroSerializer(registry, SCHEMA)
+    context = SerializationContext(topic, MessageField.VALUE)
     with Producer(bootstrap_servers=servers, value_serializer=lambda user: serializer(user, context)) as producer:
         for line in sys.stdin:
             name, number = line.split()

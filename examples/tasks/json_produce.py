@@ -16,10 +16,8 @@ SCHEMA = """{"title": "User", "type": "object", "required": ["name"], "propertie
 
 def main(servers: str, topic: str, registry: SchemaRegistryClient) -> None:
     """Send the users on the standard input, each line "name number"."""
-    serializer, context = (
-        JSONSerializer(SCHEMA, registry),
-        SerializationContext(topic, MessageField.VALUE),
-    )
+    serializer = JSONSerializer(SCHEMA, registry)
+    context = SerializationContext(topic, MessageField.VALUE)
     with Producer(bootstrap_servers=servers, value_serializer=lambda user: serializer(user, context)) as producer:
         for line in sys.stdin:
             name, number = line.split()

@@ -158,6 +158,24 @@ def test_rule_with_two_effects_is_refused(kcodec_broker: Broker) -> None:
         kcodec_broker.faults.add("Produce", drop="after", duplicate=True)
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"count": 0}, "a rule with count 0 never applies"),
+        ({"probability": 0}, "a rule with probability 0 never applies"),
+        ({"error": "NONE"}, "error must not be NONE"),
+        ({"delay_ms": float("inf")}, "delay_ms must not be negative or infinite"),
+        ({"partition": -1}, "partition must not be negative"),
+        ({"api": "Heartbeat", "topic": "t"}, "Heartbeat requests name no topics"),
+        ({"api": "Metadata", "partition": 1}, "Metadata requests name no partitions"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_rule_that_never_applies_is_refused(kcodec_broker: Broker, fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        kcodec_broker.faults.add(**{"api": "Produce", "drop": "after", **fields})
+
+
 def test_an_unanswered_commit_is_found_out(kcodec_broker: Broker) -> None:
     topic = kcodec_broker.create_topic(partitions=1)
     kcodec_broker.faults.add("EndTxn", count=1, close="after")

@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import random
+import resource
 import socket
 import struct
+import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from broker_core import NOTHING, CoreClient
 
 from kcodec.broker import Broker, WireEntry, wire_log
+from kcodec.broker.groups.linear_patterns import LinearPattern
 from kcodec.broker.wire_log import WireLog
 from kcodec.client import Producer
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.frame import encode_request
 
 MIB = 1 << 20
@@ -91,6 +97,95 @@ def test_connections_above_the_limit_are_closed() -> None:
             assert time.monotonic() < end, "a connection that was closed still counts"
         for connection in first[1:]:
             connection.close()
+
+
+def test_many_clients_may_connect_at_once() -> None:
+    """While the broker is busy, connections wait in the kernel. A full queue would cost a client a second at least."""
+    with Broker() as broker:
+        begun = threading.Event()
+
+        def block() -> None:
+            begun.set()
+            time.sleep(0.7)
+
+        busy = threading.Thread(target=broker._call, args=(block,))
+        busy.start()
+        assert begun.wait(20)
+        started = time.monotonic()
+        waiting = [connected(broker) for _ in range(500)]
+        assert time.monotonic() - started < 0.7
+        busy.join()
+        assert is_served(broker)
+        for connection in waiting:
+            connection.close()
+
+
+def test_failing_watcher_leaves_the_write_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """What goes wrong for a client that waits for data is logged; the Produce and the other clients go on."""
+    client = CoreClient()
+    client.prepare()
+    partition = client.core.topics.partition("t", 0)
+    assert partition is not None
+    woken = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    partition.log.watchers |= {lambda: woken.append(1), fail, lambda: woken.append(2)}
+    assert client.produce(None)[0] == ErrorCode.NONE
+    assert sorted(woken) == [1, 2]
+    assert "a fetch that waits for offset 1" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("pattern", ["(){3000000}", "((){1000}){1000}", "(((){60000}){60000}){60000}"])
+def test_repeated_empty_patterns_take_no_time(pattern: str) -> None:
+    begun = time.process_time()
+    assert LinearPattern(pattern).fullmatch("")
+    assert not LinearPattern(pattern).fullmatch("a")
+    assert time.process_time() - begun < 1
+
+
+NAMES = [f"{number:05x}" for number in range(100_000)]
+
+
+def deletions_of(names: list[str]) -> Any:
+    deletions = [messages.ScramCredentialDeletion(name=name, mechanism=1) for name in names]
+    return messages.AlterUserScramCredentialsRequest(deletions=deletions)
+
+
+def configs_of(names: list[str]) -> Any:
+    resources = [messages.IncrementalAlterConfigsResource(resource_type=2, resource_name=name) for name in names]
+    return messages.IncrementalAlterConfigsRequest(resources=resources)
+
+
+def partitions_of(names: list[str]) -> Any:
+    wanted = [messages.CreatePartitionsTopic(name=name, count=2) for name in names]
+    return messages.CreatePartitionsRequest(topics=wanted)
+
+
+def users_of(names: list[str]) -> Any:
+    return messages.DescribeUserScramCredentialsRequest(users=[messages.ScramUserName(name=name) for name in names])
+
+
+def replicas_of(names: list[str]) -> Any:
+    one = messages.CreatableReplicaAssignment(broker_ids=[*range(len(names)), len(names) - 1])
+    topic = messages.CreatableTopic(name="r", num_partitions=-1, replication_factor=-1, assignments=[one])
+    return messages.CreateTopicsRequest(topics=[topic])
+
+
+@pytest.mark.parametrize(
+    ("request_of", "version"),
+    [(users_of, 0), (deletions_of, 0), (configs_of, 1), (partitions_of, 2), (replicas_of, 5)],
+    ids=["describe users", "alter users", "configs", "partitions", "replicas"],
+)
+def test_100_000_entries_take_no_quadratic_time(request_of: Callable[[list[str]], Any], version: int) -> None:
+    client = CoreClient(max_bytes_without_records=8 * MIB)
+    request = request_of(NAMES)
+    begun = time.process_time()
+    response = client.ask(request, version)
+    assert time.process_time() - begun < 5
+    assert response.encode(version)
 
 
 def test_requests_in_part_are_limited_together() -> None:
@@ -197,3 +292,26 @@ def test_thousands_of_topics_take_no_quadratic_time() -> None:
     assert [(one.name, one.error_code) for one in results if one.error_code] == [(names[0], 42)]
     clash = messages.CreatableTopic(name="n_5", num_partitions=1, replication_factor=1)
     assert client.ask(messages.CreateTopicsRequest(topics=[clash]), 5).topics[0].error_code == 17
+
+
+def test_connections_leave_open_files_to_the_logs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (16, 16))
+    with Broker() as broker:
+        opened = [connected(broker) for _ in range(8)]
+        assert not is_served(broker)
+        for one in opened:
+            one.close()
+        while not is_served(broker):
+            time.sleep(0.01)
+    assert "8 of max_connections (10000)" in caplog.text
+
+
+def test_full_disk_ends_the_trace_only(caplog: pytest.LogCaptureFixture) -> None:
+    with Broker(trace="/dev/full") as broker:
+        assert is_served(broker)
+        assert is_served(broker)
+    assert [one.getMessage() for one in caplog.records if "/dev/full" in one.getMessage()] == [
+        "/dev/full: No space left on device; the trace ends here, and the broker goes on without it"
+    ]

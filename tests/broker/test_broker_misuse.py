@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import pickle
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
+from dataclasses import Field, fields
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kcodec.broker import Broker, EmbeddedBrokerError
+import kcodec.broker
+from kcodec.broker import Broker, BrokerSettings, EmbeddedBrokerError
 from kcodec.client import Producer
 from kcodec.errors import DecodeError
 
@@ -32,6 +36,19 @@ from kcodec.errors import DecodeError
         ({"marker_delay_ms": -1}, ValueError, "marker_delay_ms must be between 0"),
         ({"retention_check_interval_ms": 0}, ValueError, "retention_check_interval_ms must be between 1"),
         ({"max_versions": {"Produce": "9"}}, TypeError, "max_versions must be a dict"),
+        ({"max_versions": {"Produce": True}}, TypeError, "max_versions must be a dict"),
+        ({"auto_create_topics": "false"}, TypeError, "auto_create_topics must be True or False, got 'false'"),
+        ({"verifies_transactions": 0}, TypeError, "verifies_transactions must be True or False, got 0"),
+        ({"manual_clock": "false"}, TypeError, "manual_clock must be True or False, got 'false'"),
+        ({"seed": "1"}, TypeError, "seed must be a number, got '1'"),
+        ({"cluster_id": 5}, TypeError, "cluster_id must be a string, got 5"),
+        ({"ssl_certfile": True}, TypeError, "ssl_certfile must be a path or None, got True"),
+        ({"ssl_password": b"secret"}, TypeError, "ssl_password must be a string or None, got a value of type bytes"),
+        ({"sasl_mechanisms": {"PLAIN"}}, TypeError, "sasl_mechanisms must be a list of names"),
+        ({"data_dir": 3}, TypeError, "data_dir must be a path or None, got 3"),
+        ({"start_ms": "0"}, TypeError, "start_ms must be a number of ms or None, got '0'"),
+        ({"host": None}, TypeError, "host must be a string, got None"),
+        ({"port": True}, ValueError, "port must be a number"),
         ({"topic_defaults": {"retention.mss": "1"}}, ValueError, "Unknown topic config name: retention.mss"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
@@ -39,6 +56,22 @@ from kcodec.errors import DecodeError
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Broker(**arguments)
+
+
+@pytest.mark.parametrize("one", fields(BrokerSettings), ids=lambda one: one.name)
+def test_every_setting_refuses_another_type(one: Field[Any]) -> None:
+    wrong: dict[str, Any] = {one.name: object()}
+    with pytest.raises(TypeError, match=f"^{one.name} must be "):
+        Broker(**wrong)
+
+
+@pytest.mark.parametrize("described", [kcodec.broker, Broker], ids=["module", "class"])
+def test_examples_of_docstrings_run(described: Any) -> None:
+    lines = inspect.cleandoc(described.__doc__).splitlines()
+    example = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ") or not line))
+    names: dict[str, Any] = {"Broker": Broker}
+    exec(example, names)
+    assert repr(names["broker"]) == "<Broker stopped>"
 
 
 def test_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
@@ -70,7 +103,7 @@ def test_corrupt_checkpoint_is_named(tmp_path: Path, name: str) -> None:
         broker.create_topic("t", 1)
         broker.seed("t", [(None, b"a")])
     (tmp_path / name).write_text("0\n1\nt 0 three\n")
-    with pytest.raises(DecodeError, match=f"{name}, line 3: expected"):
+    with pytest.raises(DecodeError, match=f"{name}: line 3: expected"):
         Broker(data_dir=tmp_path).start()
 
 

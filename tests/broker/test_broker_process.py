@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kcodec.cli import main
-from kcodec.cli.broker import EXAMPLES
+from kcodec.cli.broker import EXAMPLES, users_of_file
 from kcodec.client import Producer
 
 LINE = "kcodec broker: "
@@ -89,14 +89,18 @@ def test_killed_process_recovers_and_traces(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (("--fault", "Produce,when=now"), "'when=now'"),
-        (("--fault", "Prodduce,count=1"), "no API 'Prodduce'"),
+        (("--fault", "Prodduce,drop=after"), "no API 'Prodduce'"),
         (("--fault", "Fetch,delay_ms=soon"), "expected a number, got 'soon'"),
         (("--fault", "Fetch,delay_ms=-1"), "delay_ms must not be negative"),
         (("--port", "99999"), "port must be a number between 0 and 65535"),
         (("--trace", "/nowhere/trace"), "/nowhere/trace"),
-        (("--users", "/nowhere/users"), "/nowhere/users"),
+        (("--sasl-mechanism", "PLAIN", "--users", "/nowhere/users"), "/nowhere/users: no such file"),
         (("--ssl-certfile", "/nowhere/certificate"), "'/nowhere/certificate' cannot be read"),
         (("--max-version", "Produce"), "expected API=N"),
+        (("--fault", "Produce,topic=t"), "'Produce,topic=t' has no effect: add one of delay_ms, error, drop"),
+        (("--fault", "Produce,count=0,drop=after"), "a rule with count 0 never applies"),
+        (("--users", "/nowhere/users"), "--users requires --sasl-mechanism"),
+        (("--sasl-mechanism", "PLAIN"), "--sasl-mechanism requires --users"),
         (("--max-version", "Nothing=3"), "APIs that the broker does not have: Nothing"),
     ],
 )
@@ -107,3 +111,34 @@ def test_wrong_options_say_what_is_wrong(
     written = capsys.readouterr()
     assert text in written.err
     assert written.out == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"alice=a\nbob:b-secret\n", "line 2: expected NAME=PASSWORD"),
+        (b"alice=a\nbob=\n", "line 2: expected NAME=PASSWORD"),
+        (b"\nal\xffce=b-secret\n", "line 2: byte 3 is not UTF-8"),
+        ("alice=b-secret\n".encode("utf-16"), "line 1: byte 1 is not UTF-8"),
+        (b"alice =b-secret\n", "line 1: the name begins or ends with a space"),
+        (b"alice=a\nalice=b-secret\n", "line 2: user 'alice' is in an earlier line, too"),
+        (b"\n\n", "the file has no users"),
+    ],
+    ids=["no =", "no password", "not UTF-8", "UTF-16", "space", "twice", "empty"],
+)
+def test_wrong_users_file_is_refused(
+    tmp_path: Path, content: bytes, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "users").write_bytes(content)
+    words = ["broker", "--port", "0", "--sasl-mechanism", "PLAIN", "--users", str(tmp_path / "users")]
+    assert main(words) == 2
+    written = capsys.readouterr().err
+    assert text in written
+    assert "b-secret" not in written
+
+
+def test_users_file_of_an_editor_is_read(tmp_path: Path) -> None:
+    """A byte order mark, lines that end with CR LF, and empty lines."""
+    path = tmp_path / "users"
+    path.write_bytes("\ufeffalice=a=b \r\n\r\nb\u00f6b=\u2028x\r\n  \n".encode())
+    assert users_of_file(str(path)) == {"alice": "a=b ", "b\u00f6b": "\u2028x"}

@@ -6,7 +6,9 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker_core import CoreClient, Identity
@@ -17,6 +19,7 @@ from kcodec.log import Log, check_file
 from kcodec.protocol.error_codes import ErrorCode
 
 NONE = ErrorCode.NONE
+ftruncate = os.ftruncate
 
 
 def reopened(client: CoreClient, directory: Path, *, is_clean: bool = False) -> CoreClient:
@@ -253,7 +256,7 @@ def test_full_disk_loses_no_record_after_it(tmp_path: Path, monkeypatch: pytest.
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", half)
-        assert client.produce(None, values=(b"refused",))[0] is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert client.produce(None, values=(b"refused",))[0] is ErrorCode.KAFKA_STORAGE_ERROR
     assert client.produce(None, values=(b"after",)) == (NONE, 1)
     assert client.committed() == [b"before", b"after"]
     again = reopened(client, tmp_path)
@@ -279,3 +282,97 @@ def test_markers_are_written_again_after_a_full_disk(tmp_path: Path, monkeypatch
     client.clock.advance(MARKER_RETRY_MS)
     assert (client.state("a"), client.committed()) == ("CompleteCommit", [b"v"])
     client.core.close()
+
+
+def segments_with_a_corrupt_batch(directory: Path) -> tuple[Identity, list[bytes]]:
+    """Write five segments of a producer, and corrupt the second batch of the second one. Return its values."""
+    client = CoreClient(directory)
+    client.prepare(internal_segment_bytes="300")
+    producer = client.init(None)[1]
+    values = [b"%d" % number * 50 for number in range(10)]
+    for number, value in enumerate(values):
+        assert client.produce(producer, number, values=(value,)) == (NONE, number)
+    client.core.close(is_clean=False)
+    logs = sorted((directory / "t-0").glob("*.log"))
+    assert len(logs) == 5
+    data = bytearray(logs[1].read_bytes())
+    data[-3] ^= 1
+    logs[1].write_bytes(data)
+    return producer, values
+
+
+class Killed(BaseException):
+    """Ends a recovery before a change of a file."""
+
+
+def killed_before(change: int, patch: pytest.MonkeyPatch) -> None:
+    """Let the change of a file with this number, from 1 on, raise Killed instead."""
+    left = change
+    for owner, name in ((Path, "rename"), (Path, "unlink"), (Path, "open"), (os, "open"), (os, "ftruncate")):
+        really = getattr(owner, name)
+
+        def counted(*arguments: Any, really: Any = really, **options: Any) -> Any:
+            nonlocal left
+            left -= "t-0" in str(arguments[0]) or really is ftruncate
+            if not left:
+                raise Killed
+            return really(*arguments, **options)
+
+        patch.setattr(owner, name, counted)
+
+
+def test_kill_in_a_recovery_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recovery is killed before each change of a file; the next one finds the same end of the log."""
+    segments_with_a_corrupt_batch(tmp_path / "0")
+    number, is_killed = 0, True
+    while is_killed:
+        number += 1
+        directory = tmp_path / str(number)
+        shutil.copytree(tmp_path / "0", directory)
+        removed = b"".join(path.read_bytes() for path in sorted((directory / "t-0").glob("*.log"))[2:])
+        with monkeypatch.context() as patch:
+            killed_before(number, patch)
+            try:
+                CoreClient(directory).core.close(is_clean=False)
+                is_killed = False
+            except Killed:
+                pass
+        again = CoreClient(directory)
+        found = again.core.topics.partition("t", 0)
+        assert found is not None
+        assert [batch.base_offset for batch in found.log.batches_from(0)] == [0, 1, 2], number
+        assert found.log.log_end_offset == 3
+        again.core.close(is_clean=False)
+        aside = [path.read_bytes() for path in sorted((directory / "t-0").glob("*.corrupt-at-*"))]
+        assert len(aside) == 4
+        assert b"".join(aside[1:]) == removed
+    assert number > 20
+
+
+def test_recovered_log_knows_no_later_sequence(tmp_path: Path) -> None:
+    """The producer state is that of the log after the cut, whatever the snapshots of later segments have."""
+    producer, values = segments_with_a_corrupt_batch(tmp_path)
+    again = CoreClient(tmp_path)
+    assert again.produce(producer, 3, values=(b"again",)) == (NONE, 3)
+    found = again.core.topics.partition("t", 0)
+    assert found is not None
+    kept = [record.value for batch in found.log.batches_from(0) for record in batch.records()]
+    assert kept == [*values[:3], b"again"]
+    again.core.close()
+
+
+def test_earlier_removed_bytes_are_not_replaced(tmp_path: Path) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare()
+    path = tmp_path / "t-0" / f"{0:020}.log"
+    removed = []
+    for value in (b"first", b"second"):
+        assert client.produce(None, values=(value,)) == (NONE, 0)
+        client.core.close(is_clean=False)
+        data = bytearray(path.read_bytes())
+        data[-3] ^= 1
+        path.write_bytes(data)
+        removed.append(bytes(data))
+        client = CoreClient(tmp_path)
+    client.core.close()
+    assert [path.with_name(f"{path.name}.corrupt-at-0{end}").read_bytes() for end in ("", ".1")] == removed

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from broker_core import CoreClient
 
 from kcodec.admin.security import ScramCredentialDeletion, ScramCredentialUpsertion, ScramMechanism
 from kcodec.broker import Broker, BrokerSettings
+from kcodec.broker.scram_credentials import credential_record
 from kcodec.client import Admin, Producer
 from kcodec.errors import AuthenticationError, TransportError
 from kcodec.protocol import messages
@@ -21,6 +24,7 @@ from kcodec.protocol.frame import encode_request
 from kcodec.testing.certificates import Certificates
 
 USERS = {"alice": "alice-secret", "b=o,b": "\u2168-secret"}
+MIB = 1 << 20
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -95,6 +99,36 @@ def test_clients_of_other_projects_log_in(certificates: Certificates) -> None:
             assert broker.end_offset("t") == 2 * (number + 1)
 
 
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plaintext", "TLS"])
+def test_librdkafka_alters_a_credential(certificates: Certificates, is_tls: bool) -> None:
+    """Its AlterUserScramCredentials has a byte after the message, which Kafka ignores. The changed user logs in."""
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import _scram as scram
+
+    with Broker(sasl_mechanisms=MECHANISMS, users=USERS, **(tls(certificates) if is_tls else {})) as broker:
+        options = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "security.protocol": "SASL_SSL" if is_tls else "SASL_PLAINTEXT",
+            **({"ssl.ca.location": str(certificates.authority)} if is_tls else {}),
+        }
+
+        def client(mechanism: str, user: str, password: str) -> AdminClient:
+            login = {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
+            return AdminClient({**options, **login})
+
+        for mechanism, number in (
+            ("SCRAM-SHA-256", scram.ScramMechanism.SCRAM_SHA_256),
+            ("SCRAM-SHA-512", scram.ScramMechanism.SCRAM_SHA_512),
+        ):
+            change = scram.UserScramCredentialUpsertion(
+                "carol", scram.ScramCredentialInfo(number, 5000), b"carols", b"salt"
+            )
+            admin = client(mechanism, "alice", "alice-secret")
+            for future in admin.alter_user_scram_credentials([change]).values():
+                future.result(20)
+            assert client(mechanism, "carol", "carols").list_topics(timeout=20).brokers
+
+
 def test_client_certificates_are_required(certificates: Certificates) -> None:
     def options(pair: Any) -> dict[str, str]:
         return {"ssl_certfile": str(pair.certificate), "ssl_keyfile": str(pair.key)}
@@ -114,8 +148,134 @@ def test_client_certificates_are_required(certificates: Certificates) -> None:
         assert broker.end_offset("t") == 1
 
 
+def test_end_of_a_tls_client_leaves_others_alone(certificates: Certificates) -> None:
+    """A client that waits in a Fetch sends close_notify, while it has not read what was sent before."""
+    context = ssl.create_default_context(cafile=certificates.authority)
+    fetched = messages.FetchPartition(fetch_offset=4, partition_max_bytes=MIB)
+    waiting = messages.FetchRequest(
+        max_wait_ms=30_000, min_bytes=1, topics=[messages.FetchTopic(topic="t", partitions=[fetched])]
+    )
+    present = messages.FetchPartition(fetch_offset=0, partition_max_bytes=1)
+    reading = messages.FetchRequest(
+        max_wait_ms=0, min_bytes=1, topics=[messages.FetchTopic(topic="t", partitions=[present])], max_bytes=1
+    )
+    with Broker(**tls(certificates)) as broker, Producer(**broker.client_options()) as producer:
+        for _ in range(4):
+            producer.send("t", bytes(30_000)).result(20)
+        address = ("127.0.0.1", int(broker.bootstrap_servers.rpartition(":")[2]))
+        with (
+            socket.create_connection(address, 20) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as reader,
+        ):
+            server = broker._server
+            assert server is not None
+            end = time.monotonic() + 20
+            while not any(one.unsent_bytes for one in list(server.connections)):
+                assert time.monotonic() < end
+                reader.sendall(encode_request(reading, 11, 1, "reader"))
+                time.sleep(0.002)
+            reader.sendall(encode_request(waiting, 11, 2, "reader"))
+            while not any(one.request.max_wait_ms for one in broker.wire_log.requests("Fetch")):
+                assert time.monotonic() < end
+                time.sleep(0.002)
+            reader.setblocking(False)
+            with pytest.raises(ssl.SSLError):
+                reader.unwrap()
+            time.sleep(0.1)
+            assert producer.send("t", b"v").result(20).offset == 4
+
+
+def test_tls_handshakes_are_connections(certificates: Certificates) -> None:
+    """Sockets that never begin the handshake count in max_connections, and close() closes them."""
+    broker = Broker(max_connections=3, **tls(certificates))
+    broker.start()
+    address = ("127.0.0.1", int(broker.bootstrap_servers.rpartition(":")[2]))
+    silent = [socket.create_connection(address, 5) for _ in range(3)]
+    try:
+        with socket.create_connection(address, 5) as fourth:
+            assert _is_ended(fourth)
+        silent.pop().close()
+        end = time.monotonic() + 20
+        context = ssl.create_default_context(cafile=certificates.authority)
+        while True:
+            try:
+                with (
+                    socket.create_connection(address, 5) as plain,
+                    context.wrap_socket(plain, server_hostname="localhost") as client,
+                ):
+                    client.sendall(encode_request(messages.ApiVersionsRequest(), 0, 1, "x"))
+                    assert client.recv(4) != b""
+                    break
+            except OSError:
+                assert time.monotonic() < end, "a handshake that has ended still counts"
+        broker.close()
+        assert all(map(_is_ended, silent))
+    finally:
+        broker.close()
+        for one in silent:
+            one.close()
+
+
+def _is_ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def can_log_in(broker: Broker, user: str, password: str, mechanism: str) -> bool:
+    options = broker.client_options(None, mechanism) | {"sasl_plain_username": user, "sasl_plain_password": password}
+    try:
+        sent(**options)
+    except AuthenticationError:
+        return False
+    return True
+
+
+def test_altered_passwords_outlive_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A password in `users` is written again only if it has changed there. PLAIN has only those passwords."""
+    scram = "SCRAM-SHA-256"
+    options: dict[str, Any] = {"sasl_mechanisms": [scram, "PLAIN"], "data_dir": tmp_path}
+    with Broker(users={"root": "r", "alice": "first"}, **options) as broker:
+        with Admin(**broker.client_options("root")) as admin:
+            altered = ScramCredentialUpsertion("alice", "altered", mechanism=ScramMechanism.SCRAM_SHA_256)
+            admin.alter_user_scram_credentials([altered])
+        for _ in range(2):
+            assert can_log_in(broker, "alice", "altered", scram)
+            assert not can_log_in(broker, "alice", "first", scram)
+            assert can_log_in(broker, "alice", "first", "PLAIN")
+            broker.restart()
+    assert "users replaces" not in caplog.text
+    with Broker(users={"root": "r", "alice": "third"}, **options) as broker:
+        assert "user 'alice': the password in users replaces the altered one of SCRAM-SHA-256" in caplog.text
+        assert can_log_in(broker, "alice", "third", scram)
+        assert not can_log_in(broker, "alice", "altered", scram)
+
+
+def test_removed_users_lose_their_credentials(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Those that AlterUserScramCredentials has written stay, and all of them stay at a start without users."""
+    scram = "SCRAM-SHA-512"
+    options: dict[str, Any] = {"sasl_mechanisms": [scram], "data_dir": tmp_path}
+    changes = [ScramCredentialUpsertion(name, "altered") for name in ("carol", "dora")]
+    users = {"root": "r", "bob": "b", "dora": "d"}
+    with Broker(users=users, **options) as broker, Admin(**broker.client_options("root")) as admin:
+        admin.alter_user_scram_credentials(changes)
+    with Broker(**options) as broker:
+        names = {name for name, _ in broker.core.topics.scram_credentials}
+        assert names == {"root", "bob", "carol", "dora"}
+    assert caplog.text == ""
+    with Broker(users={"root": "r"}, **options) as broker:
+        assert not can_log_in(broker, "bob", "b", scram)
+        assert can_log_in(broker, "carol", "altered", scram)
+        assert can_log_in(broker, "dora", "altered", scram)
+    assert "user 'bob' is not in users any more: its credential of SCRAM-SHA-512 is removed" in caplog.text
+    assert "user 'dora' is not in users any more, but keeps its credential" in caplog.text
+    with Broker(users={"root": "r", "bob": "b"}, **options) as broker:
+        assert can_log_in(broker, "bob", "b", scram)
+
+
 def test_credentials_are_altered_and_survive(tmp_path: Path) -> None:
-    """The SCRAM credentials of AlterUserScramCredentials are in the metadata log; those of `users` are set again."""
+    """The SCRAM credentials of AlterUserScramCredentials are in the metadata log. A new password in `users` is, too."""
     options: dict[str, Any] = {"sasl_mechanisms": ["SCRAM-SHA-512"], "users": {"root": "r"}, "data_dir": tmp_path}
     with Broker(**options) as broker:
         with Admin(**broker.client_options()) as admin:
@@ -248,7 +408,11 @@ def test_no_secret_is_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
         for mechanism in MECHANISMS:
             sent(**broker.client_options("alice", mechanism))
         shown = [repr(broker), repr(broker.core.settings), repr(list(broker.wire_log)), trace.read_text(), caplog.text]
-        shown.append(repr(broker.core.topics.scram_credentials))
+        credential = broker.core.topics.scram_credentials["alice", "SCRAM-SHA-512"]
+        record = credential_record("alice", "SCRAM-SHA-512", credential)
+        shown += [repr(credential), repr(record)]
+        keys = [repr(part)[2:-1] for part in (credential.salt, credential.stored_key, credential.server_key)]
+        assert all(key[:20] not in text for key in keys for text in shown)
         stored = b"".join(path.read_bytes() for path in (tmp_path / "logs").rglob("*") if path.is_file())
     with pytest.raises(TypeError) as caught:
         BrokerSettings(sasl_mechanisms=["PLAIN"], users=["alice-secret"])  # type: ignore[arg-type]

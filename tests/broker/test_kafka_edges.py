@@ -7,13 +7,15 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from broker_core import CoreClient, Identity
+from broker_core import CoreClient, Identity, Pending
 
 import kcodec
+from kcodec.broker.core import ConnectionInfo
 from kcodec.broker.internal_topics import hash_map_order
 from kcodec.broker.transactions.state import HIGHEST_EPOCH, LAST_CLIENT_EPOCH
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.frame import encode_request
 
 NONE = ErrorCode.NONE
 
@@ -224,3 +226,12 @@ def test_offsets_of_topics_are_committed_by_id(client: CoreClient) -> None:
         assert found.topic_id == topic_id
         codes.append(found.partitions[0].error_code)
     assert codes == [NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND]
+
+
+def test_bytes_after_a_request_are_ignored(client: CoreClient) -> None:
+    """librdkafka before 2.12 writes three bytes after a Metadata request for all topics."""
+    request = messages.MetadataRequest(topics=None)
+    pending = Pending(request, 13)
+    frame = encode_request(request, 13, 7, "test")[4:] + bytes(3)
+    client.core.serve(ConnectionInfo(1, "/127.0.0.1"), frame, pending.take)
+    assert "t" in [topic.name for topic in pending.response.topics]

@@ -39,3 +39,18 @@ def test_a_proof_that_is_not_there_is_found() -> None:
     assert missing_proofs(there) == []
     others = 'make prove ARGS="--only ray rays", prove_rays.py, [a](../tests/results/rays.txt), examples/rays.py'
     assert missing_proofs(others) == ["rays", "prove_rays.py", "examples/rays.py", "tests/results/rays.txt"]
+
+
+def helpers_out_of_reach(text: str) -> list[str]:
+    """Return the modules of tests/support that a program of tests/prove imports without that folder in its path."""
+    head = text.partition("\ndef ")[0]
+    imported = re.findall(r"^(?:from|import) (\w+)", head, re.MULTILINE)
+    helpers = [name for name in imported if (ROOT / "tests" / "support" / f"{name}.py").is_file()]
+    return [] if '"support"' in head else helpers
+
+
+def test_each_proof_starts_as_a_program() -> None:
+    """`make prove` gives the helpers of the tests to its parts, a shell does not."""
+    programs = sorted((ROOT / "tests" / "prove").glob("prove_*.py"))
+    assert {path.name: found for path in programs if (found := helpers_out_of_reach(path.read_text("utf-8")))} == {}
+    assert helpers_out_of_reach("import sys\n\nfrom copy_story import CopyStory\n") == ["copy_story"]

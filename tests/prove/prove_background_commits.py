@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from pipelined_commits import aio_pipeline, expected, pipeline
 from transaction_cluster import PROVED_CLUSTERS, TransactionCluster
 from transaction_load import add_results

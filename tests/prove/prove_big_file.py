@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from batch_writer import RecordSpec, build_batch, end_transaction_marker
 
 MOST_RESIDENT = 200_000_000

@@ -22,6 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 import broker_kills
 from broker_kills import BrokerKills
 from confluent_client import read_committed, settle

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 import timed_calls
 from timed_calls import CALLS, Stage, seed_topics
 

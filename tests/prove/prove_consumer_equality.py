@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 import golden_data
 from consumer_equality import Isolation, difference, random_workload
 

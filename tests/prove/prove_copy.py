@@ -34,6 +34,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
 from copy_story import (
     KAFKA_OPTIONS,
     CopyReport,

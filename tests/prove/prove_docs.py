@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
 import build_docs
 
 from kcodec.testing.kafka import ApacheKafka

@@ -27,6 +27,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from broker_kills import OPTIONS
 from group_member import GroupMember, Make, make_classic, make_consumer, partitions_of, settled
 from transaction_load import add_results

@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "tests" / "support")]
 
 from broker_process import BrokerProcess  # noqa: E402
 from embedded_process import EmbeddedKafka  # noqa: E402

@@ -21,6 +21,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from kip447 import CASES, Outcome, Stage
 from transaction_cluster import PROVED_CLUSTERS
 

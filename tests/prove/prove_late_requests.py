@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from confluent_client import ConfluentClient, read_committed, settle
 from kcodec_client import KcodecClient, without_spent_epochs
 from transaction_load import Client, InProcess, Verdict, add_results, judge, run_producers

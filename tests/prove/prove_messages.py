@@ -15,6 +15,10 @@ import random
 import sys
 import time
 from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 from every_message import EVERY
 from golden_frames import frames

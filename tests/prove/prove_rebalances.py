@@ -25,6 +25,8 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from broker_kills import OPTIONS
 from java_members import JavaMember, MemberEvent
 

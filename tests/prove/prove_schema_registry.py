@@ -14,7 +14,10 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
 from example_tasks import Enough, Printed, load
 from prove_spark_versions import install

@@ -14,6 +14,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from session_faces import FACES
 from session_fault_cases import cases, run_cases
 from transaction_load import add_results

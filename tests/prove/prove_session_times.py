@@ -24,6 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from producer_faces import stored
 from session_faces import Threaded
 from transaction_load import add_results

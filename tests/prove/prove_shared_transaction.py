@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from shared_story import WRITERS, SharedStory
 
 from kcodec.testing.kafka import ApacheKafka

@@ -22,6 +22,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from spark_standalone import StandaloneCluster
 from spark_writers_job import PARTITIONS, ROWS
 

@@ -28,6 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from both_faces import FACES, Work
 from confluent_client import commit_offset, committed_offset, read_committed, settle
 from transaction_cluster import PROVED_CLUSTERS

@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from both_faces import FACES
 from transaction_cluster import PROVED_CLUSTERS
 from transaction_fault_cases import cases, run_cases

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+
 from transaction_load import add_results
 
 from kcodec import LogTruncationError, TopicPartition

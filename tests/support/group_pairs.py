@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same random requests about groups for Apache Kafka and for the embedded coordinator, and what differs.
 
-The requests of a walk follow from its seed. Member ids differ on both sides, and so may the choice of partitions by an
-assignor: each side keeps its own, and what is compared has names in their place, and numbers of partitions. A response
-that comes later is waited for on Kafka's side as soon as the embedded coordinator has it.
+The requests of a walk follow from its seed. Member ids and topic ids differ on both sides: each side keeps its own, and
+what is compared has names in the place of members, and the numbers of the partitions. A response that comes later is
+waited for on Kafka's side as soon as the embedded coordinator has it.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class Walk:
             case messages.LeaveGroupResponse():
                 return "leave", response.error_code, [(name(one.member_id), one.error_code) for one in response.members]
             case messages.ConsumerGroupHeartbeatResponse():
-                owned = None if response.assignment is None else _count(response.assignment.topic_partitions)
+                owned = None if response.assignment is None else _numbers(response.assignment.topic_partitions)
                 return "report", response.error_code, response.member_epoch, owned
             case messages.DescribeGroupsResponse():
                 return [
@@ -273,8 +273,8 @@ class Walk:
                                 member.instance_id,
                                 sorted(member.subscribed_topic_names),
                                 member.subscribed_topic_regex,
-                                _count(member.assignment.topic_partitions),
-                                _count(member.target_assignment.topic_partitions),
+                                _numbers(member.assignment.topic_partitions),
+                                _numbers(member.target_assignment.topic_partitions),
                             )
                             for member in one.members
                         ),
@@ -381,8 +381,8 @@ class Walk:
         return request(slot.ours), request(slot.theirs)
 
 
-def _count(topics: Any) -> int:
-    return sum(len(one.partitions) for one in topics)
+def _numbers(topics: Any) -> list[int]:
+    return sorted(number for one in topics for number in one.partitions)
 
 
 class ClassicWalk(Walk):

@@ -154,15 +154,8 @@ def renew_delegation_token(
     """
     period = _period(renew_period_ms, "renew_period_ms", BROKERS_LIMIT)
     _check_hmac(hmac)
-    handler: ApiHandler[str, int] = ApiHandler(
-        "renew",
-        Controller(context.cluster),
-        lambda items, until: messages.RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period),
-        lambda response, items: whole(response, items, lambda response: int(response.expiry_timestamp_ms)),
-        named=str,
-        lowest=1,
-    )
-    return (yield from results(context, [A_TOKEN], handler, timeout))[A_TOKEN]
+    request = messages.RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period)
+    return (yield from _new_end(context, "renew", request, timeout))
 
 
 def expire_delegation_token(
@@ -177,10 +170,16 @@ def expire_delegation_token(
     """
     period = _period(expiry_time_period_ms, "expiry_time_period_ms", AT_ONCE)
     _check_hmac(hmac)
+    request = messages.ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period)
+    return (yield from _new_end(context, "expire", request, timeout))
+
+
+def _new_end(context: CallContext, action: str, request: Any, timeout: float | None) -> Flow[int]:
+    """Send a request that changes the end of a token, and return the time at which it ends."""
     handler: ApiHandler[str, int] = ApiHandler(
-        "expire",
+        action,
         Controller(context.cluster),
-        lambda items, until: messages.ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period),
+        lambda items, until: request,
         lambda response, items: whole(response, items, lambda response: int(response.expiry_timestamp_ms)),
         named=str,
         lowest=1,

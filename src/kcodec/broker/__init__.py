@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Kafka broker in one process, for development, tests and demos: a single node, started in milliseconds.
 
-    with kcodec.broker.Broker() as broker:
-        producer = kcodec.Producer(broker.bootstrap_servers, transactional_id="a")
+    from kcodec.broker import Broker
+    from kcodec.client import Producer
+
+    with Broker() as broker:
+        with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="a") as producer:
+            with producer.transaction() as txn:
+                txn.send("orders", b"17")
 
 core.py has all state and no I/O: request frames in, response frames out, a clock given. server.py puts sockets around
 it, embedded.py a thread. api.py is the contract of handlers. partition_log.py, segment.py and producer_state.py are the

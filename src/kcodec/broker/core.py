@@ -28,7 +28,7 @@ from kcodec.broker.login import Authenticator, Login, LoginRefused
 from kcodec.broker.offsets import OffsetApis
 from kcodec.broker.produce import Produce
 from kcodec.broker.request_limits import check_size
-from kcodec.broker.scram_credentials import new_credentials
+from kcodec.broker.scram_credentials import changes_of_users
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Topics
 from kcodec.broker.transactions.coordinator import TransactionCoordinator
@@ -116,7 +116,7 @@ class BrokerCore:
         self.apis = self._all_apis()
         self._names = {key: api.request.__name__.removesuffix("Request") for key, api in self.apis.items()}
         self.authenticator = self._authenticator() if settings.sasl_mechanisms else None
-        self.faults = Faults(self.topics, self._names)
+        self.faults = Faults(self.topics, {key: api.request for key, api in self.apis.items()})
         self._injector = FaultInjector(self.faults, clock, self.random, self._fetch, self._handle, self._reply)
         self._load_groups()
         self.transactions.load()
@@ -125,8 +125,8 @@ class BrokerCore:
     def _authenticator(self) -> Authenticator:
         settings = self.settings
         users = {name: Secret(password) for name, password in settings.users.items()}
-        known = self.topics.scram_credentials
-        self.topics.change_users(new_credentials(users, settings.sasl_mechanisms, known))
+        known, configured = self.topics.scram_credentials, self.topics.configured_credentials
+        self.topics.change_users(changes_of_users(users, settings.sasl_mechanisms, known, configured))
         mechanisms, session_ms = tuple(settings.sasl_mechanisms), settings.sasl_session_ms
         return Authenticator(mechanisms, users, lambda *key: known.get(key), self.clock, session_ms)
 
@@ -254,7 +254,9 @@ class BrokerCore:
         if api.request.is_flexible(version):
             position = skip_tagged_fields(view, position)
         check_size(self.settings, key, version, view, position)
-        request = api.request.decode(frame, version, position)
+        # Kafka ignores bytes after the message. librdkafka writes some after AlterUserScramCredentials and, before 2.12,
+        # after Metadata.
+        request, _ = api.request.decode_prefix(frame, version, position)
         context = RequestContext(
             version, client_id, connection.host, connection.id, connection.principal, connection.login
         )

@@ -26,7 +26,7 @@ from kcodec.broker.server import Server
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Partition, Topic
 from kcodec.broker.transactions.state import TransactionMetadata
-from kcodec.broker.wire_log import WireLog, trace_line
+from kcodec.broker.wire_log import TraceFile, WireLog
 from kcodec.errors import KcodecError
 from kcodec.record.rewrite import set_base_offset
 
@@ -93,8 +93,10 @@ class BrokerFaults:
 class Broker:
     """A Kafka broker in this process: a single node for development, tests and demos.
 
-        with Broker() as broker:
-            producer = kcodec.Producer(broker.bootstrap_servers)
+        from kcodec.client import Producer
+
+        with Broker() as broker, Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send("orders", b"17")
 
     host, port:   Where it listens; port 0 takes a free one.
     data_dir:     Directory of the logs, in Kafka's files. None keeps them in memory.
@@ -117,7 +119,12 @@ class Broker:
         unknown = [name for name in settings if name not in BrokerSettings.__dataclass_fields__]
         if unknown:
             raise TypeError(f"Broker has no argument {unknown[0]!r}; the settings are the fields of BrokerSettings")
-        if not isinstance(port, int) or not 0 <= port <= HIGHEST_PORT:
+        _check_kind("host", host, (str,), "a string")
+        for name, path in (("data_dir", data_dir), ("trace", trace)):
+            _check_kind(name, path, (str, os.PathLike, type(None)), "a path or None")
+        _check_kind("manual_clock", manual_clock, (bool,), "True or False")
+        _check_kind("start_ms", start_ms, (int, type(None)), "a number of ms or None")
+        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= HIGHEST_PORT:
             raise ValueError(f"port must be a number between 0 and {HIGHEST_PORT}, got {port!r}; 0 takes a free port")
         self._settings = BrokerSettings(**settings)
         self._host, self._port = host, port
@@ -188,10 +195,10 @@ class Broker:
 
     def _opened(self, loop: asyncio.AbstractEventLoop, stack: contextlib.ExitStack) -> tuple[BrokerCore, Server]:
         """Return the core and the server. What is open is closed again if one of them fails."""
-        trace = None if self._trace is None else stack.enter_context(self._trace.open("a", buffering=1))
+        trace = None if self._trace is None else stack.enter_context(contextlib.closing(TraceFile(self._trace)))
         core = BrokerCore(self._settings, Clock(is_manual=self._is_manual, start_ms=self._start_ms), self._directory)
         if trace is not None:
-            core.wire_log.on_response = lambda entry: print(trace_line(entry), file=trace)
+            core.wire_log.on_response = trace.write
         server = Server(core)
         try:
             self._port = loop.run_until_complete(server.start(self._host, self._port))
@@ -478,3 +485,8 @@ class Broker:
             self.core.topics.change_leader_epoch(self._topic(topic), self._partition(topic, partition))
 
         self._call(change)
+
+
+def _check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise TypeError(f"{name} must be {expected}, got {value!r}")

@@ -5,22 +5,24 @@
     broker.faults.add("EndTxn", error="COORDINATOR_NOT_AVAILABLE", count=3)
     broker.faults.add("Fetch", client="reader-1", delay_ms=500, probability=0.2)
 
-The first rule that matches a request is applied to it. A rule without effect only counts, which tells how often a
-request came.
+The first rule that matches a request is applied to it. A rule without effect only counts the requests in `hits`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from kcodec.broker.partial_requests import partitions_of
+from kcodec.broker.partial_requests import names_topics, partitions_of
 from kcodec.broker.topics import Topics
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.schema import Message
 
 MOMENTS = ("before", "after")
+_EFFECTS = ("delay_ms", "error", "drop", "close", "duplicate", "reorder")
 
 
 @dataclass
@@ -73,10 +75,15 @@ class FaultRule:
             value = getattr(self, name)
             if value is not None and value not in MOMENTS:
                 raise ValueError(f"{name} must be 'before' or 'after', not {value!r}")
-        for name in ("delay_ms", "skip", "count"):
+        for name in ("delay_ms", "skip", "count", "partition"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must not be negative or infinite, got {value}")
+        if self.count == 0 or self.probability == 0:
+            name = "count" if self.count == 0 else "probability"
+            raise ValueError(f"{name} must be greater than 0: a rule with {name} 0 never applies")
+        if self.error == ErrorCode.NONE:
+            raise ValueError("error must not be NONE: the client would take a request for handled that is not")
         effects = [name for name in ("error", "drop", "close", "duplicate", "reorder") if getattr(self, name)]
         if len(effects) > 1:
             raise ValueError(f"a rule has one effect, and delay_ms; got {' and '.join(effects)}: add a rule for each")
@@ -94,9 +101,10 @@ class FaultRule:
 class Faults:
     """The rules of a broker, in the order in which they are looked at."""
 
-    def __init__(self, topics: Topics, api_names: dict[int, str]) -> None:
+    def __init__(self, topics: Topics, requests: dict[int, type[Message]]) -> None:
         self._topics = topics
-        self._api_names = api_names
+        self._api_names = {key: request.__name__.removesuffix("Request") for key, request in requests.items()}
+        self._requests = {self._api_names[key]: request for key, request in requests.items()}
         self._rules: list[FaultRule] = []
 
     def __len__(self) -> int:
@@ -115,6 +123,12 @@ class Faults:
                 raise ValueError(f"unknown error code {error!r}; expected a name as NOT_ENOUGH_REPLICAS")
             error = ErrorCode[error]
         rule = FaultRule(api, error=error, **fields)
+        for name in ("topic", "partition"):
+            is_partition = name == "partition"
+            if api == "*" or getattr(rule, name) is None:
+                continue
+            if not names_topics(self._requests[api], with_partitions=is_partition):
+                raise ValueError(f"{api} requests name no {name}s, so the rule would never apply: omit {name}")
         self._rules.append(rule)
         return rule
 
@@ -166,7 +180,7 @@ def parse_rule(text: str) -> dict[str, Any]:
 
     text: The rule.
 
-    Raise ValueError for a field that a rule does not have, or a value that is not a number.
+    Raise ValueError for a field that a rule does not have, a value that is not a number, or a rule without effect.
     """
     api, *parts = text.split(",")
     found: dict[str, Any] = {"api": api.strip()}
@@ -188,4 +202,6 @@ def parse_rule(text: str) -> dict[str, Any]:
             raise ValueError(
                 f"{part!r} in the fault rule {text!r}: expected one of {', '.join(kinds)}, duplicate, reorder"
             )
+    if not any(found.get(name) for name in _EFFECTS):
+        raise ValueError(f"the fault rule {text!r} has no effect: add one of {', '.join(_EFFECTS)}")
     return found

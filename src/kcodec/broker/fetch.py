@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from kcodec.broker.api import Api, ApiError, Later, RequestContext
@@ -13,6 +14,7 @@ from kcodec.broker.topics import Partition, Topic, Topics
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
+_log = logging.getLogger(__name__)
 _IDS_VERSION = 13
 NO_RECORDS = b""
 
@@ -174,12 +176,16 @@ class _Waiting:
 
     def _read(self, wanted: _Wanted, left: int, *, min_one_message: bool) -> messages.FetchPartitionData:
         assert wanted.partition is not None
-        found = wanted.partition.log.read(
-            wanted.request.fetch_offset,
-            min(wanted.request.partition_max_bytes, left),
-            self._request.isolation_level,
-            min_one_message=min_one_message,
-        )
+        try:
+            found = wanted.partition.log.read(
+                wanted.request.fetch_offset,
+                min(wanted.request.partition_max_bytes, left),
+                self._request.isolation_level,
+                min_one_message=min_one_message,
+            )
+        except OSError as error:
+            _log.error("partition %d: %s; the Fetch response has KAFKA_STORAGE_ERROR", wanted.key[1], error)
+            return _refusal(wanted, ErrorCode.KAFKA_STORAGE_ERROR, aborted=None)
         aborted = None
         if found.aborted is not None:
             aborted = [

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import NamedTuple
@@ -12,11 +13,12 @@ from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
 from kcodec.broker.partition_log import PartitionLog
 from kcodec.broker.settings import BrokerSettings
-from kcodec.broker.topics import Topics
+from kcodec.broker.topics import Partition, Topics
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC, ControlType
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import CoordinatorKey, CoordinatorValue
 
+_log = logging.getLogger(__name__)
 _INT32 = 1 << 32
 _INT32_SIGN = 1 << 31
 # java.util.HashMap: its first table, the load at which the table is doubled, and how the halves of a hash are mixed.
@@ -122,14 +124,25 @@ class GroupHost:
         """Append one batch to a partition of ``__consumer_offsets``. Return the offset of its first record.
 
         With a producer id it is transactional. Raise ApiError: INVALID_PRODUCER_EPOCH for a fenced epoch,
-        NOT_COORDINATOR before the topic exists.
+        NOT_COORDINATOR before the topic exists, or if the batch cannot be written.
         """
         found = self.topics.partition(CONSUMER_OFFSETS_TOPIC, partition)
         if found is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR, f"{CONSUMER_OFFSETS_TOPIC} does not exist yet")
-        return found.log.append_records(
-            list(records), producer_id=producer_id, producer_epoch=producer_epoch, sequence=0
-        )
+        return append_to_log(found, records, producer_id=producer_id, producer_epoch=producer_epoch, sequence=0)
+
+
+def append_to_log(partition: Partition, records: Sequence[tuple[bytes | None, bytes | None]], **producer: int) -> int:
+    """Append one batch of a coordinator and return its first offset.
+
+    producer: What `PartitionLog.append_records` takes. Raise ApiError: NOT_COORDINATOR if the batch cannot be written,
+    as Kafka's coordinators respond after a KAFKA_STORAGE_ERROR of their log.
+    """
+    try:
+        return partition.log.append_records(list(records), **producer)
+    except OSError as error:
+        _log.error("the log of a coordinator, partition %d: %s; the request is refused", partition.number, error)
+        raise ApiError(ErrorCode.NOT_COORDINATOR, str(error)) from error
 
 
 #: A callback for a replay.

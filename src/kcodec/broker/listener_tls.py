@@ -44,17 +44,30 @@ def server_context(settings: BrokerSettings) -> ssl.SSLContext | None:
 
 
 def factory(
-    settings: BrokerSettings, connection: Callable[[], asyncio.BufferedProtocol]
+    settings: BrokerSettings,
+    connection: Callable[[], asyncio.BufferedProtocol],
+    *,
+    began: Callable[[ListenerTls], None],
+    ended: Callable[[ListenerTls], None],
 ) -> Callable[[], asyncio.BaseProtocol]:
-    """Return what makes the protocol of a new socket: `connection`, behind TLS if the settings have it."""
+    """Return what makes the protocol of a new socket: `connection`, behind TLS if the settings have it.
+
+    began, ended: called at the begin and at the end of each TLS handshake; `connection` knows the socket only after it.
+    """
     context = server_context(settings)
-    return connection if context is None else lambda: ListenerTls(context, connection())
+    return connection if context is None else lambda: ListenerTls(context, connection(), began, ended)
 
 
 class ListenerTls(asyncio.Transport, asyncio.Protocol):
     """The protocol of a socket, and the transport of the connection behind it."""
 
-    def __init__(self, context: ssl.SSLContext, inner: asyncio.BufferedProtocol) -> None:
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        inner: asyncio.BufferedProtocol,
+        began: Callable[[ListenerTls], None],
+        ended: Callable[[ListenerTls], None],
+    ) -> None:
         super().__init__()
         import ssl
 
@@ -62,6 +75,7 @@ class ListenerTls(asyncio.Transport, asyncio.Protocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._inner = inner
+        self._began, self._ended = began, ended
         self._is_open = self._is_paused = False
         self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -73,10 +87,11 @@ class ListenerTls(asyncio.Transport, asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._socket = transport
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, transport.abort)
+        self._began(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self._end_timer()
+        self._end_handshake()
         self._socket = None
         if self._is_open:
             self._inner.connection_lost(exc)
@@ -100,7 +115,7 @@ class ListenerTls(asyncio.Transport, asyncio.Protocol):
         try:
             if not self._is_open:
                 self._tls.do_handshake()
-                self._end_timer()
+                self._end_handshake()
                 self._is_open = True
                 self._inner.connection_made(self)
             while self._socket is not None and not self._socket.is_closing() and not self._is_paused:
@@ -123,17 +138,24 @@ class ListenerTls(asyncio.Transport, asyncio.Protocol):
         if self._outgoing.pending and self._socket is not None and not self._socket.is_closing():
             self._socket.write(self._outgoing.read())
 
-    def _end_timer(self) -> None:
+    def _end_handshake(self) -> None:
+        self._ended(self)
         if self._timer is not None:
             self._timer.cancel()
 
     # --------------------------------------------------------------------------------------- the connection's transport
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """See asyncio.Transport."""
-        for part in list_of_data:
-            if part:
-                self._tls.write(part)
+        """See asyncio.Transport. Never raises: the caller may be in the middle of another client's request."""
+        if self._socket is None or self._socket.is_closing():
+            return
+        try:
+            for part in list_of_data:
+                if part:
+                    self._tls.write(part)
+        except self._ssl.SSLError as error:
+            _log.info("TLS: %s", error.reason or error)
+            self._socket.abort()
         self._flush()
 
     def close(self) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 from kcodec.broker.error_responses import error_response
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.fields import Field
 from kcodec.protocol.schema import Struct
 
 _IDENTITIES = ("name", "topic", "topic_id", "group_id", "transactional_id", "partition_index", "partition", "index")
+_TOPIC_NAMES = ("name", "topic", "topic_id")
 _PARTITION_NAMES = ("partition_index", "partition", "index")
 
 #: Returns the name of the topic of an element, None without one.
@@ -36,6 +38,23 @@ def partitions_of(source: Any, topic_of: TopicOf) -> Iterator[tuple[str, int | N
             yield from ((topic, number) for number in numbers if number is not None)
             if not any(number is not None for number in numbers):
                 yield topic, None
+
+
+def names_topics(kind: type[Struct], *, with_partitions: bool = False) -> bool:
+    """Return whether the requests of a class can name topics, as `partitions_of` finds them, or also partitions."""
+    return any(
+        not with_partitions or any(map(_are_partitions, one._fields.values()))
+        if set(_TOPIC_NAMES) & set(one._fields)
+        else names_topics(one, with_partitions=with_partitions)
+        for one in (field.kind for field in kind._fields.values() if field.is_array)
+        if isinstance(one, type) and issubclass(one, Struct)
+    )
+
+
+def _are_partitions(field: Field) -> bool:
+    is_struct = isinstance(field.kind, type) and issubclass(field.kind, Struct)
+    names = field.kind._fields if is_struct else ("index",) if field.kind == "int32" else ()
+    return field.is_array and not set(_PARTITION_NAMES).isdisjoint(names)
 
 
 def without(source: Any, topic_of: TopicOf, is_chosen: IsChosen) -> tuple[Any, Any]:

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kcodec._fast import RecordBatch, batches, crc32c, decode, encode_batch, encode_end_transaction_marker
+from kcodec.broker import recovery
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
+from kcodec.broker.derived_file import DerivedFile, write_small
 from kcodec.broker.producer_state import BatchHeader, CompletedTransaction, ProducerStates
 from kcodec.broker.segment import Segment
 from kcodec.constants import Compression, ControlType, TimestampType
 from kcodec.errors import DecodeError, RecordValidationError
-from kcodec.log import TransactionIndexEntry, pack_snapshot, read_snapshot
+from kcodec.log import TransactionIndexEntry, pack_snapshot, read_leader_epochs, read_snapshot
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.record.rewrite import set_base_offset, set_max_timestamp, set_partition_leader_epoch
 from kcodec.record.validation import validate
@@ -108,8 +110,11 @@ class PartitionLog:
         #: Called after the end or the last stable offset has moved.
         self.watchers: set[Callable[[], None]] = set()
         if directory is not None and not directory.exists():
-            directory.mkdir(parents=True)
-            (directory / f"{0:020}.log").touch()  # a log without batches has a segment too, for tools that read it
+            try:
+                directory.mkdir(parents=True)
+                (directory / f"{0:020}.log").touch()  # a log without batches has a segment too, for tools that read it
+            except OSError as error:  # the topic is in the metadata log already
+                _log.warning("%s: %s; the log is created with its first batch", directory, error.strerror)
 
     @property
     def high_watermark(self) -> int:
@@ -137,11 +142,11 @@ class PartitionLog:
 
     def _keep_epochs(self) -> None:
         """Write leader-epoch-checkpoint, before the first batch of an epoch."""
-        self._are_epochs_kept = True
         if self._directory is not None:
             lines = [f"{epoch} {start}" for epoch, start in self.epochs]
             content = "\n".join(["0", str(len(lines)), *lines]) + "\n"
             write_small(self._directory / "leader-epoch-checkpoint", content.encode())
+        self._are_epochs_kept = True
 
     # ----------------------------------------------------------------------------------------------------- appending
 
@@ -264,6 +269,7 @@ class PartitionLog:
         offset = self._write(bytearray(marker), 0, now)
         ended = self.producers.add_marker(producer_id, epoch, coordinator_epoch, offset, now, is_aborted=not is_commit)
         self._completed(ended)
+        self._segments[-1].write_derived()
         self._moved()
 
     def _completed(self, ended: CompletedTransaction | None) -> None:
@@ -305,21 +311,25 @@ class PartitionLog:
     def roll(self) -> Segment:
         """Begin a new segment, with a snapshot of the producers at its first offset."""
         self._segments[-1].end()
-        self._take_snapshot()
-        self._segments.append(Segment(self.log_end_offset, self._directory, self._clock.now_ms()))
-        return self._segments[-1]
+        segment = Segment(self.log_end_offset, self._directory, self._clock.now_ms())
+        segment.keep_snapshot(pack_snapshot(self.producers.stored()))
+        self._segments.append(segment)
+        self._write_derived()
+        return segment
 
-    def _take_snapshot(self) -> None:
-        if self._directory is not None:
-            path = self._directory / f"{self.log_end_offset:020}.snapshot"
-            write_small(path, pack_snapshot(self.producers.stored()))
+    def _write_derived(self) -> None:
+        for segment in self._segments:
+            segment.write_derived()
 
     def _moved(self) -> None:
         """Compute the last stable offset, and wake those who wait for it or for data."""
         unstable = self.producers.first_unstable_offset()
         self.last_stable_offset = self.log_end_offset if unstable is None else self._unstable_batch(unstable)
         for watcher in list(self.watchers):
-            watcher()
+            try:
+                watcher()
+            except Exception:  # noqa: BLE001  the write is done: what fails here belongs to the client that waits
+                _log.exception("a fetch that waits for offset %d or later", self.log_end_offset)
 
     def _unstable_batch(self, first_offset: int) -> int:
         """Return the first unstable offset; if the log begins after it, the batch that the log begins with."""
@@ -523,88 +533,56 @@ class PartitionLog:
         self.log_start_offset = log_start_offset
         names = [path.name for path in self._directory.iterdir()]
         bases = sorted(int(match[1]) for name in names if (match := _LOG_NAME.fullmatch(name)))
-        start, from_snapshot = self._load_snapshot(bases)
+        self._load_snapshot(bases, {int(match[1]) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))})
         for number, base in enumerate(bases):
             segment = Segment(base, self._directory, self._clock.now_ms())
             self._segments.append(segment)
             self.log_end_offset = max(self.log_end_offset, base)
-            is_known = from_snapshot and base < start
-            if not is_known:
-                segment.forget_aborted()
-            is_whole = self._load_segment(segment, changes_producers=not is_known)
-            if not is_whole:
+            if number:
+                segment.keep_snapshot(pack_snapshot(self.producers.stored()))
+            if not self._load_segment(segment):
                 for later in bases[number + 1 :]:
-                    following = Segment(later, self._directory, 0)
-                    self._set_aside(following, 0)
-                    following.delete()
+                    recovery.set_aside_segment(self._directory / f"{later:020}.log")
+                recovery.cut(segment.path("log"), segment.size)
                 break
         self.log_start_offset = max(self.log_start_offset, self._segments[0].base_offset if self._segments else 0)
         self.log_end_offset = max(self.log_end_offset, self.log_start_offset)
         epochs = self._directory / "leader-epoch-checkpoint"
         if epochs.exists():
-            self.epochs = [(int(epoch), int(offset)) for epoch, offset in read_checkpoint(epochs, 2)]
-            self.epochs = [(epoch, offset) for epoch, offset in self.epochs if offset <= self.log_end_offset]
+            self.epochs = [one[:] for one in read_leader_epochs(epochs) if one.start_offset <= self.log_end_offset]
         self._moved()
 
-    def _load_snapshot(self, bases: list[int]) -> tuple[int, bool]:
-        """Load the newest readable snapshot that begins a segment. Return its offset, and whether there is one."""
-        assert self._directory is not None
-        found = [_SNAPSHOT_NAME.fullmatch(path.name) for path in self._directory.iterdir()]
-        for offset in sorted((int(match[1]) for match in found if match is not None), reverse=True):
-            path = self._directory / f"{offset:020}.snapshot"
-            if offset not in bases:  # of an ordinary stop: the segment is read as a whole, so it is not needed
-                path.unlink()
-                continue
-            try:
-                self.producers.load(read_snapshot(path).producers)
-            except DecodeError:
-                path.unlink()
-                continue
-            return offset, True
-        return 0, False
+    def _load_snapshot(self, bases: list[int], snapshots: set[int]) -> None:
+        """Load the snapshot that the log begins with: it has the producers of the segments that retention has deleted.
 
-    def _load_segment(self, segment: Segment, *, changes_producers: bool) -> bool:
+        All later states follow from the batches, so that they never know more than the log.
+        """
+        assert self._directory is not None
+        for offset in snapshots:
+            path = self._directory / f"{offset:020}.snapshot"
+            if offset not in bases:
+                path.unlink()
+            elif offset == bases[0]:
+                try:
+                    self.producers.load(read_snapshot(path).producers)
+                except DecodeError as error:
+                    _log.warning("%s; the log begins without the producers of the segments before it", error)
+
+    def _load_segment(self, segment: Segment) -> bool:
         """Note the batches in the file. Return whether all of it was whole."""
-        size = segment.path("log").stat().st_size
-        data = segment.read(0, size)
-        if not changes_producers and segment.path("txnindex").exists():
-            self._load_aborted(segment)
-        position = 0
+        data = segment.read(0, segment.path("log").stat().st_size)
         try:
             for batch in batches(data):
                 if batch.base_offset < self.log_end_offset or not batch.is_valid():
                     break
                 segment.add(batch.base_offset, batch.last_offset, batch.max_timestamp, batch.size_in_bytes)
                 self.log_end_offset = batch.last_offset + 1
-                position += batch.size_in_bytes
-                if changes_producers and batch.producer_id >= 0:
+                if batch.producer_id >= 0:
                     self._replay(batch)
         except DecodeError:
             pass  # a batch that is not one ends the log, as one with a wrong CRC does
-        if position < size:  # the last write of a killed process, or a corrupt file
-            self._set_aside(segment, position)
-        return position == size
-
-    def _set_aside(self, segment: Segment, position: int) -> None:
-        """Move what follows the last whole batch to a file next to the log. Kafka deletes it."""
-        path = segment.path("log")
-        data = segment.read(position, path.stat().st_size - position)
-        kept = path.with_name(f"{path.name}.corrupt-at-{position}")
-        kept.write_bytes(data)
-        segment.truncate(position)
-        _log.warning(
-            "%s: %d bytes from position %d on are not whole batches with a right CRC, or follow such bytes; they are"
-            " moved to %s",
-            path,
-            len(data),
-            position,
-            kept.name,
-        )
-
-    def _load_aborted(self, segment: Segment) -> None:
-        from kcodec.log import read_transaction_index
-
-        segment.aborted.extend(read_transaction_index(segment.path("txnindex")))
+        segment.write_derived()
+        return segment.size == len(data)
 
     def _replay(self, batch: RecordBatch) -> None:
         if not batch.is_control_batch:
@@ -628,9 +606,17 @@ class PartitionLog:
         """Close the files. is_clean: with a snapshot of the producers, as after an ordinary stop."""
         if is_clean and self._segments:
             self._segments[-1].end()
+            self._write_derived()
             self._take_snapshot()
         for segment in self._segments:
             segment.close()
+
+    def _take_snapshot(self) -> None:
+        """Write the snapshot at the end of the log, for Kafka: `load` replays the log."""
+        if self._directory is not None:
+            snapshot = DerivedFile(self._directory / f"{self.log_end_offset:020}.snapshot")
+            snapshot.add(pack_snapshot(self.producers.stored()))
+            snapshot.write()
 
     def delete(self) -> None:
         """Remove the files of a deleted topic, and wake those who wait."""
@@ -663,31 +649,10 @@ def _max_timestamp(buffer: Any) -> int:
     return int.from_bytes(buffer[35:43], "big", signed=True)
 
 
-def write_small(path: Path, data: bytes) -> None:
-    """Write a small file that is there whole or not at all, also after the process is killed."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
-
-
-def read_checkpoint(path: Path, words: int) -> Iterator[list[str]]:
-    """Yield the lines of a checkpoint file without its version and count. Raise DecodeError if it is corrupt.
-
-    words: The number of words of a line: a topic, or nothing, and numbers.
-    """
-    for number, line in enumerate(path.read_text(errors="replace").splitlines()[2:], 3):
-        found = line.rsplit(" ", words - 1)
-        if len(found) != words or not all(word.isdecimal() for word in found[-2:]):
-            raise DecodeError(f"{path}, line {number}: expected {words} words, the last two of them numbers: {line!r}")
-        yield found
-
-
 __all__ = [
     "Appended",
     "FetchedData",
     "LogSettings",
     "PartitionLog",
     "RecordValidationError",
-    "read_checkpoint",
-    "write_small",
 ]

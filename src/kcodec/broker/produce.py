@@ -8,6 +8,7 @@ being completed, version 12 is tried again for a short time before the producer 
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 from kcodec._fast import RecordBatch, batches
@@ -22,6 +23,7 @@ from kcodec.errors import DecodeError, RecordValidationError
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
+_log = logging.getLogger(__name__)
 #: The client that may write to internal topics.
 ADMIN_CLIENT_ID = "__admin_client"
 ADD_PARTITION_VERSION = 12
@@ -217,6 +219,9 @@ class Produce:
             response = _refusal(part, error.code, error.message)
             response.log_start_offset = _start_in_error(error.code, partition)
             return response
+        except OSError as error:  # a full disk or too many open files: the log is as before the append
+            _log.error("%s-%d: %s; the batch is refused with KAFKA_STORAGE_ERROR", topic.name, partition.number, error)
+            return _refusal(part, ErrorCode.KAFKA_STORAGE_ERROR)
         return messages.PartitionProduceResponse(
             index=part.data.index,
             base_offset=appended.base_offset,

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker stores of passwords for SCRAM, in the records of ``__cluster_metadata``."""
+"""What a broker stores of passwords for SCRAM, in the records of ``__cluster_metadata``.
+
+The setting `users` gives users their first credentials; AlterUserScramCredentials changes them for good. So that a
+start can tell one from the other, the salt of a credential from `users` has a form that no other salt has.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import pbkdf2_hmac
 from typing import NamedTuple
 
@@ -18,7 +23,8 @@ from kcodec.security.secret import Secret
 #: The numbers of the mechanisms in requests and records.
 NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 MECHANISM_NAMES = {number: name for name, number in NUMBERS.items()}
-_SALT_BYTES = 32
+_log = logging.getLogger(__name__)
+_SALT_HALF = 16
 
 
 class ScramCredential(NamedTuple):
@@ -28,6 +34,15 @@ class ScramCredential(NamedTuple):
     stored_key: bytes
     server_key: bytes
     iterations: int
+
+    @property
+    def is_from_settings(self) -> bool:
+        """Whether the password was in the setting `users`."""
+        return self.salt == _salt_of_settings(self.salt[:_SALT_HALF])
+
+    def has_password(self, mechanism: str, password: Secret) -> bool:
+        """Return whether the credential is that of a password."""
+        return self == password_credential(mechanism, password, self.salt, self.iterations)
 
     def __repr__(self) -> str:
         return "ScramCredential(<secret>)"
@@ -59,18 +74,77 @@ def credential_of_record(record: messages.UserScramCredentialRecord) -> ScramCre
     return ScramCredential(salt, stored_key, bytes(record.server_key), record.iterations)
 
 
-def new_credentials(
-    users: dict[str, Secret], mechanisms: Sequence[str], known: dict[tuple[str, str], ScramCredential]
+def password_credential(
+    mechanism: str, password: Secret, salt: bytes, iterations: int = MINIMUM_ITERATIONS
+) -> ScramCredential:
+    """Return the credential of a password."""
+    salted = pbkdf2_hmac(HASHES[mechanism], password.reveal().encode(), salt, iterations)
+    return stored_credential(mechanism, salted, salt, iterations)
+
+
+def _salt_of_settings(random: bytes) -> bytes:
+    return random + hashlib.sha256(b"users of the broker's settings" + random).digest()[:_SALT_HALF]
+
+
+def changes_of_users(
+    users: Mapping[str, Secret],
+    mechanisms: Sequence[str],
+    known: Mapping[tuple[str, str], ScramCredential],
+    configured: Mapping[tuple[str, str], ScramCredential],
 ) -> list[MetadataRecord]:
-    """Return the records that give each user the password of the settings, as far as it is not in the log."""
-    found: list[MetadataRecord] = []
-    for mechanism in mechanisms:
-        for name, password in users.items() if mechanism in HASHES else ():
-            present = known.get((name, mechanism))
-            salt = os.urandom(_SALT_BYTES) if present is None else present.salt
-            iterations = MINIMUM_ITERATIONS if present is None else present.iterations
-            salted = pbkdf2_hmac(HASHES[mechanism], password.reveal().encode(), salt, iterations)
-            credential = stored_credential(mechanism, salted, salt, iterations)
-            if credential != present:
-                found.append(credential_record(name, mechanism, credential))
-    return found
+    """Return the records that the setting `users` adds to the metadata log at a start.
+
+    known:      the credentials in the log, by user and mechanism.
+    configured: the latest credentials that came from `users`; AlterUserScramCredentials may have replaced them.
+
+    A password that has been altered stays, until the password in `users` changes. A user that is not in `users` any
+    more loses its credential, unless it has been altered. Without any users, all credentials stay.
+    """
+    added = [
+        credential_record(name, mechanism, password_credential(mechanism, password, _new_salt()))
+        for name, mechanism, password in _changed(users, mechanisms, known, configured)
+    ]
+    return [*added, *(_removed(users, known, configured) if users else ())]
+
+
+def _changed(
+    users: Mapping[str, Secret],
+    mechanisms: Sequence[str],
+    known: Mapping[tuple[str, str], ScramCredential],
+    configured: Mapping[tuple[str, str], ScramCredential],
+) -> Iterator[tuple[str, str, Secret]]:
+    """Yield the users whose password is not in the log, or was changed in the settings after it."""
+    for mechanism in filter(HASHES.__contains__, mechanisms):
+        for name, password in users.items():
+            present, former = known.get((name, mechanism)), configured.get((name, mechanism))
+            if present is None:
+                yield name, mechanism, password
+            elif present.has_password(mechanism, password):
+                continue
+            elif present != former and former is not None and former.has_password(mechanism, password):
+                _log.info("user %r: the altered password of %s stays, not that in users", name, mechanism)
+            else:
+                if not present.is_from_settings:
+                    _log.warning("user %r: the password in users replaces the altered one of %s", name, mechanism)
+                yield name, mechanism, password
+
+
+def _removed(
+    users: Mapping[str, Secret],
+    known: Mapping[tuple[str, str], ScramCredential],
+    configured: Mapping[tuple[str, str], ScramCredential],
+) -> Iterator[MetadataRecord]:
+    """Yield records for credentials from `users` whose users are not there any more."""
+    for (name, mechanism), present in known.items():
+        if name in users or (name, mechanism) not in configured:
+            continue
+        if present.is_from_settings:
+            _log.warning("user %r is not in users any more: its credential of %s is removed", name, mechanism)
+            yield messages.RemoveUserScramCredentialRecord(name=name, mechanism=NUMBERS[mechanism])
+        else:
+            text = "user %r is not in users any more, but keeps its credential of %s, which has been altered"
+            _log.warning(text, name, mechanism)
+
+
+def _new_salt() -> bytes:
+    return _salt_of_settings(os.urandom(_SALT_HALF))

@@ -8,12 +8,15 @@ is kept as well: the aborted transactions in a Fetch response depend on it (LogS
 
 from __future__ import annotations
 
+import contextlib
 import os
 from array import array
 from bisect import bisect_left
 from pathlib import Path
 from typing import NamedTuple
 
+from kcodec.broker.derived_file import DerivedFile
+from kcodec.broker.recovery import SEGMENT_FILES
 from kcodec.log import TransactionIndexEntry
 from kcodec.log.indexes import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
 
@@ -50,10 +53,17 @@ class Segment:
         self._chunks: list[bytes] = []
         self._directory = directory
         self._file: int | None = None
+        #: Whether a part of a batch may follow the last one, after a failed write.
+        self._is_torn = False
+        self._derived: dict[str, DerivedFile] = {}
+        self._are_derived_written = True
         if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            self.path("txnindex").unlink(missing_ok=True)
             self._file = os.open(self.path("log"), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             for kind in ("index", "timeindex"):
-                self._replace(kind, b"")
+                self._derive(kind, b"")
+            self.write_derived()
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -66,18 +76,29 @@ class Segment:
     # ----------------------------------------------------------------------------------------------------- appending
 
     def append(self, data: bytes, base_offset: int, last_offset: int, max_timestamp: int) -> None:
-        """Write a batch to the end."""
+        """Write a batch to the end. Raise OSError if it cannot be written; the log is then as before."""
         if self._file is None:
             self._chunks.append(data)
         else:
-            try:
-                written = os.write(self._file, data)
-                while written < len(data):
-                    written += os.write(self._file, memoryview(data)[written:])
-            except OSError:  # the disk is full: without the part of the batch, the next one is where it belongs
-                os.ftruncate(self._file, self.size)
-                raise
+            self._write(self._file, data)
         self.add(base_offset, last_offset, max_timestamp, len(data))
+        self.write_derived()
+
+    def _write(self, file: int, data: bytes) -> None:
+        """Write a batch, or raise OSError. What was written of it is cut off, now or before the next batch."""
+        if self._is_torn:
+            os.ftruncate(file, self.size)
+            self._is_torn = False
+        try:
+            written = os.write(file, data)
+            while written < len(data):
+                written += os.write(file, memoryview(data)[written:])
+        except OSError:
+            self._is_torn = True
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, self.size)
+                self._is_torn = False
+            raise
 
     def add(self, base_offset: int, last_offset: int, max_timestamp: int, size: int) -> None:
         """Note a batch that is at the end of the file, and its entries of the indexes (LogSegment.append)."""
@@ -86,7 +107,7 @@ class Segment:
         if self._bytes_since_index > INDEX_INTERVAL_BYTES:
             self._index_offsets.append(last_offset)
             self._index_positions.append(self.size)
-            self._append("index", OFFSET_ENTRY.pack(last_offset - self.base_offset, self.size))
+            self._derive("index", OFFSET_ENTRY.pack(last_offset - self.base_offset, self.size))
             self._index_time()
             self._bytes_since_index = 0
         if self.first_timestamp is None:
@@ -102,36 +123,34 @@ class Segment:
         if self.max_timestamp > self._last_indexed_time:
             self._last_indexed_time = self.max_timestamp
             entry = TIME_ENTRY.pack(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
-            self._append("timeindex", entry)
+            self._derive("timeindex", entry)
 
     def add_aborted(self, entry: TransactionIndexEntry) -> None:
         """Note an aborted transaction whose marker is in this segment."""
         self.aborted.append(entry)
-        self._append("txnindex", TRANSACTION_ENTRY.pack(*entry))
+        self._derive("txnindex", TRANSACTION_ENTRY.pack(*entry))
 
-    def forget_aborted(self) -> None:
-        """Empty the transaction index, before a recovery fills it again."""
-        self.aborted.clear()
-        if self._directory is not None:
-            self.path("txnindex").unlink(missing_ok=True)
+    def keep_snapshot(self, data: bytes) -> None:
+        """Keep the snapshot of the producers at the first offset."""
+        self._derive("snapshot", data)
 
     def end(self) -> None:
         """Complete the files of a segment that nothing is appended to any more."""
         if len(self):
             self._index_time()
 
-    def _append(self, kind: str, data: bytes) -> None:
+    def _derive(self, kind: str, data: bytes) -> None:
         if self._directory is not None:
-            with self.path(kind).open("ab") as file:
-                file.write(data)
+            if kind not in self._derived:
+                self._derived[kind] = DerivedFile(self.path(kind))
+            self._derived[kind].add(data)
+            self._are_derived_written = False
 
-    def _replace(self, kind: str, data: bytes) -> None:
-        self.path(kind).write_bytes(data)
-
-    def truncate(self, size: int) -> None:
-        """Cut the file behind the last whole batch, in a recovery."""
-        if self._file is not None:
-            os.ftruncate(self._file, size)
+    def write_derived(self) -> None:
+        """Write the entries of indexes that are not in their files yet. What cannot be written now is kept."""
+        if not self._are_derived_written:
+            written = [one.write() for one in self._derived.values()]
+            self._are_derived_written = all(written)
 
     def close(self) -> None:
         """Close the file."""
@@ -143,7 +162,8 @@ class Segment:
         """Remove the files."""
         self.close()
         if self._directory is not None:
-            for kind in ("log", "index", "timeindex", "txnindex", "snapshot"):
+            self._derived.clear()
+            for kind in SEGMENT_FILES:
                 self.path(kind).unlink(missing_ok=True)
 
     # ------------------------------------------------------------------------------------------------------- reading

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from kcodec.broker.api import CLOSE
 from kcodec.broker.core import BrokerCore, ConnectionInfo
-from kcodec.broker.listener_tls import factory, principal_of
+from kcodec.broker.listener_tls import ListenerTls, factory, principal_of
 from kcodec.errors import DecodeError
 from kcodec.protocol.frame import FrameReader
 
@@ -21,6 +23,13 @@ MOST_WAITING_FRAMES = 64
 MOST_WAITING_BYTES = 16 << 20
 #: Size of the largest request of a client that has not logged in (sasl.server.max.receive.size).
 LOGIN_REQUEST_BYTES = 512 << 10
+#: Open files of the process that connections leave to the logs, or half of all if the process may have fewer.
+FILES_RESERVE = 512
+#: Connections that are accepted before requests are handled again.
+MOST_ACCEPTED_AT_ONCE = 20
+#: Connections that wait in the kernel to be accepted (socket.listen.backlog.size; Kafka: 50). When the queue is full,
+#: the kernel drops the SYN of a new client, which tries again after a second.
+LISTEN_BACKLOG = 1024
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -54,7 +63,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._info.login is not None:
             self._reader.set_limit(LOGIN_REQUEST_BYTES, "LOGIN_REQUEST_BYTES")
         self._server.connections.add(self)
-        if len(self._server.connections) > self._server.core.settings.max_connections:
+        if not self._server.has_free_capacity():
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -180,12 +189,16 @@ class Server:
     def __init__(self, core: BrokerCore) -> None:
         self.core = core
         self.connections: set[_Connection] = set()
+        #: Sockets whose TLS handshake is not over; a connection follows.
+        self._handshakes: set[ListenerTls] = set()
         #: Connections with responses that their clients have not read, the one that has waited longest first.
         self.stalled: dict[_Connection, None] = {}
         #: Connections with requests that are not handled yet, the one that has had some for longest first.
         self._holding: dict[_Connection, None] = {}
         self._held_bytes = 0
         self._connection_id = 0
+        self._most_connections = _most_connections(core.settings.max_connections)
+        self._is_full = False
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup: asyncio.TimerHandle | None = None
@@ -194,6 +207,29 @@ class Server:
         """Return the number of a new connection."""
         self._connection_id += 1
         return self._connection_id
+
+    def has_free_capacity(self) -> bool:
+        """Return whether there are no more connections than allowed, those in a TLS handshake included. Log when the
+        limit is reached."""
+        most, before = self._most_connections, self._is_full
+        self._is_full = len(self.connections) + len(self._handshakes) > most
+        if self._is_full and not before:
+            allowed = self.core.settings.max_connections
+            why = f"max_connections ({most})"
+            if most < allowed:
+                why = f"{most} of max_connections ({allowed}), as the process may have few open files (ulimit -n)"
+            _log.warning("new connections are closed: %s is reached", why)
+        return not self._is_full
+
+    def handshake_began(self, socket: ListenerTls) -> None:
+        """Count a socket that has been accepted, until `handshake_ended`."""
+        self._handshakes.add(socket)
+        if not self.has_free_capacity():
+            socket.abort()
+
+    def handshake_ended(self, socket: ListenerTls) -> None:
+        """Forget a socket: it is lost, or becomes a connection now."""
+        self._handshakes.discard(socket)
 
     def hold(self, connection: _Connection, change: int, *, is_holding: bool) -> None:
         """Count bytes of requests that are not handled yet. Close connections until max_incomplete_bytes are kept."""
@@ -229,16 +265,27 @@ class Server:
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port. Raise OSError."""
         self._loop = asyncio.get_running_loop()
-        protocol = factory(self.core.settings, lambda: _Connection(self))
-        self._server = await self._loop.create_server(protocol, host, port)
+        protocol = factory(
+            self.core.settings, lambda: _Connection(self), began=self.handshake_began, ended=self.handshake_ended
+        )
+        self._server = await self._listen(protocol, host, port)
         ports = [listener.getsockname()[1] for listener in self._server.sockets]
         if len(set(ports)) > 1:  # a name with an IPv4 and an IPv6 address, and a free port: both take the same one
             self._server.close()
-            self._server = await self._loop.create_server(protocol, host, ports[0])
+            self._server = await self._listen(protocol, host, ports[0])
         found: int = ports[0]
         self.core.host, self.core.port = host, found
         self.core.clock.on_timer = self._plan
         self._plan()
+        return found
+
+    async def _listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.Server:
+        """Listen. asyncio uses one number for the queue and for the connections that it accepts at once."""
+        loop = asyncio.get_running_loop()
+        found = await loop.create_server(protocol, host, port, backlog=MOST_ACCEPTED_AT_ONCE)
+        for listener in found.sockets:
+            with listener.dup() as same:
+                same.listen(LISTEN_BACKLOG)
         return found
 
     def _plan(self) -> None:
@@ -270,3 +317,16 @@ class Server:
             self._server.close()
         for connection in list(self.connections):
             connection.close()
+        for handshake in list(self._handshakes):
+            handshake.abort()
+
+
+def _most_connections(allowed: int) -> int:
+    """Return max_connections, or what the limit of open files (RLIMIT_NOFILE) leaves of it."""
+    with contextlib.suppress(ImportError):  # a system without this limit
+        import resource
+
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if files != resource.RLIM_INFINITY:
+            return min(allowed, max(files - FILES_RESERVE, files // 2))
+    return allowed

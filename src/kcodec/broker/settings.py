@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from os import PathLike
 from pathlib import Path
 
 from kcodec.broker import topic_configs
@@ -15,6 +16,7 @@ _HIGHEST = (1 << 31) - 1
 #: The least and the greatest value of the settings that are not times; those of a time are 0 and the greatest int64.
 _RANGES: dict[str, tuple[int, int]] = {
     "node_id": (0, _HIGHEST),
+    "seed": (-(1 << 63), (1 << 63) - 1),
     "transaction_version": (0, 2),
     "group_version": (0, 1),
     "default_partitions": (1, 10_000),
@@ -31,6 +33,13 @@ _RANGES: dict[str, tuple[int, int]] = {
     "max_unsent_bytes": (1024, (1 << 63) - 1),
     "fetch_max_bytes": (1024, _HIGHEST),
     "max_fetch_sessions": (0, _HIGHEST),
+}
+#: What the values of the other settings are, by the type in the class.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "bool": ((bool,), "True or False"),
+    "str": ((str,), "a string"),
+    "str | None": ((str, type(None)), "a string or None"),
+    "str | Path | None": ((str, PathLike, type(None)), "a path or None"),
 }
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _CLIENT_AUTH = ("none", "requested", "required")
@@ -87,7 +96,10 @@ class BrokerSettings:
     ssl_cafile:      Authority of the certificates of clients in PEM.
     ssl_client_auth: Whether clients have a certificate: "none", "requested" or "required".
     sasl_mechanisms: Mechanisms of logins: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Without one, clients do not log in.
-    users:           Names and passwords of the users. Those of SCRAM are written to the metadata log at each start.
+    users:           Names and passwords of the users. Their SCRAM credentials are written to the metadata log, where
+                     AlterUserScramCredentials changes them: an altered password stays in effect at the next start,
+                     unless the password here has changed. A user that is removed here loses its credential, unless
+                     it has been altered. PLAIN uses only the passwords here.
     sasl_session_ms: A client has to log in again after this time (KIP-368). 0: never.
 
     max_request_bytes:  Size of the largest request. A connection that announces a larger one is closed.
@@ -95,7 +107,8 @@ class BrokerSettings:
     max_partitions_per_request: Most partitions of a Produce request.
     max_incomplete_bytes: Bytes of requests that have arrived only in part, or wait for an earlier one. Above it, the
                         connections that have been sending longest are closed.
-    max_connections:    Most connections at a time. Further ones are closed.
+    max_connections:    Most connections at a time. Further ones are closed. The limit of open files of the process
+                        lowers it, so that files are left to the logs.
     max_unsent_bytes:   Bytes of responses that clients have not read. Above it, the connections that have waited
                         longest are closed.
     fetch_max_bytes:    Size of the largest response to a Fetch request, if its first batch is not larger.
@@ -167,9 +180,12 @@ class BrokerSettings:
             if one.name.endswith("_ms") or one.name in _RANGES:
                 _check_number(one.name, value)
             elif one.name in ("max_versions", "topic_defaults"):
-                kind = int if one.name == "max_versions" else str
-                if not isinstance(value, dict) or not all(isinstance(found, kind) for found in value.values()):
-                    raise TypeError(f"{one.name} must be a dict of names and values ({kind.__name__}), got {value!r}")
+                _check_dict(one.name, value, int if one.name == "max_versions" else str)
+            elif one.type in _KINDS:
+                kinds, text = _KINDS[str(one.type)]
+                if not isinstance(value, kinds):
+                    shown = repr(value) if one.repr else f"a value of type {type(value).__name__}"
+                    raise TypeError(f"{one.name} must be {text}, got {shown}")
         _check_security(self)
         for name, value in self.topic_defaults.items():
             try:
@@ -179,7 +195,7 @@ class BrokerSettings:
 
 
 def _check_security(settings: BrokerSettings) -> None:
-    if isinstance(settings.sasl_mechanisms, str):
+    if not isinstance(settings.sasl_mechanisms, list | tuple):
         raise TypeError(f"sasl_mechanisms must be a list of names, got {settings.sasl_mechanisms!r}")
     wrong = [name for name in settings.sasl_mechanisms if name not in _MECHANISMS]
     if wrong:
@@ -197,6 +213,13 @@ def _check_security(settings: BrokerSettings) -> None:
         raise TypeError("users must be a dict of names and passwords, none of them empty")  # without its value
     if users and not settings.sasl_mechanisms:
         raise ValueError("users require sasl_mechanisms: without one, no client logs in")
+
+
+def _check_dict(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, dict) or not all(
+        isinstance(key, str) and isinstance(found, kind) and not isinstance(found, bool) for key, found in value.items()
+    ):
+        raise TypeError(f"{name} must be a dict of names and values ({kind.__name__}), got {value!r}")
 
 
 def _check_number(name: str, value: object) -> None:

@@ -20,10 +20,13 @@ from uuid import UUID
 from kcodec.broker import topic_configs
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
-from kcodec.broker.partition_log import LogSettings, PartitionLog, read_checkpoint, write_small
+from kcodec.broker.derived_file import DerivedFile, write_small
+from kcodec.broker.partition_log import LogSettings, PartitionLog
 from kcodec.broker.scram_credentials import MECHANISM_NAMES, ScramCredential, credential_of_record
 from kcodec.broker.settings import BrokerSettings
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kcodec.log import read_offsets
+from kcodec.log.checkpoints import LOG_START_OFFSETS, PARTITION_METADATA
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import MetadataRecord
@@ -114,6 +117,8 @@ class Topics:
         self.group_configs: dict[str, dict[str, str]] = {}
         #: (user, mechanism) -> what is stored of the password.
         self.scram_credentials: dict[tuple[str, str], ScramCredential] = {}
+        #: As far as the passwords come from the setting `users`; they may have been altered since.
+        self.configured_credentials: dict[tuple[str, str], ScramCredential] = {}
         #: Called with the names of deleted topics.
         self.on_deleted: Callable[[list[str]], None] = lambda names: None
         home = None if directory is None else directory / f"{METADATA_TOPIC}-0"
@@ -302,7 +307,8 @@ class Topics:
 
     def _load(self) -> None:
         self._log.load(0)
-        self._starts = self._read_starts()
+        starts = (self._directory or Path()) / LOG_START_OFFSETS
+        self._starts = read_offsets(starts) if starts.exists() else {}
         for batch in self._log.batches_from(0):
             for record in batch.records():
                 self._apply(_unframed(record.value or b""), is_new=False)
@@ -344,9 +350,13 @@ class Topics:
                 self._raise_epoch(self._by_id[record.topic_id].partitions[record.partition_id], 1, begins=is_new)
             case messages.UserScramCredentialRecord():
                 key = (record.name, MECHANISM_NAMES[record.mechanism])
-                self.scram_credentials[key] = credential_of_record(record)
+                self.scram_credentials[key] = credential = credential_of_record(record)
+                if credential.is_from_settings:
+                    self.configured_credentials[key] = credential
             case messages.RemoveUserScramCredentialRecord():
-                self.scram_credentials.pop((record.name, MECHANISM_NAMES[record.mechanism]), None)
+                key = (record.name, MECHANISM_NAMES[record.mechanism])
+                for credentials in (self.scram_credentials, self.configured_credentials):
+                    credentials.pop(key, None)
             case messages.ProducerIdsRecord():
                 self._end_of_block = record.next_producer_id
             case messages.RegisterBrokerRecord():
@@ -364,8 +374,10 @@ class Topics:
         topic.partitions.append(partition)
         if is_new:
             log.begin_epoch(record.leader_epoch)
-            if home is not None:
-                write_small(home / "partition.metadata", f"version: 0\ntopic_id: {short_id(topic.id)}\n".encode())
+        if home is not None and not (home / PARTITION_METADATA).exists():
+            metadata = DerivedFile(home / PARTITION_METADATA)
+            metadata.add(f"version: 0\ntopic_id: {short_id(topic.id)}\n".encode())
+            metadata.write()
 
     def _raise_epoch(self, partition: Partition, by: int, *, begins: bool) -> None:
         partition.leader_epoch += by
@@ -376,17 +388,6 @@ class Topics:
 
     def _home(self, topic: str, partition: int) -> Path | None:
         return None if self._directory is None else self._directory / f"{topic}-{partition}"
-
-    def _read_starts(self) -> dict[tuple[str, int], int]:
-        """Read log-start-offset-checkpoint."""
-        assert self._directory is not None
-        path = self._directory / "log-start-offset-checkpoint"
-        if not path.exists():
-            return {}
-        found = {}
-        for words in read_checkpoint(path, 3):
-            found[words[0], int(words[1])] = int(words[2])
-        return found
 
     def keep_starts(self) -> None:
         """Write log-start-offset-checkpoint, after a log start offset has moved."""
@@ -399,7 +400,7 @@ class Topics:
             if partition.log.log_start_offset > 0
         ]
         content = "\n".join(["0", str(len(moved)), *moved]) + "\n"
-        write_small(self._directory / "log-start-offset-checkpoint", content.encode())
+        write_small(self._directory / LOG_START_OFFSETS, content.encode())
 
     def apply_retention(self) -> None:
         """Delete what the settings of the topics do not keep, and forget idle producers."""

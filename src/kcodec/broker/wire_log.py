@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
+_log = logging.getLogger(__name__)
 #: The limits of the wire log.
 MOST_ENTRIES = 10_000
 MOST_BYTES = 64 << 20
@@ -83,6 +87,33 @@ class WireLog:
             entry._is_kept = False
         self._entries.clear()
         self._bytes = 0
+
+
+class TraceFile:
+    """A file to which entries are written as lines of JSON. Raise OSError if it cannot be opened.
+
+    A write that fails ends the trace with a log message; the clients do not see it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIO | None = path.open("a", buffering=1)
+
+    def write(self, entry: WireEntry) -> None:
+        """Write an entry, unless the trace has ended."""
+        if self._file is not None:
+            try:
+                print(trace_line(entry), file=self._file)
+            except OSError as error:
+                _log.error("%s: %s; the trace ends here, and the broker goes on without it", self._path, error.strerror)
+                self.close()
+
+    def close(self) -> None:
+        """Close the file. A second call does nothing."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # it writes what a failed write has left in the buffer
+                file.close()
 
 
 def trace_line(entry: WireEntry) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import signal
 import threading
 from pathlib import Path
@@ -19,7 +20,10 @@ DESCRIPTION = (
 EXAMPLES = (
     Example("a broker on port 9092, in memory", "kcodec broker"),
     Example("keep the logs in a directory, in Kafka's files", "kcodec broker --port 9192 --data-dir logs"),
-    Example("let every third Produce go unanswered", "kcodec broker --fault Produce,probability=0.33,drop=after"),
+    Example(
+        "drop the responses to about a third of the Produce requests, chosen at random",
+        "kcodec broker --fault Produce,probability=0.33,drop=after",
+    ),
 )
 
 
@@ -54,7 +58,9 @@ def parser() -> Parser:
     found.add_repeatable(
         "--sasl-mechanism", metavar="NAME", help="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; clients have to log in"
     )
-    found.add_argument("--users", metavar="FILE", help="users that log in: a line NAME=PASSWORD for each")
+    found.add_argument(
+        "--users", metavar="FILE", help="users that log in: a line NAME=PASSWORD for each, in UTF-8; see docs/broker.md"
+    )
     found.add_argument("--trace", metavar="FILE", help="write each request and its response to FILE, as JSON lines")
     return found
 
@@ -63,6 +69,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Run the broker until a signal comes."""
     from kcodec.broker import Broker, parse_rule
 
+    _check_login(options)
     broker = Broker(
         host=options.host,
         port=options.port,
@@ -75,7 +82,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         ssl_cafile=options.ssl_cafile,
         ssl_client_auth=options.ssl_client_auth,
         sasl_mechanisms=options.sasl_mechanism,
-        users=_users(options.users),
+        users={} if options.users is None else users_of_file(options.users),
     )
     rules: list[dict[str, Any]] = [parse_rule(text) for text in options.fault]
     ended = threading.Event()
@@ -94,15 +101,38 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _users(path: str | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    found = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        name, _, password = line.partition("=")
+def _check_login(options: argparse.Namespace) -> None:
+    if options.users is not None and not options.sasl_mechanism:
+        raise UsageError("--users requires --sasl-mechanism, for example --sasl-mechanism SCRAM-SHA-512")
+    if (
+        options.sasl_mechanism
+        and options.users is None
+        and (options.data_dir is None or set(options.sasl_mechanism) == {"PLAIN"})
+    ):
+        raise UsageError("--sasl-mechanism requires --users: without users, no client can log in")
+
+
+def users_of_file(path: str) -> dict[str, str]:
+    """Return the names and passwords of a file. Raise UsageError, which shows no line: it may hold a password."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(Path(path).read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
+        where = f"--users {path}, line {number}"
+        try:
+            text = line.decode().removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{where}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
+        if not text.strip():
+            continue
+        name, _, password = text.partition("=")
         if not (name and password):
-            raise UsageError(f"--users {path}, line {number}: expected NAME=PASSWORD")  # without what is there
+            raise UsageError(f"{where}: expected NAME=PASSWORD")
+        if name != name.strip():
+            raise UsageError(f"{where}: the name begins or ends with a space; remove it")
+        if name in found:
+            raise UsageError(f"{where}: user {name!r} is in an earlier line, too; remove one of the lines")
         found[name] = password
+    if not found:
+        raise UsageError(f"--users {path}: the file has no users; expected lines NAME=PASSWORD")
     return found
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -192,6 +193,26 @@ def test_uniform_balances_different_subscriptions() -> None:
     assert len(taken) == len(set(taken)) == 15
     assert all(set(shares[one.member_id]) <= one.topics for one in members)
     assert sorted(sum(map(len, share.values())) for share in shares.values()) == [3, 4, 4, 4]
+
+
+def test_uniform_chooses_the_partitions_that_kafka_chooses() -> None:
+    """What one member has too much fills the others in the order of Java's HashMap, and so does what a member left.
+
+    The rule is UniformHomogeneousAssignmentBuilder of Kafka; prove_group_coordinator.py compares random groups.
+    """
+    all_members, counts = members_of(MemoryGroups(), *"u" * 4)
+    shares: dict[str, Any] = {}
+    seen = []
+    for names in ("m0 m1", "m0 m1 m2", "m0 m1 m2 m3", "m1 m2 m3"):
+        members = [replace(one, target=shares.get(one.member_id, {})) for one in all_members if one.member_id in names]
+        shares = assign_uniform(members, counts)
+        seen.append({name: sorted(*share.values()) for name, share in sorted(shares.items())})
+    assert seen == [
+        {"m0": [0, 1, 2, 3, 4, 5], "m1": [6, 7, 8, 9, 10, 11]},
+        {"m0": [0, 1, 2, 3], "m1": [6, 7, 8, 9], "m2": [4, 5, 10, 11]},
+        {"m0": [0, 1, 2], "m1": [6, 7, 8], "m2": [4, 5, 10], "m3": [3, 9, 11]},
+        {"m1": [0, 6, 7, 8], "m2": [1, 4, 5, 10], "m3": [2, 3, 9, 11]},
+    ]
 
 
 def test_uniform_moves_no_more_than_it_must() -> None:

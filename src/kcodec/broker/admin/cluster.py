@@ -6,6 +6,8 @@ There is no authorizer: the requests about ACLs get SECURITY_DISABLED, as from a
 
 from __future__ import annotations
 
+from collections import Counter
+
 from kcodec.broker.admin.host import AdminHost
 from kcodec.broker.admin.replicas import check_replicas
 from kcodec.broker.api import Api, ApiError, RequestContext
@@ -44,14 +46,14 @@ class ClusterAdminApis:
         self, context: RequestContext, request: messages.CreatePartitionsRequest
     ) -> messages.CreatePartitionsResponse:
         """Respond to CreatePartitions."""
-        names = [one.name for one in request.topics]
+        counts = Counter(one.name for one in request.topics)
         results = []
-        for name in dict.fromkeys(names):
-            result = messages.CreatePartitionsTopicResult(name=name)
+        for wanted in {one.name: one for one in request.topics}.values():
+            result = messages.CreatePartitionsTopicResult(name=wanted.name)
             try:
-                if names.count(name) > 1:
+                if counts[wanted.name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                self._add_partitions(request.topics[names.index(name)], validate_only=request.validate_only)
+                self._add_partitions(wanted, validate_only=request.validate_only)
             except ApiError as error:
                 result.error_code, result.error_message = int(error.code), error.message or None
             results.append(result)

@@ -7,6 +7,7 @@ starts, so that all are read-only. Codes and messages are those of Kafka's Confi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -289,14 +290,14 @@ class ConfigApis:
     def _alter_all(
         self, resources: Sequence[AlteredResource], *, validate_only: bool
     ) -> list[messages.AlterConfigsResourceResponse]:
-        keys = [(resource.type, resource.name) for resource in resources]
+        counts = Counter((resource.type, resource.name) for resource in resources)
         responses = []
-        for key, resource in zip(keys, resources, strict=True):
+        for resource in resources:
             response = messages.AlterConfigsResourceResponse(
                 error_message=None, resource_type=resource.type, resource_name=resource.name
             )
             try:
-                if keys.count(key) > 1:
+                if counts[resource.type, resource.name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 self._alter_one(resource, validate_only=validate_only)
             except ApiError as error:

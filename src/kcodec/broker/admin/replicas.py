@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from itertools import pairwise
 
 from kcodec.broker.admin.host import AdminHost
 from kcodec.broker.api import Api, ApiError, RequestContext
@@ -203,7 +204,7 @@ def check_replicas(replicas: Sequence[int], node_id: int) -> None:
     if not replicas:
         text = "The manual partition assignment includes an empty replica list."
     elif len(set(replicas)) < len(replicas):
-        twice = next(one for one in sorted(replicas) if replicas.count(one) > 1)
+        twice = next(one for one, following in pairwise(sorted(replicas)) if one == following)
         text = f"The manual partition assignment includes the broker {twice} more than once."
     else:
         unknown = next((one for one in replicas if one != node_id), None)

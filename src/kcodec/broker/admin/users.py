@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TypeAlias
 
 from kcodec.broker.admin.host import AdminHost
@@ -67,16 +68,16 @@ class UserApis:
     ) -> messages.DescribeUserScramCredentialsResponse:
         """Respond to DescribeUserScramCredentials, without secrets."""
         known = self._host.topics.scram_credentials
-        named = [one.name for one in request.users or ()] or sorted({name for name, _ in known})
+        named = Counter([one.name for one in request.users or ()] or sorted({name for name, _ in known}))
         results = []
-        for name in dict.fromkeys(named):
+        for name, count in named.items():
             result = messages.DescribeUserScramCredentialsResult(user=name)
             result.credential_infos = [
                 messages.ScramCredentialInfo(mechanism=number, iterations=known[name, mechanism].iterations)
                 for mechanism, number in NUMBERS.items()
                 if (name, mechanism) in known
             ]
-            if named.count(name) > 1:
+            if count > 1:
                 result.error_code = ErrorCode.DUPLICATE_RESOURCE
                 result.error_message = (
                     f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
@@ -93,12 +94,12 @@ class UserApis:
     ) -> messages.AlterUserScramCredentialsResponse:
         """Respond to AlterUserScramCredentials. A user with one invalid change keeps all credentials."""
         changes: list[_Change] = [*request.deletions, *request.upsertions]
-        pairs = [(one.name, one.mechanism) for one in changes]
+        pairs = Counter((one.name, one.mechanism) for one in changes)
         results = {name: messages.AlterUserScramCredentialsResult(user=name, error_message=None) for name, _ in pairs}
         for one in changes:
             try:
                 self._check(one)
-                if pairs.count((one.name, one.mechanism)) > 1:
+                if pairs[one.name, one.mechanism] > 1:
                     text = "A user credential cannot be altered twice in the same request"
                     raise ApiError(ErrorCode.DUPLICATE_RESOURCE, text)
             except ApiError as error:

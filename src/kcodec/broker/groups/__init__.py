@@ -10,8 +10,9 @@ It differs from Kafka 4.3 in this:
 
 - A group with members keeps its protocol, as on a Kafka with group.consumer.migration.policy=disabled. An empty one
   changes.
-- Kafka makes some choices by hash tables: who leads after the leader has left, which of two protocols or assignors with
-  as many votes is taken, which partition a member gives up. Here the order of joining or of names decides.
+- Kafka makes some choices by hash tables: the leader after the leader left, which of two protocols or assignors with
+  equal votes is taken, and the partitions that the uniform assignor moves if subscriptions differ. Here the order of
+  joining or of names decides.
 - The SyncGroup of a member that is removed meanwhile gets UNKNOWN_MEMBER_ID; Kafka never responds to it.
 - Regular expressions are matched right after the heartbeat that brings them; Kafka does so once in 10 s for a group.
 - The metadata hash in the record of a consumer group has other bits than Kafka's.

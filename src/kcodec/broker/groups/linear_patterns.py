@@ -100,7 +100,10 @@ class LinearPattern:
             for _ in range(most - least):
                 begin = self._state([following, self._sequence(inner, begin, flags)])
         for _ in range(least):
-            begin = self._sequence(inner, begin, flags)
+            following = begin
+            begin = self._sequence(inner, following, flags)
+            if begin == following:  # it has no state, and repeating it adds none: "(){1000000}"
+                break
         return begin
 
 

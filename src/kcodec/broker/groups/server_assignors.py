@@ -2,17 +2,20 @@
 """The assignors of the broker for groups of the consumer protocol: uniform and range (KIP-848).
 
 Range assigns the partitions of each topic in ranges to its subscribers, static members first. Uniform balances the
-number of partitions over members, and moves no partition without need. Where several results are equally good, Kafka's
-own choice follows the order of a hash table; here it follows the order of member ids.
+number of partitions over members, and moves no partition without need. If all members subscribe to the same topics, the
+choice among equally good results is Kafka's (UniformHomogeneousAssignmentBuilder): the order of members is that of
+Java's HashMap, and the partitions of each topic are in order. Otherwise the choice follows the order of member ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from uuid import UUID
 
 from kcodec.broker.groups.group_log import Target
+from kcodec.broker.internal_topics import hash_map_order
 
 TopicPartitionId = tuple[UUID, int]
 
@@ -53,6 +56,8 @@ def assign_range(members: Members, counts: PartitionCounts) -> dict[str, Target]
 
 def assign_uniform(members: Members, counts: PartitionCounts) -> dict[str, Target]:
     """Return an assignment whose sizes differ by one at most where subscriptions allow it, close to the last one."""
+    if members and all(member.topics == members[0].topics for member in members):
+        return _assign_equally(members, counts)
     free: dict[TopicPartitionId, None] = {
         (topic_id, number): None for topic_id in sorted(counts) for number in range(counts[topic_id])
     }
@@ -75,13 +80,36 @@ def assign_uniform(members: Members, counts: PartitionCounts) -> dict[str, Targe
         if readers[partition[0]]:
             owned[min(readers[partition[0]], key=lambda one: len(owned[one]))].append(partition)
     _balance(owned, readers)
-    shares: dict[str, Target] = {}
-    for member_id, partitions in owned.items():
-        share: dict[UUID, set[int]] = {}
-        for topic_id, number in partitions:
-            share.setdefault(topic_id, set()).add(number)
-        shares[member_id] = {topic_id: frozenset(numbers) for topic_id, numbers in share.items()}
-    return shares
+    return {member_id: _by_topic(partitions) for member_id, partitions in owned.items()}
+
+
+def _assign_equally(members: Members, counts: PartitionCounts) -> dict[str, Target]:
+    """Return an assignment for members with the same topics: each keeps its share, and the rest is given in order."""
+    by_id = {member.member_id: member for member in members}
+    topics = sorted(members[0].topics)
+    owned = {(topic_id, number) for one in members for topic_id, numbers in one.target.items() for number in numbers}
+    free = [(topic_id, number) for topic_id in topics for number in range(counts[topic_id])]
+    free = [partition for partition in free if partition not in owned]
+    least, extra = divmod(sum(counts[topic_id] for topic_id in topics), len(members))
+    kept: dict[str, list[TopicPartitionId]] = {}
+    quotas: dict[str, int] = {}
+    for place, member_id in enumerate(hash_map_order(by_id)):
+        quotas[member_id] = least + (place < extra)
+        target = by_id[member_id].target
+        before = [(topic_id, number) for topic_id in topics for number in sorted(target.get(topic_id, ()))]
+        kept[member_id] = before[: quotas[member_id]]
+        free += before[quotas[member_id] :]
+    rest = iter(free)
+    for member_id, partitions in kept.items():
+        partitions += islice(rest, quotas[member_id] - len(partitions))
+    return {member_id: _by_topic(partitions) for member_id, partitions in kept.items()}
+
+
+def _by_topic(partitions: Iterable[TopicPartitionId]) -> Target:
+    share: dict[UUID, set[int]] = {}
+    for topic_id, number in partitions:
+        share.setdefault(topic_id, set()).add(number)
+    return {topic_id: frozenset(numbers) for topic_id, numbers in share.items()}
 
 
 def _balance(owned: dict[str, list[TopicPartitionId]], readers: Mapping[UUID, list[str]]) -> None:

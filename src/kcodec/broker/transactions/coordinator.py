@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock, Timer
-from kcodec.broker.internal_topics import InternalRecord, coordinator_record, partition_for_key, replayed
+from kcodec.broker.internal_topics import InternalRecord, append_to_log, coordinator_record, partition_for_key, replayed
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Topics
 from kcodec.broker.transactions.state import (
@@ -252,7 +252,9 @@ class TransactionCoordinator:
             if not self._write_markers(decided):
                 return
             self._append(decided.completed(self._clock.now_ms()))
-        except OSError as error:
+        except (OSError, ApiError) as error:
+            if isinstance(error, ApiError) and error.code is not ErrorCode.NOT_COORDINATOR:
+                raise
             _log.error("markers of %s: %s; trying again in %d ms", transactional_id, error, MARKER_RETRY_MS)
             timer = self._clock.call_later(MARKER_RETRY_MS, lambda: self._complete(transactional_id))
             self._markers[transactional_id] = timer
@@ -347,9 +349,8 @@ class TransactionCoordinator:
         assert partition is not None
         version = min(self._settings.transaction_version, 1)
         keys = (messages.TransactionLogKey(transactional_id=name) for name, _ in values)
-        partition.log.append_records(
-            [coordinator_record(key, value, version) for key, (_, value) in zip(keys, values, strict=True)]
-        )
+        records = [coordinator_record(key, value, version) for key, (_, value) in zip(keys, values, strict=True)]
+        append_to_log(partition, records)
 
     def load(self) -> None:
         """Take the state from the log, at the start or after the loss of everything in memory."""

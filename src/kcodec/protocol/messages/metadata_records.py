@@ -149,9 +149,9 @@ class UserScramCredentialRecord(MetadataRecord, key=11, versions="0", flexible="
 
     name: str = string("0+")
     mechanism: int = int8("0+")
-    salt: bytes = data("0+")
-    stored_key: bytes = data("0+")
-    server_key: bytes = data("0+")
+    salt: bytes = data("0+", secret=True)
+    stored_key: bytes = data("0+", secret=True)
+    server_key: bytes = data("0+", secret=True)
     iterations: int = int32("0+")
 
 

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A full disk and too many open files: what was acknowledged stays, and what was not written is not acknowledged."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_core import CoreClient
+
+from kcodec.broker import partition_log
+from kcodec.log import check_file
+from kcodec.protocol.error_codes import ErrorCode
+
+NONE = ErrorCode.NONE
+
+
+def reopened(client: CoreClient, directory: Path) -> CoreClient:
+    client.core.close(is_clean=False)
+    return CoreClient(directory, start_ms=client.clock.now_ms() + 1000)
+
+
+def refuse_files(patch: pytest.MonkeyPatch, *endings: str) -> None:
+    """Let files with these endings be opened no more, as if the process had too many."""
+    for owner in (os, Path):
+        really = owner.open
+
+        def refuse(path: Any, *rest: Any, really: Any = really, **options: Any) -> Any:
+            if str(path).endswith(endings):
+                raise OSError(errno.EMFILE, "Too many open files", str(path))
+            return really(path, *rest, **options)
+
+        patch.setattr(owner, "open", refuse)
+
+
+def full_disk(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("is_partial", [False, True], ids=["EMFILE", "ENOSPC in an entry"])
+def test_failed_index_write_loses_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_partial: bool) -> None:
+    """The batch is in the log when its index entry is written, so the entry follows later."""
+    client = CoreClient(tmp_path)
+    client.prepare()
+    values = [b"%d" % number * 3000 for number in range(9)]
+    pwrite = os.pwrite
+
+    def a_byte(file: int, data: bytes, position: int) -> int:
+        if len(data) == 1:
+            full_disk()
+        return pwrite(file, data[:1], position)
+
+    for number, value in enumerate(values):
+        with monkeypatch.context() as patch:
+            if 2 <= number <= 5 and is_partial:
+                patch.setattr(os, "pwrite", a_byte)
+            elif 2 <= number <= 5:
+                refuse_files(patch, ".index", ".timeindex")
+            assert client.produce(None, values=(value,)) == (NONE, number)
+    assert client.committed() == values
+    findings = [one for path in (tmp_path / "t-0").iterdir() for one in check_file(path)]
+    assert [one for one in findings if one.severity != "info"] == []
+    again = reopened(client, tmp_path)
+    assert again.committed() == values
+    again.core.close()
+
+
+def test_lost_transaction_index_hides_aborted_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recovery takes the aborted transactions from the log, also before the newest snapshot."""
+    client = CoreClient(tmp_path)
+    client.prepare(internal_segment_bytes="4000")
+    producer = client.init("a")[1]
+    with monkeypatch.context() as patch:
+        refuse_files(patch, ".txnindex", ".snapshot")
+        for number in range(4):
+            assert client.produce(producer, transactional_id="a", values=(b"%d" % number * 1500,))[0] is NONE
+            code, producer = client.end("a", producer, commit=number % 2 > 0)
+            assert code is NONE
+    kept = [b"1" * 1500, b"3" * 1500]
+    assert len(list((tmp_path / "t-0").glob("*.log"))) > 1
+    assert not list((tmp_path / "t-0").glob("*.txnindex"))
+    again = reopened(client, tmp_path)
+    found = again.core.topics.partition("t", 0)
+    assert found is not None
+    assert [first for _, first in found.log.aborted_transactions()] == [0, 4]
+    values = [record.value for batch in found.log.batches_from(0) for record in batch.records() if record.value]
+    assert [value for value in values if value in kept] == kept
+    assert list((tmp_path / "t-0").glob("*.txnindex"))
+    again.core.close()
+
+
+def test_failed_epoch_checkpoint_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare()
+    with monkeypatch.context() as patch:
+        patch.setattr(partition_log, "write_small", full_disk)
+        assert client.produce(None)[0] is ErrorCode.KAFKA_STORAGE_ERROR
+    assert client.produce(None) == (NONE, 0)
+    again = reopened(client, tmp_path)
+    found = again.core.topics.partition("t", 0)
+    assert found is not None
+    assert found.log.epochs[0] == (0, 0)
+    again.core.close()
+
+
+def test_torn_batch_that_cannot_be_cut_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare()
+    assert client.produce(None, values=(b"before",)) == (NONE, 0)
+    write = os.write
+
+    def half(file: int, data: bytes) -> int:
+        write(file, data[: len(data) // 2])
+        return int(full_disk())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        patch.setattr(os, "ftruncate", full_disk)
+        assert client.produce(None, values=(b"refused",))[0] is ErrorCode.KAFKA_STORAGE_ERROR
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", full_disk)
+        assert client.produce(None, values=(b"refused",))[0] is ErrorCode.KAFKA_STORAGE_ERROR
+    assert client.produce(None, values=(b"after",)) == (NONE, 1)
+    again = reopened(client, tmp_path)
+    assert again.committed() == [b"before", b"after"]
+    again.core.close()
+
+
+def test_new_segment_without_a_file_refuses_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare(internal_segment_bytes="300")
+    producer = client.init(None)[1]
+    assert client.produce(producer, 0, values=(b"a" * 200,)) == (NONE, 0)
+    with monkeypatch.context() as patch:
+        refuse_files(patch, ".log")
+        assert client.produce(producer, 1, values=(b"b" * 200,))[0] is ErrorCode.KAFKA_STORAGE_ERROR
+    assert client.produce(producer, 1, values=(b"b" * 200,)) == (NONE, 1)
+    again = reopened(client, tmp_path)
+    found = again.core.topics.partition("t", 0)
+    assert found is not None
+    values = [record.value for batch in found.log.batches_from(0) for record in batch.records()]
+    assert values == [b"a" * 200, b"b" * 200]
+    again.core.close()
+
+
+def test_topic_without_a_file_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata log has the topic, so all its partitions exist; their files follow with the first batch."""
+    client = CoreClient(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", full_disk)
+        client.core.topics.create("t", 2)
+    client.produce(None, values=(b"v",), partition=1)
+    assert client.result_of(client.produced) == (NONE, 0)
+    client = reopened(client, tmp_path)
+    assert client.produce(None, values=(b"w",), partition=1) == (NONE, 1)
+    assert (tmp_path / "t-0" / "partition.metadata").exists()
+    client.core.close()
+
+
+def test_coordinators_log_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Kafka, the client looks for the coordinator again and repeats its request."""
+    client = CoreClient(tmp_path)
+    client.prepare()
+    producer = client.init("a")[1]
+    assert client.produce(producer, transactional_id="a")[0] is NONE
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full_disk)
+        assert client.end("a", producer)[0] is ErrorCode.NOT_COORDINATOR
+        assert client.init("b")[0] is ErrorCode.NOT_COORDINATOR
+    assert client.state("a") == "Ongoing"
+    assert client.end("a", producer)[0] is NONE
+    assert client.committed() == [b"v"]
+    client.core.close()
