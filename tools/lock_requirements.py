@@ -35,11 +35,17 @@ FOR_PROOFS = {
     "delta": ["deltalake>=1.6"],
     # For the proof of bounded reads, in an environment of its own. Its data source reads with confluent-kafka.
     "ray": ["ray[data]", "confluent-kafka"],
-    # For the proof of FastStream on the facade of aiokafka, and for FastStream's own tests of its brokers.
+    # For the proof of FastStream on the facades, and for FastStream's own tests of its brokers.
     "faststream": [
-        *("faststream[kafka,cli]==0.7.4", "aiokafka==0.14.0"),
+        *("faststream[kafka,confluent,cli]==0.7.4", "aiokafka==0.14.0", "confluent-kafka==2.16.1"),
         *("pytest", "pytest-asyncio", "pytest-timeout", "dirty-equals", "fastapi", "httpx", "pydantic-settings"),
         *("freezegun", "msgspec", "PyYAML", "pytest-rerunfailures"),
+    ],
+    # For the proof of Quix Streams, which needs confluent-kafka below 2.12, and for its own tests.
+    "quixstreams": [
+        *("quixstreams==3.25.0", "fastavro>=1.8,<2", "protobuf>=5.27.2,<7", "influxdb3-python>=0.7,<1"),
+        *("pandas<3", "paho-mqtt>=2.1,<3", "psycopg2-binary>=2.9,<3", "testcontainers[postgres]==4.13.2"),
+        *("pytest", "pytest-timeout", "pytest-xdist"),
     ],
     # What pyspark[connect] adds to what dev.txt has. The generated code of Spark 4.0 does not run on protobuf 7.
     "spark-connect": ["grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "protobuf<7"],
@@ -61,6 +67,7 @@ def wanted() -> dict[str, list[str]]:
     """What each requirements file pins, by file name without suffix."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     groups = project["dependency-groups"]
+    with_kcodec = ("faststream", "quixstreams", "ray")
     return {
         "pip": ["pip"],
         "build": expand(groups, "build"),
@@ -71,7 +78,7 @@ def wanted() -> dict[str, list[str]]:
         "java": expand(groups, "java"),
         "postgres": expand(groups, "postgres"),
         **FOR_PROOFS,
-        "ray": project["project"]["dependencies"] + FOR_PROOFS["ray"],
+        **{name: project["project"]["dependencies"] + FOR_PROOFS[name] for name in with_kcodec},
     }
 
 

@@ -209,8 +209,13 @@ def prove_schema_registry(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_faststream(arguments: argparse.Namespace) -> tuple[str, str]:
-    """A program of FastStream on the clients of kcodec.compat.aiokafka, on the embedded broker."""
+    """Programs of FastStream on the clients of kcodec.compat.aiokafka and confluent, on the embedded broker."""
     return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_faststream.py"]))
+
+
+def prove_quixstreams(arguments: argparse.Namespace) -> tuple[str, str]:
+    """A program of Quix Streams on the clients of kcodec.compat.confluent, on the embedded broker."""
+    return judged(run([sys.executable, ROOT / "tests" / "prove" / "prove_quixstreams.py"]))
 
 
 def prove_embedded_broker(arguments: argparse.Namespace) -> tuple[str, str]:
@@ -359,6 +364,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
     "delta": prove_delta,
     "schema-registry": prove_schema_registry,
     "faststream": prove_faststream,
+    "quixstreams": prove_quixstreams,
     "read-topic": prove_read_topic,
     "bounded-reads": prove_bounded_reads,
     "ray": prove_ray,

@@ -16,14 +16,21 @@ from zlib import crc32
 import confluent_kafka
 import confluent_kafka.admin
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+)
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.serialization import StringDeserializer, StringSerializer
 
 import kcodec.compat.confluent as facade
 from kcodec.broker import Broker
 from kcodec.client import Admin, NewTopic
-from kcodec.compat._confluent_options import ACCEPTED
+from kcodec.compat import _confluent_messages
+from kcodec.compat._confluent_options import ACCEPTED, settings_of
 from kcodec.testing.kafka import ApacheKafka
 
 NOWHERE = "127.0.0.1:1"
@@ -440,6 +447,12 @@ def test_the_page_lists_the_settings_without_effect() -> None:
         kit.make_producer(broker_address_family="v4")
 
 
+def test_the_interval_of_metadata_requests_is_set() -> None:
+    name = "topic.metadata.refresh.interval.ms"
+    assert settings_of("consumer", ({name: 3000},), {}).options["metadata_max_age_ms"] == 3000
+    assert "metadata_max_age_ms" not in settings_of("consumer", ({name: -1},), {}).options
+
+
 # Messages and reports of the compiled core
 
 
@@ -482,6 +495,23 @@ def test_a_message_is_one_of_confluent_kafka(embedded: str) -> None:
     for name in ("headers", "value", "key", "topic", "error"):
         getattr(message, f"set_{name}")("new")
         assert getattr(message, name)() == "new"
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["current", "before-2.12"])
+def test_an_error_without_an_offset_is_a_message(embedded: str, monkeypatch: pytest.MonkeyPatch, is_own: bool) -> None:
+    """Programs can't create messages of confluent-kafka before 2.12."""
+    monkeypatch.setattr(_confluent_messages, "_IS_OWN", is_own)
+    kit = ours(embedded)
+    with kit.make_producer() as producer:
+        producer.produce("no-offsets", "v")
+        assert producer.flush(SECONDS) == 0
+    with kit.make_consumer("no-offsets", auto_offset_reset="error") as consumer:
+        consumer.subscribe(["no-offsets"])
+        message = consumer.poll(SECONDS)
+    assert isinstance(message, confluent_kafka.Message)
+    assert (message.topic(), message.partition(), message.offset()) == ("no-offsets", 0, None)
+    assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
+    assert message.value() == message.error().str().encode()
 
 
 def test_keys_choose_the_partitions_of_librdkafka(embedded: str) -> None:

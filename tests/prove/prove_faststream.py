@@ -1,72 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FastStream on kcodec.compat.aiokafka: a small program, and FastStream's own tests of its aiokafka broker.
+"""FastStream on kcodec.compat.aiokafka and kcodec.compat.confluent: small programs, and FastStream's own tests.
 
-    python tests/prove/prove_faststream.py [--checkout PATH] [--write FILE]
+    python tests/prove/prove_faststream.py [--checkout PATH] [--only aiokafka|confluent] [--results FOLDER]
 
-requirements/faststream.txt is installed into a virtual environment of its own. The program subscribes, publishes a
-reply for each message and publishes a batch, with install(clients=True); aiokafka's own client must open no connection.
-PATH is a checkout of FastStream's repository at the installed version: its tests/brokers/kafka then run on the embedded
-broker, first with aiokafka's own client and then with the facade. A test that passes with the former only is an error.
+requirements/faststream.txt is installed into a virtual environment of its own. With each facade, a program subscribes,
+publishes a reply for each message and publishes a batch; aiokafka must open no connection, and librdkafka run no
+thread. PATH is a checkout of FastStream's repository at the installed version: its tests/brokers/kafka and
+tests/brokers/confluent run on the embedded broker, first with the original client and then with the facade. A test that
+passes with the former only is an error.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import venv
-import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from framework_tests import ORIGINAL_FOUND, Framework, Results, compare
 
 from kcodec.broker import Broker
 
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = ROOT / ".cache" / "faststream"
-REQUIREMENTS = ROOT / "requirements" / "faststream.txt"
-SECONDS = 900.0
+FASTSTREAM = Framework("faststream", "FastStream")
 #: FastStream's tests use this address.
 PORT = 9092
-INSTALL = "import kcodec.compat.aiokafka\n\nkcodec.compat.aiokafka.install(clients=True)\n"
 #: It imports FastStream's brokers for other systems.
 LEFT_OUT = "test_misconfigure.py"
+#: Begins with a part of STARTS; found_original() returns what shows that the original client runs.
 PROGRAM = """
-import asyncio
-import sys
-
-import kcodec.compat.aiokafka
-
-kcodec.compat.aiokafka.install(clients=True)
-
-import aiokafka.conn
-from faststream.kafka import KafkaBroker
-
-
-def refuse(*given, **named):
-    raise SystemExit("aiokafka's own client opens a connection")
-
-
-aiokafka.conn.AIOKafkaConnection.__init__ = refuse
 broker = KafkaBroker(sys.argv[1])
-replies, batches, done = [], [], asyncio.Event()
+replies, batches, originals, done = [], [], [], asyncio.Event()
 
 
 @broker.subscriber("orders", group_id="billing", auto_offset_reset="earliest")
 @broker.publisher("replies")
 async def bill(order: dict) -> dict:
+    originals.extend(found_original())
     return {"paid": order["amount"] * 2}
 
 
-@broker.subscriber("replies", auto_offset_reset="earliest")
+@broker.subscriber("replies", group_id="replies", auto_offset_reset="earliest")
 async def note(reply: dict) -> None:
     replies.append(reply["paid"])
-    if len(replies) == 5 and batches:
+    if len(replies) == 5 and len(batches) == 3:
         done.set()
 
 
-@broker.subscriber("many", batch=True, auto_offset_reset="earliest")
+@broker.subscriber("many", group_id="many", batch=True, auto_offset_reset="earliest")
 async def note_many(found: list[int]) -> None:
     batches.extend(found)
     if len(replies) == 5 and len(batches) == 3:
@@ -83,104 +65,127 @@ async def main() -> None:
         await asyncio.wait_for(done.wait(), 30)
     assert replies == [0, 2, 4, 6, 8], replies
     assert batches == [1, 2, 3], batches
+    if originals:
+        raise SystemExit(7)
 
 
 asyncio.run(main())
 """
+STARTS = {
+    "aiokafka": """
+import asyncio
+import sys
+
+import aiokafka.conn
+from faststream.kafka import KafkaBroker
+
+connect, opened = aiokafka.conn.AIOKafkaConnection.connect, []
 
 
-def python() -> Path:
-    """Return the Python of the virtual environment, which is created if requirements/faststream.txt is newer."""
-    found, stamp = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "installed"
-    if not stamp.exists() or stamp.stat().st_mtime < REQUIREMENTS.stat().st_mtime:
-        venv.create(ENVIRONMENT, with_pip=True, clear=True)
-        options = ["--quiet", "--require-hashes", "--no-deps", "--requirement", str(REQUIREMENTS)]
-        subprocess.run([found, "-m", "pip", "install", *options], check=True)
-        stamp.touch()
-    return found
+def counted(connection):
+    opened.append(connection)
+    return connect(connection)
 
 
-def environment(*folders: Path) -> dict[str, str]:
-    """Return the environment of a process that finds kcodec."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *map(str, folders)])}
+aiokafka.conn.AIOKafkaConnection.connect = counted
 
 
-def run_program() -> bool:
-    """Run the small program on the embedded broker."""
-    with tempfile.TemporaryDirectory() as folder, Broker() as broker:
-        path = Path(folder) / "program.py"
-        path.write_text(PROGRAM, "utf-8")
-        command = [str(python()), str(path), broker.bootstrap_servers]
-        done = subprocess.run(command, env=environment(), timeout=120, check=False)
-    print(f"a program of FastStream on the facade: {'failed' if done.returncode else 'passed'}", flush=True)
-    return done.returncode == 0
+def found_original():
+    return opened
+
+""",
+    "confluent": """
+import asyncio
+import sys
+from pathlib import Path
+
+from faststream.confluent import KafkaBroker
 
 
-def run_tests(checkout: Path, *, with_facade: bool) -> dict[str, str]:
-    """Run FastStream's tests; return "passed", "failed" or "skipped" by name."""
-    with tempfile.TemporaryDirectory() as name, Broker(port=PORT):
-        folder = Path(name)
-        shutil.copytree(checkout / "tests", folder / "tests")
-        shutil.copy(checkout / "pyproject.toml", folder)
-        (folder / "install_facade.py").write_text(INSTALL, "utf-8")
-        report = folder / "report.xml"
-        command = [str(python()), "-m", "pytest", "tests/brokers/kafka", "-q", "-m", "kafka", "-p", "no:cacheprovider"]
-        command += ["--timeout=60", f"--junitxml={report}", f"--ignore=tests/brokers/kafka/{LEFT_OUT}"]
-        command += ["-p", "install_facade"] if with_facade else []
-        log = ENVIRONMENT / f"tests-{'kcodec' if with_facade else 'aiokafka'}.log"
-        with log.open("w", encoding="utf-8") as output:
-            subprocess.run(
-                command,
-                cwd=folder,
-                env=environment(folder),
-                timeout=SECONDS,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-        if not report.exists():
-            raise SystemExit(f"no test of FastStream ran; see {log}")
-        return results(report)
+def found_original():
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if name.startswith("rdk:")]
+
+""",
+}
 
 
-def results(report: Path) -> dict[str, str]:
-    """Return the results of a report of pytest."""
-    found = {}
-    for case in ET.parse(report).iter("testcase"):
-        tags = {child.tag for child in case}
-        status = "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
-        found[f"{case.get('classname')}::{case.get('name')}"] = status
-    return found
+@dataclass(frozen=True)
+class Client:
+    """A client that FastStream can use. facade: installs kcodec's; folder, marker: of FastStream's tests with it."""
+
+    name: str
+    package: str
+    facade: str
+    folder: str
+    marker: str
+    #: Name of a test that passes with the original client only -> the reason.
+    known: dict[str, str] = field(default_factory=dict)
+
+    def run_program(self) -> bool:
+        """Run the program with the facade, and without it: then it must find the original client."""
+        program = STARTS[self.name] + PROGRAM
+        what = f"a program of FastStream with {self.package}"
+        is_found = FASTSTREAM.run_program(program, f"{what} finds it", ORIGINAL_FOUND)
+        return FASTSTREAM.run_program(self.facade + program, f"{what} on the facade") and is_found
+
+    def run_tests(self, checkout: Path, *, with_facade: bool) -> Results:
+        """Run FastStream's tests with the facade or without it."""
+        with tempfile.TemporaryDirectory() as name, Broker(port=PORT):
+            folder = Path(name)
+            shutil.copytree(checkout / "tests", folder / "tests")
+            shutil.copy(checkout / "pyproject.toml", folder)
+            arguments = [self.folder, "-m", self.marker, "--timeout=60", f"--ignore={self.folder}/{LEFT_OUT}"]
+            log = f"tests-{self.name}-{'kcodec' if with_facade else 'own'}.log"
+            return FASTSTREAM.run_tests(folder, arguments, self.facade if with_facade else None, {}, log)
+
+    def compare(self, checkout: Path) -> tuple[list[str], bool]:
+        """Run the tests with both clients; return the lines of the report, and whether they pass alike."""
+        what = f"{self.folder} of FastStream {FASTSTREAM.version_of('faststream')}, embedded broker"
+        original = f"{self.package} {FASTSTREAM.version_of(self.package)}"
+        lines, is_equal = compare(
+            what, original, lambda with_facade: self.run_tests(checkout, with_facade=with_facade), self.known
+        )
+        return [*lines, f"  left out: {LEFT_OUT}, which imports FastStream's brokers for other systems"], is_equal
 
 
-def compare(checkout: Path) -> tuple[list[str], bool]:
-    """Run the tests with both clients; return the lines of the report, and whether they pass alike."""
-    lines, found = [], {}
-    for name in ("aiokafka", "kcodec"):
-        found[name] = one = run_tests(checkout, with_facade=name == "kcodec")
-        counts = ", ".join(f"{list(one.values()).count(kind)} {kind}" for kind in ("passed", "failed", "skipped"))
-        lines.append(f"FastStream's tests/brokers/kafka, {name} client, embedded broker: {counts}")
-    passed = sorted(name for name, status in found["aiokafka"].items() if status == "passed")
-    lost = [name for name in passed if found["kcodec"].get(name) != "passed"]
-    lines += [f"  only with aiokafka: {name}" for name in lost]
-    lines += [f"  fails with both: {name}" for name, status in found["aiokafka"].items() if status == "failed"]
-    lines.append(f"  left out: {LEFT_OUT}, which imports FastStream's brokers for other systems")
-    return lines, not lost
+CLIENTS = {
+    "aiokafka": Client(
+        "aiokafka",
+        "aiokafka",
+        "import kcodec.compat.aiokafka\n\nkcodec.compat.aiokafka.install(clients=True)\n",
+        "tests/brokers/kafka",
+        "kafka",
+    ),
+    "confluent": Client(
+        "confluent",
+        "confluent-kafka",
+        "import kcodec.compat.confluent\n\nkcodec.compat.confluent.install()\n",
+        "tests/brokers/confluent",
+        "confluent",
+    ),
+}
 
 
 def main() -> int:
-    """Run the program, and the tests of a checkout."""
+    """Run the programs, and the tests of a checkout."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkout", type=Path, help="FastStream's repository at the tag of the installed version")
-    parser.add_argument("--write", type=Path, help="write the report of the tests to a file")
+    parser.add_argument("--only", choices=list(CLIENTS), help="one of the clients")
+    parser.add_argument("--results", type=Path, help="the folder into which the reports of the tests are written")
     options = parser.parse_args()
-    is_good = run_program()
-    if options.checkout is not None:
-        lines, is_equal = compare(options.checkout.resolve())
-        is_good = is_good and is_equal
-        print("\n".join(lines))
-        if options.write is not None:
-            options.write.write_text("\n".join([*lines, ""]), "utf-8")
+    is_good = True
+    for client in CLIENTS.values():
+        if options.only not in (None, client.name):
+            continue
+        is_good = client.run_program() and is_good
+        if options.checkout is not None:
+            lines, is_equal = client.compare(options.checkout.resolve())
+            is_good = is_good and is_equal
+            print("\n".join(lines), flush=True)
+            if options.results is not None:
+                report = options.results / f"faststream-{client.name}.txt"
+                report.write_text("\n".join([*lines, ""]), "utf-8")
     return 0 if is_good else 1
 
 

@@ -39,6 +39,7 @@ from kcodec.compat._confluent_errors import (
     seconds,
 )
 from kcodec.compat._confluent_events import Events, Observer, serve_all
+from kcodec.compat._confluent_messages import error_message
 from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._patches import derived_from
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -364,7 +365,7 @@ class ConsumerMethods:
         if self._stores:
             self._stored[partition] = OffsetAndMetadata(following, "", -1 if epoch is None else epoch)
 
-    def _end_of_partition(self, consumer: FeedingConsumer) -> Message | None:
+    def _end_of_partition(self, consumer: FeedingConsumer) -> Any:
         """Return the message of a partition whose end was reached (_PARTITION_EOF), once for each end."""
         is_committed = str(self._settings.options.get("isolation_level", "read_committed")) == "read_committed"
         for partition, state in consumer.health().partitions.items():
@@ -376,13 +377,8 @@ class ConsumerMethods:
                 continue  # it was moved, and the position is still the former one
             self._ends[partition] = position
             text = f"the end of {partition} was reached at offset {position}"
-            return Message(
-                topic=partition.topic,
-                partition=partition.partition,
-                offset=position,
-                value=text.encode(),
-                error=KafkaError(KafkaError._PARTITION_EOF, text),
-            )
+            error = KafkaError(KafkaError._PARTITION_EOF, text)
+            return error_message(error, text, partition.topic, partition.partition, position)
         return None
 
     # Positions
@@ -629,7 +625,7 @@ def _places(offsets: Offsets) -> list[Any]:
     return [place_of(*item) for item in offsets.items()]
 
 
-def _failed(error: errors.KcodecError) -> Message:
+def _failed(error: errors.KcodecError) -> Any:
     """Return the message of an error of a partition or the group; its value is the text, as with librdkafka."""
     place = getattr(error, "topic_partition", None) or getattr(error, "partition", None)
     resource = getattr(error, "resource", None)
@@ -637,9 +633,9 @@ def _failed(error: errors.KcodecError) -> Message:
         place = resource
     found = kafka_error(error)
     if place is None:
-        return Message(value=found.str().encode(), error=found)
+        return error_message(found, found.str())
     offset = getattr(error, "offset", None)
-    return Message(topic=place.topic, partition=place.partition, offset=offset, value=found.str().encode(), error=found)
+    return error_message(found, found.str(), place.topic, place.partition, OFFSET_INVALID if offset is None else offset)
 
 
 class ConfluentConsumer(ConsumerMethods):

@@ -35,13 +35,14 @@ ACCEPTED = frozenset(
         *("socket.blocking.max.ms", "socket.keepalive.enable", "socket.max.fails", "socket.nagle.disable"),
         *("socket.receive.buffer.bytes", "socket.send.buffer.bytes", "sticky.partitioning.linger.ms"),
         *("topic.metadata.refresh.fast.cnt", "topic.metadata.refresh.fast.interval.ms"),
-        *("topic.metadata.refresh.interval.ms", "topic.metadata.refresh.sparse"),
+        "topic.metadata.refresh.sparse",
     }
 )
 #: Names that are accepted with the one value that kcodec has.
 ONLY = {"broker.address.family": "any", "queuing.strategy": "fifo"}
 #: Other names of options of kcodec.
 SAME = {
+    "topic.metadata.refresh.interval.ms": "metadata_max_age_ms",
     "topic.metadata.propagation.max.ms": "unknown_topic_timeout_ms",
     "receive.message.max.bytes": "max_response_bytes",
 }
@@ -162,7 +163,7 @@ def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return the options of kcodec for what librdkafka's names set."""
     options: dict[str, Any] = {}
     for name, value in given.items():
-        if name in ACCEPTED:
+        if name in ACCEPTED or (name == "topic.metadata.refresh.interval.ms" and str(value) == "-1"):
             log.debug("%s has no effect with kcodec.compat.confluent", name)
         elif name in ONLY:
             if str(value).lower() != ONLY[name]:
