@@ -96,6 +96,10 @@ class Reader:
     def take_over(self, partitions: Iterable[TopicPartition]) -> None:
         """Go on where the database says; at the beginning where it says nothing."""
         self.held.update({partition: self.positions.read(partition) for partition in partitions})
+        self.seek_to_held(partitions)
+
+    def seek_to_held(self, partitions: Iterable[TopicPartition]) -> None:
+        """Poll again from the positions that were read or written last."""
         for partition in partitions:
             position = self.held[partition]
             if position is None:
@@ -123,6 +127,9 @@ class Reader:
             log.warning("rolled back: %s", error)
             self.take_over(list(self.held))
             return False
+        except BaseException:  # rolled back: a caller that goes on gets the same records again
+            self.seek_to_held(list(self.held))
+            raise
         self.held.update(moved)
         return True
 

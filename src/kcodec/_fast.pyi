@@ -456,8 +456,11 @@ def deserialize_records(
     key_deserializer: Callable[[bytes], Any] | None,
     value_deserializer: Callable[[bytes], Any] | None,
     start: int = 0,
+    takes_none: bool = False,
 ) -> tuple[int, str, Exception] | None:
     """Convert the keys and values of these records in place, those that are not None. Internal.
+
+    takes_none: also call the deserializers for None.
 
     Return None, or the index of the first record that failed, the name of the field and the exception. That record
     stays as it was.

@@ -34,6 +34,7 @@ from cpython.buffer cimport (
     PyBUF_WRITABLE,
     PyBuffer_FillInfo,
     PyBuffer_Release,
+    PyObject_CheckBuffer,
     PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals

@@ -85,6 +85,13 @@ def test_the_controller_is_asked_again_where_it_has_moved() -> None:
     assert script.asked == [("CreateTopics", 1), ("CreateTopics", 2)]
 
 
+def test_create_topics_refuses_a_mapping_with_a_remedy() -> None:
+    script = AdminScript()
+    with pytest.raises(TypeError, match=r"not a mapping.*pass \[NewTopic\(name, num_partitions=count\)"):
+        script.run(flows.create_topics(script.context, {"new": 3}))
+    assert script.asked == []
+
+
 def test_create_topics_comes_back_when_leaders_are_known() -> None:
     script = AdminScript()
     script.answers["CreateTopics"] = created(0)

@@ -305,7 +305,7 @@ def test_connections_leave_open_files_to_the_logs(
             one.close()
         while not is_served(broker):
             time.sleep(0.01)
-    assert "8 of max_connections (10000)" in caplog.text
+    assert "the limit is 8 (max_connections is 10000" in caplog.text
 
 
 def test_full_disk_ends_the_trace_only(caplog: pytest.LogCaptureFixture) -> None:

@@ -140,3 +140,23 @@ def test_address_of_ipv6_is_written_in_brackets() -> None:
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             producer.send("t", b"v").result(30)
         assert broker.end_offset("t") == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"topic": 3}, "topic must be a str or None, got 3"),
+        ({"client": b"reader"}, "client must be a str or None, got b'reader'"),
+        ({"partition": "0"}, "partition must be an int or None, got '0'"),
+        ({"error": 3, "drop": None}, "error must be the name of an error code, got 3"),
+    ],
+)
+def test_a_fault_rule_that_matches_nothing_is_refused(fields: dict[str, Any], text: str) -> None:
+    """The test of a program would pass without the fault."""
+    with Broker() as broker, pytest.raises(TypeError, match=text):
+        broker.faults.add("Produce", **{"drop": "after", **fields})
+
+
+def test_producers_of_a_missing_topic_are_not_expired() -> None:
+    with Broker() as broker, pytest.raises(EmbeddedBrokerError, match="topic 'order' does not exist"):
+        broker.expire_producers("order")

@@ -9,12 +9,25 @@ from itertools import pairwise
 import pytest
 from broker_core import NOTHING, CoreClient, Identity
 
-from kcodec.broker.transactions.state import LAST_CLIENT_EPOCH, PREDECESSORS, State
+from kcodec.broker.transactions.state import LAST_CLIENT_EPOCH, State
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
 NONE, BUSY, FENCED = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED
 BAD_STATE, BAD_EPOCH = ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH
+
+#: The states that may come before each state. DEAD and PREPARE_EPOCH_FENCE are never in the log.
+PREDECESSORS: dict[State, frozenset[State]] = {
+    State.EMPTY: frozenset((State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)),
+    State.ONGOING: frozenset((State.ONGOING, State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)),
+    State.PREPARE_COMMIT: frozenset((State.ONGOING,)),
+    # from the last three without any partition: an abort of nothing, with transaction version 2
+    State.PREPARE_ABORT: frozenset((State.ONGOING, State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)),
+    State.COMPLETE_COMMIT: frozenset((State.PREPARE_COMMIT,)),
+    State.COMPLETE_ABORT: frozenset((State.PREPARE_ABORT,)),
+    State.DEAD: frozenset((State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)),
+    State.PREPARE_EPOCH_FENCE: frozenset((State.ONGOING,)),
+}
 
 
 @pytest.fixture

@@ -252,6 +252,14 @@ def test_a_commit_without_response_ends_by_its_deadline(script: AdminScript) -> 
     assert script.now < 4.2
 
 
+def test_a_late_commit_names_the_time_of_the_whole_call(script: AdminScript) -> None:
+    """It may have waited for the previous commit before."""
+    script.answers["OffsetCommit"] = lambda node, request: None
+    with pytest.raises(DeliveryTimeoutError, match="not finished within 40 s"):
+        script.run(committed(script).commit({A: OffsetAndMetadata(9)}, ConsumerGroupMetadata("g"), 2.5, 40.0))
+    assert script.now < 2.7
+
+
 # -------------------------------------------------------------------------------------------------------- what is final
 
 

@@ -63,7 +63,7 @@ SAMPLES: dict[str, Any] = {
     "AclFilter": AclFilter(),
     "ScramCredentialUpsertion | ScramCredentialDeletion": ScramCredentialDeletion("mm", ScramMechanism.SCRAM_SHA_256),
 }
-STATES = {"list_transactions": "Ongoing", "list_groups": "Stable"}
+NAMES = {"list_transactions.states": "Ongoing", "list_groups.states": "Stable", "list_groups.types": "share"}
 OTHERS: dict[str, dict[str, Any]] = {
     "describe_configs.names": {"resources": [ConfigResource.topic("mm")]},
     "delete_group_offsets.partitions": {"group_id": "g"},
@@ -126,8 +126,9 @@ def requests_of(method: str, given: dict[str, Any], *, is_async: bool) -> list[A
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize(("method", "parameter", "element"), ADMIN_PARAMETERS)
 def test_admin_reads_one_item_as_a_list_of_it(method: str, parameter: str, element: str, is_async: bool) -> None:
-    one = STATES[method] if parameter == "states" else 1 if parameter == "brokers" else SAMPLES[element]
-    others = OTHERS.get(f"{method}.{parameter}", {})
+    where = f"{method}.{parameter}"
+    one = 1 if parameter == "brokers" else NAMES.get(where, SAMPLES[element])
+    others = OTHERS.get(where, {})
     requests = requests_of(method, {parameter: one, **others}, is_async=is_async)
     assert requests == requests_of(method, {parameter: [one], **others}, is_async=is_async)
     assert requests != requests_of(method, {parameter: [one, *_another(one)], **others}, is_async=is_async)
@@ -139,7 +140,7 @@ def test_admin_reads_one_item_as_a_list_of_it(method: str, parameter: str, eleme
 def _another(one: Any) -> list[Any]:
     """A second element, which the brokers must see: the comparison above would hold for a call that sends nothing."""
     changes: dict[type, Callable[[], Any]] = {
-        str: lambda: {"Ongoing": "Empty", "Stable": "Dead"}.get(one, "nn"),
+        str: lambda: {"Ongoing": "Empty", "Stable": "Dead", "share": "streams"}.get(one, "nn"),
         int: lambda: one + 1,
         TopicPartition: lambda: TopicPartition("mm", 0),
         ConfigResource: lambda: ConfigResource.topic("nn"),

@@ -36,7 +36,8 @@ from recipes import (
     write_amounts,
 )
 
-from kcodec import TopicPartition
+from kcodec import Record, TopicPartition
+from kcodec.broker import Broker
 from kcodec.client import Consumer
 from kcodec.client.session import SessionTransaction
 from kcodec.errors import UnknownOutcomeError
@@ -288,6 +289,38 @@ def test_what_is_stored_is_the_position_and_not_a_number_made_of_offsets(
         for partition, end in ends.items():
             assert consumer.position(partition) == end
             assert count[partition] < last[partition] + 1 < end
+
+
+def test_records_come_again_if_the_program_goes_on_after_an_exception(kcodec_broker: Broker) -> None:
+    """The database rolls back, but the consumer has polled the records."""
+    topic = kcodec_broker.create_topic(partitions=2)
+    for partition in range(2):
+        kcodec_broker.seed(
+            topic, [(b"alice", b"%d" % (10 ** (3 * partition + n))) for n in range(3)], partition=partition
+        )
+    module = example("offsets_in_database")
+    failures = iter([None, OSError("the disk is full"), KeyboardInterrupt()])
+
+    def apply(connection: sqlite3.Connection, record: Record) -> None:
+        connection.execute("INSERT INTO seen VALUES (?)", (int(record.value or 0),))
+        if (failure := next(failures, None)) is not None:
+            raise failure
+
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE seen (amount INTEGER)")
+        servers = kcodec_broker.bootstrap_servers
+        with closing(module.Reader(connection, "ledger", [topic], apply, bootstrap_servers=servers)) as reader:
+            raised: list[type[BaseException]] = []
+            seen: list[int] = []
+            for _ in range(20):
+                try:
+                    reader.step(0.5)
+                except (OSError, KeyboardInterrupt) as error:
+                    raised.append(type(error))
+                seen = sorted(row[0] for row in connection.execute("SELECT amount FROM seen"))
+                if len(raised) == 2 and len(seen) >= 6:
+                    break
+        assert (raised, seen) == ([OSError, KeyboardInterrupt], [10**number for number in range(6)])
 
 
 # ------------------------------------------------------------------------------------------------------------ upsert

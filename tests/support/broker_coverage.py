@@ -102,12 +102,13 @@ def expected() -> set[tuple[str, str]]:
     return found
 
 
-def complaints(codes: Counter[tuple[str, str]], transitions: Counter[tuple[str, str]], sequences: int) -> list[str]:
-    """Return what occurred too rarely for this number of sequences, and what is not listed."""
-    least = LEAST * sequences / ALL
-    found = []
-    for counts, wanted in ((codes, expected()), (transitions, TRANSITIONS)):
-        found += [f"{' '.join(pair)} occurred {counts[pair]} times" for pair in sorted(wanted) if counts[pair] < least]
-        others = sorted(set(counts) - wanted)
-        found += [f"{' '.join(pair)} occurred {counts[pair]} times, and is not listed" for pair in others]
-    return found
+def too_rare(codes: Counter[tuple[str, str]], transitions: Counter[tuple[str, str]], least: float) -> list[str]:
+    """Return the pairs and transitions that have to occur and occurred less often than this, with their numbers."""
+    wanted = ((codes, expected()), (transitions, TRANSITIONS))
+    return [f"{' '.join(one)}: {counts[one]}" for counts, all_ in wanted for one in sorted(all_) if counts[one] < least]
+
+
+def not_listed(codes: Counter[tuple[str, str]], transitions: Counter[tuple[str, str]]) -> list[str]:
+    """Return the pairs and transitions that occurred and are not among those that have to, with their numbers."""
+    wanted = ((codes, expected()), (transitions, TRANSITIONS))
+    return [f"{' '.join(one)}: {counts[one]}" for counts, all_ in wanted for one in sorted(set(counts) - all_)]

@@ -172,6 +172,7 @@ _PAIRS: list[tuple[Any, Any]] = [
     (messages.OffsetCommitKey, messages.OffsetCommitValue),
     (messages.GroupMetadataKey, messages.GroupMetadataValue),
     (group_records.ConsumerGroupMetadataKey, group_records.ConsumerGroupMetadataValue),
+    (group_records.ConsumerGroupPartitionMetadataKey, group_records.ConsumerGroupPartitionMetadataValue),
     (group_records.ConsumerGroupMemberMetadataKey, group_records.ConsumerGroupMemberMetadataValue),
     (
         group_records.ConsumerGroupTargetAssignmentMetadataKey,

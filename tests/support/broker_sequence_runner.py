@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from broker_group_requests import GroupRequests
 from broker_masks import Masks, Shown, codes_of
 from broker_sequence_requests import Requests
-from broker_sequences import Sequence, Step
+from broker_sequences import LAST_EPOCH, MARKER_AHEAD, Sequence, Step
 from broker_targets import RETRY_MS, STUCK_MS, Target
 
 import kcodec
@@ -154,6 +154,7 @@ class Runner(GroupRequests, Requests):
         arguments = dict(step.arguments)
         if step.kind == "wait":
             return self._wait(**arguments)
+        sticks = bool(arguments.get("sticks")) and self._has_epoch_ahead(arguments["who"])
         request, version = getattr(self, step.kind)(**arguments)
         try:
             patience_ms = STUCK_MS if arguments.get("name") in self._stuck else RETRY_MS
@@ -164,7 +165,7 @@ class Runner(GroupRequests, Requests):
         api = type(request).__name__.removesuffix("Request")
         for code in codes_of(response):
             self.codes[api, code] += 1
-        if arguments.get("sticks") and response.error_code == 0:
+        if sticks and response.error_code == 0:
             self._stuck.add(arguments["name"])
             self._wait_for_other_markers(arguments["name"])
         if step.kind in ("init", "end"):
@@ -196,6 +197,10 @@ class Runner(GroupRequests, Requests):
             self.target.generation = response.member_epoch
         if step.kind == "fetch" and step.arguments.get("session") == "new" and response.session_id:
             self.target.session = response.session_id
+
+    def _has_epoch_ahead(self, who: tuple[int, int, int]) -> bool:
+        """Whether the marker of a tool could have a higher epoch than any marker of this producer's transaction."""
+        return self.target.identity(*who).epoch + MARKER_AHEAD <= LAST_EPOCH
 
     def _wait_for_other_markers(self, slot: int) -> None:
         """Wait until only partition 0 of a transaction, whose marker is fenced, is without its marker."""

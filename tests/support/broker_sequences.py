@@ -19,6 +19,8 @@ NEW_VERSION = 2
 LARGE = 30_000
 LONG_METADATA = 5000
 LAST_EPOCH = 32_767
+#: In the flow of transaction version 2, the coordinator's own marker has the next epoch.
+MARKER_AHEAD = 2
 # Times of sequences with a clock, in ms: the most for the steps between two waits; a wait in which all transactions
 # time out; the time after which what is idle expires, more than MOST_SHORT short waits and the steps between them take;
 # and a wait in which all of it expires, also what a time-out ends first.
@@ -137,6 +139,10 @@ class Sequence:
             return self.stuck()
         if 0.222 <= chance < 0.225:
             return self.session()
+        if 0.225 <= chance < 0.233 and self.group == "static":
+            return self.replaced_member()
+        if 0.225 <= chance < 0.231 and self.group == "consumer":
+            return self.stale_member()
         usual = [self.produce] * 20 + [self.end] * 8 + [self.fetch] * 6 + [self.add] * 6 + [self.init] * 2
         usual += [self.list_offsets, self.producers, self.transactions, self.epoch_end, self.verify]
         usual += [self.offsets] * 2 + [self.commit_offset] * 5 + [self.offset_fetch] * 2 + [self.commit_plain] * 2
@@ -154,7 +160,9 @@ class Sequence:
         if kind < 0.02:
             return (1 - min(slot, 1), 0, 0)
         back = 0 if kind < 0.88 else self.random.randint(1, 2)
-        return (slot, back, 1 if kind > 0.97 else 0)
+        # after a batch or a marker with a higher epoch, a transaction may not end, which takes longer than a time-out
+        ahead = 1 if kind > 0.97 and not self.profile.has_clock else 0
+        return (slot, back, ahead)
 
     def _prepared(self) -> Prepared:
         """Return a transactional id whose epochs are nearly used up."""
@@ -190,7 +198,7 @@ class Sequence:
     def stuck(self) -> list[Step]:
         """A transaction that the coordinator gives up, as a tool has written a marker with a higher epoch before it."""
         slot = self.random.randrange(2)
-        who, ahead = (slot, 0, 0), (slot, 0, 2)
+        who, ahead = (slot, 0, 0), (slot, 0, MARKER_AHEAD)
         marker = {"who": ahead, "partitions": [0], "commit": False, "epoch_change": 0, "version": 1, "txn": 0}
         version = self._end_version(slot)
         end = {"slot": slot, "name": slot, "who": who, "commit": True, "version": version, "sticks": True}
@@ -204,6 +212,35 @@ class Sequence:
         """A fetch session, and requests with its right epoch and with a wrong one."""
         fetch = {"parts": [{"partition": 0, "offset": 0}], "level": 1, "most": 1000, "version": self._pick(7, 12, 17)}
         return [Step("fetch", {**fetch, "session": kind}) for kind in ("new", "epoch")]
+
+    def replaced_member(self) -> list[Step]:
+        """A static member joins again, and its id of before, or one that never was, is used once more."""
+        member = self._pick(1, "nobody")
+        named = {"member": member, "instance": "i"}
+        join = Step("join", {"version": self._pick(5, 7, 9), "member": "", "instance": "i"})
+        kind = self.random.randrange(3)
+        if kind == 0:
+            return [join, Step("leave", {"version": self._pick(3, 4, 5), **named})]
+        named["generation"] = ("own", 0)
+        if kind == 1:
+            offset = {"partition": 0, "offset": 1, "version": self._pick(7, 8, 9, 10)}
+            return [join, Step("commit_plain", offset | named)]
+        return [join, *self._committed_by(named, self._pick(*(flow - 7 for flow in self.flows)))]
+
+    def stale_member(self) -> list[Step]:
+        """A member of a consumer group joins, and commits in a transaction with an epoch that it does not have."""
+        join = Step("report", {"member": "member-0", "epoch": 0, "owned": [], "joins": True})
+        # before version 6 the error code is ILLEGAL_GENERATION
+        versions = (5, 6, 6) if NEW_FLOW in self.flows else (4,)
+        member = {"member": "member-0", "generation": ("own", self._pick(-1, 1))}
+        return [join, *self._committed_by(member, self._pick(*versions))]
+
+    def _committed_by(self, member: dict[str, Any], version: int) -> list[Step]:
+        """Return the steps of a transaction with an offset of this member; the identity is right in most cases."""
+        slot = self.random.randrange(2)
+        who = (slot, 0, 0)
+        commit = {"name": slot, "who": who, "partition": 0, "offset": 1, "version": version}
+        return [Step("add_offsets", {"name": slot, "who": who, "version": 3}), Step("commit_offset", commit | member)]
 
     def _part(self, slot: int, who: Any = None) -> dict[str, Any]:
         partition = self.random.randrange(2)
@@ -511,6 +548,7 @@ class Sequence:
                 "commit_offset",
                 {**commit, "topic": "unknown", "version": commit["version"] + self.random.choice((0, 1))},
             ),
+            ("commit_offset", {**commit, "topic": "unknown", "version": commit["version"] + 1}),
             ("commit_offset", {**commit, "metadata": LONG_METADATA}),
             ("commit_offset", {**commit, "group": self._pick("empty", "unknown")}),
             ("commit_offset", {**commit, "name": self._pick("unknown", "empty")}),
@@ -534,7 +572,9 @@ class Sequence:
                 {"partition": self._pick(0, 1, 9), "group": self._pick("own", "own", "unknown", "empty")},
             ),
             ("offset_delete", {"partition": self._pick(0, 1), "group": "own"}),
+            ("offset_delete", {"partition": 9, "group": self._pick("own", "own", "own", "empty")}),
             ("delete_group", {"group": self._pick("own", "own", "unknown")}),
+            ("delete_group", {"group": "own"}),
             ("join", {"version": 5, "member": "", "group": "empty"}),
             ("fetch", {**fetch, "parts": [{"partition": 0, "offset": 0, "leader_epoch": self._pick(0, 4)}]}),
             ("fetch", {**fetch, "parts": [{"partition": 0, "offset": 0, "last_epoch": self._pick(0, 4)}]}),
@@ -559,6 +599,7 @@ class Sequence:
             ),
             ("list_offsets", {**listed, "partition": 9}),
             ("epoch_end", {"partition": self._pick(0, 9), "epoch": 0, "leader_epoch": self._pick(-1, 4)}),
+            ("epoch_end", {"partition": 0, "epoch": 0, "leader_epoch": 4}),
             ("producers", {"partition": 9}),
             ("transactions", {"name": self._pick("unknown", "empty")}),
             ("list_transactions", {"slot": slot, "version": 2, "states": [], "pattern": "("}),
@@ -574,7 +615,24 @@ class Sequence:
     # ------------------------------------------------------------------------------------------------------------ time
 
     def time_passes(self) -> list[Step]:
-        """Return a wait until transactions have timed out, or until everything that is idle has expired."""
+        """Return a wait until transactions have timed out, or until everything that is idle has expired.
+
+        Before most of the latter a transaction is committed, as the others are aborted by their time-outs.
+        """
         is_short = self._short_waits < MOST_SHORT and self.random.random() < 0.7
         self._short_waits = self._short_waits + 1 if is_short else 0
-        return [Step("wait", {"ms": SHORT_WAIT_MS if is_short else LONG_WAIT_MS})]
+        if is_short:
+            return [Step("wait", {"ms": SHORT_WAIT_MS})]
+        committed = self._committed() if self.random.random() < 0.7 else []
+        return [*committed, Step("wait", {"ms": LONG_WAIT_MS})]
+
+    def _committed(self) -> list[Step]:
+        """Return the steps of a new producer that commits a transaction without records."""
+        slot = self.random.randrange(2)
+        who = (slot, 0, 0)
+        end = {"slot": slot, "name": slot, "who": who, "commit": True, "version": self._end_version(slot)}
+        return [
+            self.init(slot, plain=True),
+            Step("add", {"name": slot, "who": who, "partitions": [0, 1], "version": 3}),
+            Step("end", end),
+        ]

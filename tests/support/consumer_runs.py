@@ -23,7 +23,9 @@ class Offsets:
         self.commits: list[dict[TopicPartition, int]] = []
         self.failing: BaseException | None = None
 
-    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], member: Any, timeout: float) -> Flow[None]:
+    def commit(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], member: Any, timeout: float, limit: float
+    ) -> Flow[None]:
         yield from ()
         if self.failing is not None:
             error, self.failing = self.failing, None

@@ -77,7 +77,9 @@ class StoredOffsets:
     def __init__(self, cluster: Any, group_id: str, settings: Any) -> None:
         self.unstable: set[TopicPartition] = set()
 
-    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], member: Any, timeout: float) -> Flow[None]:
+    def commit(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], member: Any, timeout: float, limit: float
+    ) -> Flow[None]:
         yield from ()
         found = {partition: each.offset for partition, each in offsets.items()}
         self.world.on_commit(found)

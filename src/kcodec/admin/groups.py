@@ -28,9 +28,23 @@ from kcodec.consumer.group.classic.consumer_protocol import PROTOCOL_TYPE, read_
 from kcodec.consumer.lag import PartitionLag, partition_lags
 from kcodec.errors import DecodeError, UnsupportedError
 from kcodec.flow import Flow
-from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
+
+#: Names of Kafka's GroupState and GroupType.
+GROUP_STATES = (
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Stable",
+    "Empty",
+    "Dead",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Unknown",
+)
+GROUP_TYPES = ("classic", "consumer", "share", "streams")
 
 
 @dataclass(frozen=True)
@@ -98,11 +112,14 @@ def list_groups(
 ) -> Flow[dict[str, GroupListing]]:
     """Return the groups of all brokers by id. states, types: return only groups with these states and types.
 
-    Raises AdminError if not all brokers responded; its `results` contain the lists of the others by broker id.
+    states: of GROUP_STATES; types: of GROUP_TYPES; as on brokers, in any case. Empty for all.
+
+    Raises ValueError for an unknown state or type, AdminError if not all brokers responded; its `results` contain the
+    lists of the others by broker id.
     """
+    requested, kinds = _known(states, GROUP_STATES, "states"), _known(types, GROUP_TYPES, "types")
     deadline = context.deadline(timeout)
     yield from context.cluster.refresh(context.call_timeout(deadline))
-    requested, kinds = names_of(states, "states"), names_of(types, "types")
     handler: ApiHandler[int, list[GroupListing]] = ApiHandler(
         "list groups of broker",
         EachBroker(),
@@ -113,6 +130,15 @@ def list_groups(
     outcome = yield from request_items(context, context.cluster.brokers, handler, deadline)
     found = [listing for listings in outcome.value().values() for listing in listings]
     return {listing.group_id: listing for listing in sorted(found, key=lambda listing: listing.group_id)}
+
+
+def _known(given: Iterable[str], known: tuple[str, ...], parameter: str) -> list[str]:
+    """Return the names. A broker responds to an unknown one with no groups, as if there were none."""
+    names = names_of(given, parameter)
+    for name in names:
+        if name.lower() not in map(str.lower, known):
+            raise ValueError(f"{parameter}: expected some of {', '.join(known)}, got {name!r}")
+    return names
 
 
 def _listings(response: Any) -> list[GroupListing]:
@@ -367,12 +393,10 @@ def alter_group_offsets(
 
     group_id: name of the group, which is created if it does not exist.
 
+    Raises TypeError or ValueError for offsets that are negative or not numbers: a consumer would take -1 as no offset.
     Raises BrokerError: UNKNOWN_MEMBER_ID while the group has members, AuthorizationError ...; AdminError for several.
     """
-    given = {
-        partition: value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
-        for partition, value in offsets.items()
-    }
+    given = check_offsets(offsets)
     return results(context, given, offset_commit_handler(context.cluster, group_id, given), timeout)
 
 

@@ -38,6 +38,11 @@ def create_topics(
     INVALID_TOPIC_EXCEPTION, POLICY_VIOLATION, AuthorizationError ...; AdminError for several topics.
     Source: CreateTopicsRequest (KIP-4).
     """
+    if isinstance(topics, Mapping):
+        raise TypeError(
+            "topics must be a list of NewTopic or names, not a mapping, whose values would have no effect: pass "
+            "[NewTopic(name, num_partitions=count), ...]"
+        )
     given = items_of(topics, (NewTopic, str), "topics")
     requested = {topic.name: topic for topic in (NewTopic(one) if isinstance(one, str) else one for one in given)}
     deadline = context.deadline(timeout)

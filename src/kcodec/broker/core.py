@@ -254,8 +254,8 @@ class BrokerCore:
         if api.request.is_flexible(version):
             position = skip_tagged_fields(view, position)
         check_size(self.settings, key, version, view, position)
-        # Kafka ignores bytes after the message. librdkafka writes some after AlterUserScramCredentials, and before 2.12
-        # also after Metadata.
+        # Kafka ignores bytes after the message. librdkafka writes some after AlterUserScramCredentials and, before
+        # 2.12, after Metadata.
         request, _ = api.request.decode_prefix(frame, version, position)
         context = RequestContext(
             version, client_id, connection.host, connection.id, connection.principal, connection.login

@@ -467,7 +467,13 @@ class Broker:
 
         topic: Only the partitions of this topic.
         """
-        self._call(lambda: self.core.expire_producers(topic))
+
+        def expire() -> None:
+            if topic is not None:
+                self._topic(topic)
+            self.core.expire_producers(topic)
+
+        self._call(expire)
 
     def change_leader_epoch(self, topic: str, partition: int = 0) -> None:
         """Raise the leader epoch of a partition by 1, as a new election does.

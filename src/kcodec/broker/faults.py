@@ -63,6 +63,12 @@ class FaultRule:
     _skipped: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
+        for name, expected, kind in (("topic", "a str", str), ("client", "a str", str), ("partition", "an int", int)):
+            value = getattr(self, name)  # a value of another type is equal to none of a request
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"{name} must be {expected} or None, got {value!r}")
+        if self.error is not None and not isinstance(self.error, ErrorCode):
+            raise TypeError(f"error must be the name of an error code, got {self.error!r}")
         if not 0 <= self.probability <= 1:
             raise ValueError(f"probability must be between 0 and 1, not {self.probability}")
         for name in ("drop", "close"):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 from uuid import UUID
@@ -143,7 +143,3 @@ def append_to_log(partition: Partition, records: Sequence[tuple[bytes | None, by
     except OSError as error:
         _log.error("the log of a coordinator, partition %d: %s; the request is refused", partition.number, error)
         raise ApiError(ErrorCode.NOT_COORDINATOR, str(error)) from error
-
-
-#: A callback for a replay.
-Replay = Callable[[int, InternalRecord | TransactionMarker], None]

@@ -21,7 +21,7 @@ from kcodec.broker.derived_file import DerivedFile, write_small
 from kcodec.broker.producer_state import BatchHeader, CompletedTransaction, ProducerStates
 from kcodec.broker.segment import Segment
 from kcodec.constants import Compression, ControlType, TimestampType
-from kcodec.errors import DecodeError, RecordValidationError
+from kcodec.errors import DecodeError
 from kcodec.log import TransactionIndexEntry, pack_snapshot, read_leader_epochs, read_snapshot
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.record.rewrite import set_base_offset, set_max_timestamp, set_partition_leader_epoch
@@ -32,7 +32,6 @@ LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 READ_COMMITTED = 1
 _LOG_NAME = re.compile(r"(\d{20})\.log")
 _SNAPSHOT_NAME = re.compile(r"(\d{20})\.snapshot")
-_CONTROL_KEY_BYTES = 4
 
 # The fields of a batch that `append_records` changes.
 _CRC, _SEQUENCE = slice(17, 21), slice(53, 57)
@@ -63,8 +62,8 @@ class LogSettings(NamedTuple):
     cleanup_policy: str
     compression_type: str
     message_timestamp_type: str
-    before_max_ms: int
-    after_max_ms: int
+    message_timestamp_before_max_ms: int
+    message_timestamp_after_max_ms: int
     max_message_bytes: int
     segment_bytes: int
     segment_ms: int
@@ -74,19 +73,10 @@ class LogSettings(NamedTuple):
     @classmethod
     def of(cls, config: Callable[[str], str]) -> LogSettings:
         """Return the settings, which `config` gives by their names."""
-        internal = config("internal.segment.bytes")
-        return cls(
-            config("cleanup.policy"),
-            config("compression.type"),
-            config("message.timestamp.type"),
-            int(config("message.timestamp.before.max.ms")),
-            int(config("message.timestamp.after.max.ms")),
-            int(config("max.message.bytes")),
-            int(internal or config("segment.bytes")),
-            int(config("segment.ms")),
-            int(config("retention.bytes")),
-            int(config("retention.ms")),
-        )
+        values = {name: config(name.replace("_", ".")) for name in cls._fields}
+        values["segment_bytes"] = config("internal.segment.bytes") or values["segment_bytes"]
+        cleanup_policy, compression_type, message_timestamp_type, *numbers = values.values()
+        return cls(cleanup_policy, compression_type, message_timestamp_type, *map(int, numbers))
 
 
 class PartitionLog:
@@ -167,8 +157,8 @@ class PartitionLog:
             data,
             cleanup_policy=settings.cleanup_policy,
             message_timestamp_type=settings.message_timestamp_type,  # type: ignore[arg-type]
-            message_timestamp_before_max_ms=settings.before_max_ms,
-            message_timestamp_after_max_ms=settings.after_max_ms,
+            message_timestamp_before_max_ms=settings.message_timestamp_before_max_ms,
+            message_timestamp_after_max_ms=settings.message_timestamp_after_max_ms,
             max_message_bytes=settings.max_message_bytes,
             segment_bytes=settings.segment_bytes,
             compression_type=settings.compression_type,
@@ -377,13 +367,8 @@ class PartitionLog:
         aborted: list[tuple[int, int]] | None = []
         if offset < end:
             records, aborted = self._read(offset, end, max_bytes, min_one_message=min_one_message)
-        return FetchedData(
-            records,
-            self.high_watermark,
-            self.last_stable_offset,
-            self.log_start_offset,
-            aborted if is_committed else None,
-        )
+        offsets = (self.high_watermark, self.last_stable_offset, self.log_start_offset)
+        return FetchedData(records, *offsets, aborted if is_committed else None)
 
     def _read(
         self, offset: int, end: int, max_bytes: int, *, min_one_message: bool
@@ -589,16 +574,10 @@ class PartitionLog:
             self.producers.add_batch(_header(batch, batch.base_offset, batch.max_timestamp))
             return
         for record in batch.records():
-            assert record.key is not None and record.value is not None
-            kind = int.from_bytes(record.key[2:_CONTROL_KEY_BYTES], "big", signed=True)
-            coordinator_epoch = int.from_bytes(record.value[2:6], "big", signed=True)
+            epochs = (batch.producer_epoch, record.coordinator_epoch or 0)
+            is_aborted = record.control_type == ControlType.ABORT
             ended = self.producers.add_marker(
-                batch.producer_id,
-                batch.producer_epoch,
-                coordinator_epoch,
-                record.offset,
-                record.timestamp,
-                is_aborted=kind == ControlType.ABORT,
+                batch.producer_id, *epochs, record.offset, record.timestamp, is_aborted=is_aborted
             )
             self._completed(ended)
 
@@ -632,27 +611,11 @@ class PartitionLog:
 
 
 def _header(batch: RecordBatch, base_offset: int, timestamp: int) -> BatchHeader:
-    last_offset = base_offset + batch.last_offset_delta
-    return BatchHeader(
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.base_sequence,
-        batch.last_sequence,
-        base_offset,
-        last_offset,
-        timestamp,
-        batch.is_transactional,
-    )
+    sequences = (batch.base_sequence, batch.last_sequence)
+    offsets = (base_offset, base_offset + batch.last_offset_delta)
+    producer = (batch.producer_id, batch.producer_epoch)
+    return BatchHeader(*producer, *sequences, *offsets, timestamp, batch.is_transactional)
 
 
 def _max_timestamp(buffer: Any) -> int:
     return int.from_bytes(buffer[35:43], "big", signed=True)
-
-
-__all__ = [
-    "Appended",
-    "FetchedData",
-    "LogSettings",
-    "PartitionLog",
-    "RecordValidationError",
-]

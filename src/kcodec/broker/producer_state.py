@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kcodec.broker.api import ApiError
@@ -62,19 +63,16 @@ class CompletedTransaction(NamedTuple):
     is_aborted: bool
 
 
+@dataclass(slots=True)
 class ProducerEntry:
-    """The state of one producer."""
+    """The state of one producer. first_offset: of the open transaction; None without one."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "first_offset", "producer_id", "timestamp")
-
-    def __init__(self, producer_id: int) -> None:
-        self.producer_id = producer_id
-        self.epoch = NO_EPOCH
-        self.coordinator_epoch = -1
-        self.timestamp = -1
-        #: Of the open transaction; None without one.
-        self.first_offset: int | None = None
-        self.batches: deque[KeptBatch] = deque(maxlen=WINDOW)
+    producer_id: int
+    epoch: int = NO_EPOCH
+    coordinator_epoch: int = -1
+    timestamp: int = -1
+    first_offset: int | None = None
+    batches: deque[KeptBatch] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     @property
     def last_sequence(self) -> int:
@@ -102,16 +100,14 @@ class ProducerEntry:
         )
 
 
+@dataclass(slots=True)
 class _Verification:
     """The tentative first batch of a producer in a transaction (VerificationStateEntry)."""
 
-    __slots__ = ("bumps_epoch", "epoch", "lowest_sequence", "timestamp")
-
-    def __init__(self, epoch: int, sequence: int, bumps_epoch: bool, timestamp: int) -> None:
-        self.timestamp = timestamp
-        self.epoch = epoch
-        self.lowest_sequence = sequence
-        self.bumps_epoch = bumps_epoch
+    epoch: int
+    lowest_sequence: int
+    bumps_epoch: bool
+    timestamp: int
 
 
 class ProducerStates:
@@ -215,15 +211,8 @@ class ProducerStates:
         if entry is None:
             entry = self._entries[batch.producer_id] = ProducerEntry(batch.producer_id)
         entry.set_epoch(batch.producer_epoch)
-        entry.batches.append(
-            KeptBatch(
-                batch.base_sequence,
-                batch.last_sequence,
-                batch.last_offset,
-                batch.last_offset - batch.base_offset,
-                batch.timestamp,
-            )
-        )
+        sequences, delta = (batch.base_sequence, batch.last_sequence), batch.last_offset - batch.base_offset
+        entry.batches.append(KeptBatch(*sequences, batch.last_offset, delta, batch.timestamp))
         entry.timestamp = batch.timestamp
         if batch.is_transactional:
             self._verifications.pop(batch.producer_id, None)
@@ -294,15 +283,9 @@ class ProducerStates:
             if entry.first_offset is not None:
                 self._open[state.producer_id] = entry.first_offset
             if state.last_offset >= 0:
-                entry.batches.append(
-                    KeptBatch(
-                        state.first_sequence,
-                        state.last_sequence,
-                        state.last_offset,
-                        state.offset_delta,
-                        state.timestamp,
-                    )
-                )
+                sequences = (state.first_sequence, state.last_sequence)
+                kept = KeptBatch(*sequences, state.last_offset, state.offset_delta, state.timestamp)
+                entry.batches.append(kept)
 
 
 def _out_of_order(batch: BatchHeader, expected: str) -> ApiError:

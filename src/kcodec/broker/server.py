@@ -63,7 +63,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._info.login is not None:
             self._reader.set_limit(LOGIN_REQUEST_BYTES, "LOGIN_REQUEST_BYTES")
         self._server.connections.add(self)
-        if not self._server.has_free_capacity():
+        if self._server.has_too_many():
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -208,23 +208,23 @@ class Server:
         self._connection_id += 1
         return self._connection_id
 
-    def has_free_capacity(self) -> bool:
-        """Return whether there are no more connections than allowed, those in a TLS handshake included. Log when the
-        limit is reached."""
-        most, before = self._most_connections, self._is_full
-        self._is_full = len(self.connections) + len(self._handshakes) > most
+    def has_too_many(self) -> bool:
+        """Return whether there are more connections than the limit, those in a TLS handshake included."""
+        count = len(self.connections) + len(self._handshakes)
+        before, self._is_full = self._is_full, count > self._most_connections
         if self._is_full and not before:
-            allowed = self.core.settings.max_connections
-            why = f"max_connections ({most})"
-            if most < allowed:
-                why = f"{most} of max_connections ({allowed}), as the process may have few open files (ulimit -n)"
-            _log.warning("new connections are closed: %s is reached", why)
-        return not self._is_full
+            _log.warning(
+                "new connections are closed: the limit is %d (max_connections is %d; a part of the open files of the"
+                " process, ulimit -n, is reserved for logs)",
+                self._most_connections,
+                self.core.settings.max_connections,
+            )
+        return self._is_full
 
     def handshake_began(self, socket: ListenerTls) -> None:
         """Count a socket that has been accepted, until `handshake_ended`."""
         self._handshakes.add(socket)
-        if not self.has_free_capacity():
+        if self.has_too_many():
             socket.abort()
 
     def handshake_ended(self, socket: ListenerTls) -> None:

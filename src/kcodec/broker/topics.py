@@ -238,17 +238,9 @@ class Topics:
     def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
         """Replace the configurations of a group."""
         names = dict.fromkeys((*configs, *self.group_configs.get(group_id, {})))
-        records: list[tuple[MetadataRecord, int]] = [
-            (
-                messages.ConfigRecord(
-                    resource_type=GROUP_RESOURCE, resource_name=group_id, name=name, value=configs.get(name)
-                ),
-                0,
-            )
-            for name in names
-        ]
+        records = [_config(group_id, name, configs.get(name), GROUP_RESOURCE) for name in names]
         if records:
-            self._write(records)
+            self._write([(record, 0) for record in records])
 
     def change_users(self, records: list[MetadataRecord]) -> None:
         """Write and apply records of SCRAM credentials."""
@@ -337,15 +329,10 @@ class Topics:
                     self._removed.update((topic.name, partition.number) for partition in topic.partitions)
             case messages.ConfigRecord() if record.resource_type == TOPIC_RESOURCE:
                 topic = self._by_name[record.resource_name]
-                topic.configs.pop(record.name, None)
-                if record.value is not None:
-                    topic.configs[record.name] = record.value
+                _set(topic.configs, record)
                 topic.forget_settings()
             case messages.ConfigRecord() if record.resource_type == GROUP_RESOURCE:
-                configs = self.group_configs.setdefault(record.resource_name, {})
-                configs.pop(record.name, None)
-                if record.value is not None:
-                    configs[record.name] = record.value
+                _set(self.group_configs.setdefault(record.resource_name, {}), record)
             case messages.PartitionChangeRecord():
                 self._raise_epoch(self._by_id[record.topic_id].partitions[record.partition_id], 1, begins=is_new)
             case messages.UserScramCredentialRecord():
@@ -444,8 +431,14 @@ def short_id(value: UUID) -> str:
     return urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
-def _config(topic: str, name: str, value: str | None) -> MetadataRecord:
-    return messages.ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
+def _config(owner: str, name: str, value: str | None, kind: int = TOPIC_RESOURCE) -> MetadataRecord:
+    return messages.ConfigRecord(resource_type=kind, resource_name=owner, name=name, value=value)
+
+
+def _set(configs: dict[str, str], record: messages.ConfigRecord) -> None:
+    configs.pop(record.name, None)
+    if record.value is not None:
+        configs[record.name] = record.value
 
 
 def _framed(record: MetadataRecord, version: int) -> bytes:

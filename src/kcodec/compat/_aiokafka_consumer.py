@@ -142,6 +142,13 @@ class AIOKafkaConsumer:
 
     # Beginning and end
 
+    def _need_started(self, call: str) -> None:
+        """Raise IllegalStateError before `start`, which connects the consumer."""
+        if not self._is_started and not self._closed:
+            raise IllegalStateError(
+                f"{call}() was called before start(): call `await consumer.start()` first, or use `async with consumer`"
+            )
+
     async def start(self) -> None:
         """Connect, and wait until the group has assigned partitions, if topics are subscribed to.
 
@@ -227,6 +234,7 @@ class AIOKafkaConsumer:
 
     async def topics(self) -> set[str]:
         """Return the names of all topics except internal ones."""
+        self._need_started("topics")
         with as_aiokafka_errors():
             await self._kcodec.learn_all_topics(self._request_seconds)
         return self._client.cluster.topics()
@@ -246,17 +254,13 @@ class AIOKafkaConsumer:
         return await self._getone(_checked(partitions))
 
     async def _getone(self, partitions: tuple[TopicPartition, ...]) -> ConsumerRecord[Any, Any]:
+        self._need_started("getone")
         only = frozenset(map(_place, partitions)) if partitions else None
         with as_aiokafka_errors():
             while not self._closed:
                 record = await self._kcodec.next_record(only)
-                if record is None:
-                    continue
-                try:
+                if record is not None:
                     return self._deserializers.record(record)
-                except Exception:
-                    self._kcodec.return_to(record)  # the next call raises it again, as in aiokafka
-                    raise
         raise ConsumerStoppedError
 
     async def getmany(
@@ -269,6 +273,7 @@ class AIOKafkaConsumer:
         _checked(partitions)
         if self._closed:
             raise ConsumerStoppedError
+        self._need_started("getmany")
         _check_count(max_records, "max_records", "must be a positive Integer")
         only = frozenset(map(_place, partitions)) if partitions else None
         left = max_records or self._max_poll_records or MOST_RECORDS
@@ -277,13 +282,7 @@ class AIOKafkaConsumer:
             has_records = await self._kcodec.next_records(only, timeout_ms / 1000)
             while has_records and left > 0:
                 records = self._kcodec.take_chunk(left, only, not found)
-                failed = self._deserializers.add(records, found)
-                if failed is not None:
-                    record, error = failed
-                    self._kcodec.return_to(record)  # the next call raises the error
-                    if found:
-                        break
-                    raise error
+                self._deserializers.add(records, found)
                 left -= len(records)
                 has_records = bool(records)
         return found
@@ -330,6 +329,7 @@ class AIOKafkaConsumer:
         """Return the offset of the next record. Raise IllegalStateError if the partition is not assigned."""
         while True:
             self._need_assigned([partition])
+            self._need_started("position")
             await self._kcodec.until_left()
             known = self._kcodec.state_of(_place(partition))
             if known.position is not None and known.awaiting is None:
@@ -367,6 +367,7 @@ class AIOKafkaConsumer:
 
     async def _seek_to(self, call: str, partitions: tuple[TopicPartition, ...]) -> bool:
         chosen = places(self._chosen(partitions))
+        self._need_started(call)
         with as_aiokafka_errors():
             await getattr(self._kcodec, call)(*chosen)
             for one in chosen:
@@ -408,12 +409,14 @@ class AIOKafkaConsumer:
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
+        self._need_started("beginning_offsets")
         with as_aiokafka_errors():
             found = await self._kcodec.beginning_offsets(places(partitions), self._request_seconds)
         return {TopicPartition(*one): offset for one, offset in found.items()}
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end of each partition: the last stable offset under read_committed, else the high watermark."""
+        self._need_started("end_offsets")
         with as_aiokafka_errors():
             found = await self._kcodec.end_offsets(places(partitions), self._request_seconds)
         return {TopicPartition(*one): offset for one, offset in found.items()}
@@ -429,6 +432,7 @@ class AIOKafkaConsumer:
                     f"The target time for partition {one} is {timestamp}. The target time cannot be negative."
                 )
             wanted[_place(one)] = int(timestamp)
+        self._need_started("offsets_for_times")
         with as_aiokafka_errors():
             found = await self._kcodec.offsets_for_times(wanted, self._request_seconds)
         return {
@@ -451,6 +455,7 @@ class AIOKafkaConsumer:
             checked = commit_structure_validate(offsets)
             self._need_assigned(checked)
             given = {_place(one): Committed(*value) for one, value in checked.items()}
+        self._need_started("commit")
         try:
             await self._kcodec.commit(given)
         except errors.KcodecError as error:
@@ -460,6 +465,7 @@ class AIOKafkaConsumer:
         """Return the committed offset of the group; None if no such record exists."""
         if self._group_id is None:
             raise IllegalOperation("Requires group_id")
+        self._need_started("committed")
         with as_aiokafka_errors():
             found = (await self._kcodec.committed([_place(partition)]))[_place(partition)]
         return None if found is None else found.offset

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 from aiokafka import errors as theirs
-from aiokafka.errors import IllegalOperation
+from aiokafka.errors import IllegalOperation, IllegalStateError
 from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.producer.producer import _missing
@@ -192,9 +192,23 @@ class AIOKafkaProducer:
     async def _count(self, topic: str) -> int:
         if not isinstance(topic, str):
             raise TypeError(f"Topic names must be strings, not {topic!r:.100}")
+        self._need_started()
         with as_aiokafka_errors():
             count = self._counts[topic] = await self._kcodec.partitions_for(topic)
         return count
+
+    def _need_started(self) -> None:
+        """Raise IllegalStateError before `start`, which connects the producer."""
+        if not self._is_started and not self._closed:
+            raise IllegalStateError(
+                "the producer is not started: call `await producer.start()` first, or use `async with producer`"
+            )
+
+    def _partitions(self, topic: str, count: int) -> tuple[list[int], list[int]]:
+        """Return all partitions of a topic by the latest metadata, and those that have a leader, for a partitioner."""
+        cluster = self.client.cluster
+        known = cluster.partitions_for_topic(topic) or range(count)
+        return sorted(known), sorted(cluster.available_partitions_for_topic(topic) or ())
 
     def _check_transaction(self) -> None:
         if self._transactional_id is not None and not self._kcodec.is_in_transaction:
@@ -230,8 +244,7 @@ class AIOKafkaProducer:
                 count = await self._count(topic)
             assert partition < count, "Unrecognized partition"
         elif self._partitioner is not None:
-            available = self.client.cluster.available_partitions_for_topic(topic) or ()
-            partition = self._partitioner(key, list(range(count)), list(available))
+            partition = self._partitioner(key, *self._partitions(topic, count))
         try:
             delivery = await self._kcodec.send(topic, value, key, headers or (), partition, timestamp_ms)
         except errors.KcodecError as error:
@@ -317,9 +330,8 @@ class AIOKafkaProducer:
             raise theirs.ProducerClosed
         count = await self._count(topic)
         if partition is None:
-            available = self.client.cluster.available_partitions_for_topic(topic) or ()
             choose = self._partitioner or _DEFAULT_PARTITIONER
-            partition = choose(None, list(range(count)), list(available))
+            partition = choose(None, *self._partitions(topic, count))
         assert 0 <= partition < count, "Unrecognized partition"
         self._check_transaction()
         if not batch.record_count():
@@ -348,6 +360,7 @@ class AIOKafkaProducer:
     def _ensure_transactional(self) -> None:
         if self._transactional_id is None:
             raise IllegalOperation("You need to configure transaction_id to use transactions")
+        self._need_started()
 
     async def begin_transaction(self) -> None:
         """Begin a transaction."""

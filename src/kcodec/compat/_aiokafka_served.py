@@ -84,6 +84,9 @@ class ServedConsumer(Consumer):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        deserializer = self._core.fetcher.buffer.deserializer
+        if deserializer is not None:
+            deserializer.takes_none = True
         self._followed: Followed | None = None
         self.is_manual = False
         self._is_begun = self._is_ending = self._has_revoked = False
@@ -163,11 +166,11 @@ class ServedConsumer(Consumer):
         while not self._io_loop.is_closed:
             try:
                 callback = await self._run(self._core.wait_for_callback())
+                if callback is None:
+                    return
+                await self._call_back(self._core.callbacks, callback)
             except errors.TransportError:
-                return  # closed, or failed: the next call of the program raises it
-            if callback is None:
-                return
-            await self._call_back(self._core.callbacks, callback)
+                return  # closed, perhaps by the listener, or failed: the next call of the program raises it
 
     def _turn(self) -> None:
         """Let background work go on that a change has made ready."""
@@ -242,7 +245,12 @@ class ServedConsumer(Consumer):
             result = getattr(listener, name)({TopicPartition(*one) for one in partitions})
             if inspect.isawaitable(result):
                 await result
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise  # they end the event loop
+        except BaseException:
+            serving = asyncio.current_task()
+            if serving is not None and serving.cancelling():
+                raise  # by `end`; a CancelledError of the listener alone does not end this task
             log.exception("%s of the listener %r failed", name, listener)
 
     async def _keep_assigned(self) -> None:
@@ -386,7 +394,8 @@ class ServedConsumer(Consumer):
         except errors.KcodecError as error:
             if is_first:
                 raise
-            self._failure = error
+            if not any(state.error is error for state in self._core.assignment.partitions.values()):
+                self._failure = error  # otherwise the partition raises it until a seek
             return []
 
     async def _begin_request(self) -> None:
@@ -407,12 +416,6 @@ class ServedConsumer(Consumer):
         except errors.TransportError:
             if not self._is_ending:
                 raise
-
-    def return_to(self, record: Record) -> None:
-        """Deliver this record again with the next request."""
-        place = Place(str(record.topic), record.partition or 0)
-        if place in self._core.assignment.partitions:
-            self.seek_now(place, record.offset)
 
     # Positions
 
@@ -509,8 +512,7 @@ class ClientView:
 class Deserializers:
     """Makes aiokafka's records of kcodec's, with the deserializers of the program.
 
-    kcodec's consumer calls sized_key and sized_value for bytes, which keep the size next to the result. aiokafka also
-    calls its deserializers for None; that happens here.
+    kcodec's consumer calls sized_key and sized_value, as aiokafka also for None. They keep the size next to the result.
     """
 
     def __init__(self, key: Any, value: Any) -> None:
@@ -519,9 +521,9 @@ class Deserializers:
         self.sized_value = None if value is None else _sized(value)
 
     def record(self, given: Record) -> ConsumerRecord[Any, Any]:
-        """Return a record of aiokafka. Raise what a deserializer raises for None."""
-        key, key_size = self._part(given.key, self._key)
-        value, value_size = self._part(given.value, self._value)
+        """Return a record of aiokafka."""
+        key, key_size = _part(given.key, self._key)
+        value, value_size = _part(given.value, self._value)
         made = _new_record(ConsumerRecord)
         made.topic = given.topic
         made.partition = given.partition
@@ -536,33 +538,29 @@ class Deserializers:
         made.headers = given.headers
         return made
 
-    def _part(self, given: Any, function: Any) -> tuple[Any, int]:
-        if function is None:
-            return given, -1 if given is None else len(given)
-        if given is None:
-            return function(None), -1
-        size, result = given
-        return result, size
-
-    def add(self, records: list[Record], found: Rows) -> tuple[Record, Exception] | None:
-        """Add records by partition. Return the record whose deserializer failed for None, with the error."""
+    def add(self, records: list[Record], found: Rows) -> None:
+        """Add records by partition."""
         if self._key is None is self._value:
             _add_plain(records, found)
-            return None
+            return
         for given in records:
-            try:
-                made = self.record(given)
-            except Exception as error:  # noqa: BLE001  of the program's function
-                return given, error
+            made = self.record(given)
             found.setdefault(TopicPartition(made.topic, made.partition), []).append(made)
-        return None
 
 
-def _sized(function: Callable[[bytes], Any]) -> Callable[[bytes], tuple[int, Any]]:
-    def sized(raw: bytes) -> tuple[int, Any]:
-        return len(raw), function(raw)
+def _sized(function: Callable[[bytes | None], Any]) -> Callable[[bytes | None], tuple[Any, int]]:
+    def sized(raw: bytes | None) -> tuple[Any, int]:
+        return function(raw), -1 if raw is None else len(raw)
 
     return sized
+
+
+def _part(given: Any, function: Any) -> tuple[Any, int]:
+    """Return a key or value and its size: a pair if there is a deserializer."""
+    if function is not None:
+        pair: tuple[Any, int] = given
+        return pair
+    return given, -1 if given is None else len(given)
 
 
 _new_record: Any = ConsumerRecord.__new__

@@ -38,7 +38,7 @@ from kcodec.compat._confluent_errors import (
     place_of,
     seconds,
 )
-from kcodec.compat._confluent_events import Events, Observer
+from kcodec.compat._confluent_events import Events, Observer, serve_all
 from kcodec.compat._confluent_messages import error_message
 from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._patches import derived_from
@@ -87,6 +87,8 @@ class ConsumerMethods:
         #: "assign" or "revoke" while such a callback runs.
         self._rebalance: str | None = None
         self._rebalancing: frozenset[TopicPartition] = frozenset()
+        #: What such a callback has raised last.
+        self._raised: BaseException | None = None
         #: What the next commit without arguments commits.
         self._stored: Offsets = {}
         self._positions: dict[TopicPartition, int] = {}
@@ -132,7 +134,7 @@ class ConsumerMethods:
             "on_revoked": self._called("revoke", on_revoke),
             "on_lost": None if on_lost is None else self._called("revoke", on_lost),
         }
-        with as_kafka_exceptions():
+        with as_kafka_exceptions(self._is_of_callback):
             if any(one.startswith("^") for one in topics):
                 consumer.subscribe(pattern=self._pattern(topics), **callbacks)
             else:
@@ -152,6 +154,9 @@ class ConsumerMethods:
             try:
                 if function is not None:
                     function(self, [Place(*one) for one in sorted(partitions)])
+            except BaseException as error:
+                self._raised = error
+                raise
             finally:
                 self._rebalance = None
                 if kind == "revoke":
@@ -168,10 +173,17 @@ class ConsumerMethods:
     def unsubscribe(self) -> None:
         """Revoke all partitions and leave the group."""
         consumer = self._open()
-        with as_kafka_exceptions():
-            consumer.unsubscribe()
-        self._is_subscribed = False
-        self._forget(list(self._assigned))
+        try:
+            with as_kafka_exceptions(self._is_of_callback):
+                consumer.unsubscribe()
+        finally:
+            self._is_subscribed = bool(consumer.subscription())
+            if not self._is_subscribed:
+                self._forget(list(self._assigned))
+
+    def _is_of_callback(self, error: BaseException) -> bool:
+        """Return whether a callback of a rebalance has raised this error."""
+        return error is self._raised
 
     def assign(self, partitions: list[Any]) -> None:
         """Read exactly these partitions, each from its offset: a number, or OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED
@@ -279,17 +291,41 @@ class ConsumerMethods:
         return self._next(None if timeout < 0 else time.monotonic() + timeout)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Return up to num_messages messages, fewer after `timeout` seconds. Raise ValueError for a wrong number."""
+        """Return up to num_messages messages, fewer after `timeout` seconds. Raise ValueError for a wrong number.
+
+        If Ctrl-C or an exception of a callback interrupts it, the next call returns the messages again.
+        """
         self._open()
         if not 0 <= num_messages <= MAX_MESSAGES:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         deadline = None if timeout < 0 else time.monotonic() + timeout
         found: list[Any] = []
-        self._feed.take_into(found, num_messages)
-        while len(found) < num_messages and (message := self._next(deadline)) is not None:
-            found.append(message)
+        self._feed.note_last()
+        stored = dict(self._stored)
+        try:
             self._feed.take_into(found, num_messages)
+            while len(found) < num_messages and (message := self._next(deadline)) is not None:
+                found.append(message)
+                self._feed.take_into(found, num_messages)
+        except BaseException:
+            self._give_back(found, stored)
+            raise
         return found
+
+    def _give_back(self, messages: list[Any], stored: Offsets) -> None:
+        """Continue at the first of these messages, which the program did not get. stored: offsets before the call."""
+        if self._kcodec is None:
+            return
+        first: dict[TopicPartition, Any] = {}
+        for one in messages:
+            if one.error() is None:
+                first.setdefault(TopicPartition(one.topic(), one.partition()), one)
+        self._feed.note_last()
+        for name in first.keys() & self._kcodec.assignment():
+            self.seek(Place(*name, first[name].offset()))
+            self._stored.pop(name, None)
+            if name in stored:
+                self._stored[name] = stored[name]
 
     def _next(self, deadline: float | None) -> Any:
         """Return the next message, or the message of an error; None if nothing arrives until the deadline."""
@@ -532,12 +568,14 @@ class ConsumerMethods:
             return
         self._observer.close()
         try:
-            with as_kafka_exceptions():
+            with as_kafka_exceptions(self._is_of_callback):
                 consumer.close()
         finally:
-            self._events.serve()
             self._kcodec = None
-            self._cluster.close()
+            try:
+                serve_all(self._events)
+            finally:
+                self._cluster.close()
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ An error becomes a KafkaError with the code that librdkafka uses, in a KafkaExce
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -95,11 +95,16 @@ def not_supported(what: str, instead: str) -> KafkaException:
 
 
 @contextmanager
-def as_kafka_exceptions() -> Iterator[None]:
-    """Raise errors of kcodec as KafkaException, with the original error as its cause."""
+def as_kafka_exceptions(is_unchanged: Callable[[BaseException], bool] | None = None) -> Iterator[None]:
+    """Raise errors of kcodec as KafkaException, with the original error as its cause.
+
+    is_unchanged: returns whether an error is raised as it is, because a callback of the program has raised it.
+    """
     try:
         yield
     except (errors.KcodecError, TimeoutError, ValueError, TypeError) as error:
+        if is_unchanged is not None and is_unchanged(error):
+            raise
         raise KafkaException(kafka_error(error)) from error
 
 

@@ -74,6 +74,20 @@ class DeliveryEvents(ReportQueue):
         return self._waiting.serve_within(timeout, look)
 
 
+def serve_all(events: EventQueue) -> None:
+    """Call what waits as a client ends. Raise the first exception of a callback after that, and log the others."""
+    failed: list[Exception] = []
+    while not events.is_empty:
+        try:
+            events.serve()
+        except Exception as error:
+            if failed:
+                log.exception("a callback failed as the client was closed")
+            failed.append(error)
+    if failed:
+        raise failed[0]
+
+
 def _log_lost(topic: str, error: KafkaError) -> None:
     log.warning("records to topic %r without a callback have failed: %s", topic, error.str())
 

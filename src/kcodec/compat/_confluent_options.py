@@ -7,7 +7,9 @@ its work, and no program can tell the difference from the records.
 
 from __future__ import annotations
 
+import difflib
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +46,10 @@ SAME = {
     "topic.metadata.propagation.max.ms": "unknown_topic_timeout_ms",
     "receive.message.max.bytes": "max_response_bytes",
 }
+#: Least similarity of a mistyped name to the one that is meant, as difflib counts it.
+CLOSE = 0.8
+#: Names that only the facade reads, of a producer but for the first.
+OWN = frozenset({"statistics.interval.ms", "queue.buffering.max.messages", "queue.buffering.max.kbytes"})
 CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "on_delivery", "on_commit")
 #: The message timeout of librdkafka that means none, and what kcodec uses for it, in ms.
 NO_TIMEOUT, LONGEST_MS = 0, 2**31 - 1
@@ -165,15 +171,25 @@ def _converted(client: str, given: dict[str, Any]) -> dict[str, Any]:
         elif value is not None and not _is_ignored(client, name, value):
             ours = SAME.get(name, name)
             text = value if callable(value) or not isinstance(value, bool | int | float) else str(value).lower()
-            options.update(options_from_properties({ours: text}, client))
+            try:
+                options.update(options_from_properties({ours: text}, client))
+            except TypeError as error:
+                raise TypeError(_in_dots(str(error), name)) from error
     return options
+
+
+def _in_dots(text: str, name: str) -> str:
+    """Return the text of an error about an unknown name, with the name that is meant as librdkafka writes it."""
+    near = difflib.get_close_matches(name, [*ACCEPTED, *OWN], n=1, cutoff=CLOSE)
+    if near and "did you mean" not in text:
+        return f"{text}; did you mean {near[0]!r}?"
+    return re.sub(r"(did you mean )'([a-z_]+)'", lambda found: f"{found[1]}{found[2].replace('_', '.')!r}", text)
 
 
 def _is_ignored(client: str, name: str, value: Any) -> bool:
     """Return whether only the other kind of client has this property. librdkafka logs a warning and ignores it."""
     others = {"producer": ("consumer",), "consumer": ("producer",)}.get(client, ("producer", "consumer"))
-    own = {"statistics.interval.ms", "queue.buffering.max.messages", "queue.buffering.max.kbytes"}
-    if name in own:
+    if name in OWN:
         log.warning("%s is a property of a producer and is ignored by this %s", name, client)
         return True
     text = str(value).lower() if isinstance(value, bool | int | float) else value

@@ -28,7 +28,7 @@ from kcodec.compat._confluent_errors import (
     record_error,
     seconds,
 )
-from kcodec.compat._confluent_events import STEP_SECONDS, DeliveryEvents, Observer
+from kcodec.compat._confluent_events import STEP_SECONDS, DeliveryEvents, Observer, serve_all
 from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._patches import derived_from
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
@@ -271,17 +271,22 @@ class ProducerMethods:
     # Ending
 
     def close(self) -> bool:
-        """Abort an open transaction, send the records, call the callbacks, and end."""
+        """Abort an open transaction, send the records, call all callbacks, and end.
+
+        Raise the exception of the first callback that fails, once the producer is closed; others are logged.
+        """
         producer = self._kcodec
         if producer is not None:
             try:
                 with as_kafka_exceptions(), contextlib.suppress(errors.DeliveryErrors):
                     producer.close()
             finally:
-                self._serve(0)
-                self._kcodec = None
                 self._events.detach()
-                self._cluster.close()
+                self._kcodec = None
+                try:
+                    serve_all(self._events)
+                finally:
+                    self._cluster.close()
         return True
 
     def __enter__(self) -> Self:

@@ -158,7 +158,8 @@ class Commits:
             # next one could carry what is another member's by then.
             is_epoch = self._settings.group_protocol == "consumer"
             member = self._member if is_epoch else self._member()
-            yield from self._committed.commit(offsets, member, max(deadline - self._clock(), 0.0))
+            left = max(deadline - self._clock(), 0.0)
+            yield from self._committed.commit(offsets, member, left, timeout)
             self._last = dict(offsets)
             self._assignment.note_committed(offsets)
         finally:

@@ -13,6 +13,7 @@ KIP-848 member is checked by its epoch (version 9). Kafka: ConsumerCoordinator, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -115,8 +116,11 @@ class CommittedOffsets:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: Member,
         timeout: float,
+        limit: float | None = None,
     ) -> Flow[None]:
         """Commit positions: the next offsets to read, not those of the last records.
+
+        timeout: seconds that are left. limit: seconds of the whole call, for errors, if it has waited before.
 
         The request is repeated until there is a response, as a repeat changes nothing. Raises BrokerError with
         one of GROUP_CODES if the group no longer accepts commits of this member, or for one partition
@@ -124,6 +128,8 @@ class CommittedOffsets:
         AuthorizationError, DeliveryTimeoutError.
         """
         deadline = self._context.deadline(timeout)
+        if limit is not None:
+            deadline = replace(deadline, limit=limit)
 
         def send(
             metadata: ConsumerGroupMetadata | None, items: list[TopicPartition]

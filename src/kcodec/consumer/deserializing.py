@@ -22,7 +22,12 @@ log = logging.getLogger("kcodec.consumer")
 
 
 class RecordDeserializer:
-    """Converts records. is_skipping: on_error="skip". skipped: the number of records that were left out."""
+    """Converts records. is_skipping: on_error="skip". skipped: the number of records that were left out.
+
+    takes_none: call the deserializers also for a key or value that is None, as aiokafka does.
+    """
+
+    takes_none = False
 
     def __init__(
         self, key_deserializer: Deserializer | None, value_deserializer: Deserializer | None, is_skipping: bool
@@ -41,7 +46,7 @@ class RecordDeserializer:
         it."""
         start = 0
         skipped: set[int] = set()
-        while (failed := deserialize_records(records, self._key, self._value, start)) is not None:
+        while (failed := self._converted(records, start)) is not None:
             index, field, cause = failed
             error = self._error(records[index], field, cause, partition)
             if not self._is_skipping:
@@ -54,6 +59,9 @@ class RecordDeserializer:
         if skipped:  # at once: to delete one from a long list moves all behind it
             records[:] = [record for index, record in enumerate(records) if index not in skipped]
         return None
+
+    def _converted(self, records: list[Record], start: int) -> tuple[int, str, Exception] | None:
+        return deserialize_records(records, self._key, self._value, start, self.takes_none)
 
     def _error(self, record: Record, field: str, cause: Exception, partition: TopicPartition) -> DeserializationError:
         function = self._key if field == "key" else self._value

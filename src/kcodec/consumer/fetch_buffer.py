@@ -186,12 +186,12 @@ class FetchBuffer:
         deserializer = RecordDeserializer(
             settings.key_deserializer, settings.value_deserializer, settings.on_error == "skip"
         )
-        self._deserializer = deserializer if deserializer.is_needed else None
+        self.deserializer = deserializer if deserializer.is_needed else None
 
     @property
     def skipped_records(self) -> int:
         """The number of records whose deserializer failed and that were left out."""
-        return 0 if self._deserializer is None else self._deserializer.skipped
+        return 0 if self.deserializer is None else self.deserializer.skipped
 
     # For the loop, under the lock
 
@@ -301,7 +301,7 @@ class FetchBuffer:
                     records += self._rest(entry, left)
                     continue
                 try:
-                    more = entry.take(left, self._deserializer)
+                    more = entry.take(left, self.deserializer)
                 except BaseException as error:
                     self._discard(entry)
                     if records and isinstance(error, Exception):
@@ -347,7 +347,7 @@ class FetchBuffer:
             chunk = entry.chunk
             if chunk is None:
                 try:
-                    chunk = self._begin_chunk(entry, entry.take(max_records, self._deserializer))
+                    chunk = self._begin_chunk(entry, entry.take(max_records, self.deserializer))
                 except BaseException:
                     self._discard(entry)
                     raise

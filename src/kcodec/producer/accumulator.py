@@ -347,6 +347,7 @@ class Accumulator(RecordAppender):
             try:
                 self._place(buffer, record)
             except EncodeError as error:
+                error.row = None  # of a batch that the caller has not seen
                 failed.append((record.placeholder, error))
         if self.held_until is not None:
             for queue in buffer.queues:

@@ -108,6 +108,8 @@ class TopicBuffer(TopicSlot):
                 return self.sticky_queue
         if partition is None:
             if key is not None and not self._ignore_keys:
+                if isinstance(key, str | int):
+                    raise TypeError(f"key must be bytes or None, not {type(key).__name__}: encode it, as by .encode()")
                 return self.queues[partition_for((key,), len(self.queues))[0]]  # type: ignore[index]
             return self.sticky_queue
         count = len(self.queues)

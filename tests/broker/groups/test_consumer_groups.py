@@ -14,6 +14,7 @@ from kcodec.broker.groups.server_assignors import AssignedMember, assign_range, 
 from kcodec.broker.groups.topic_patterns import compile_pattern, matching_topics
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.messages import group_records
 
 
 def partitions(response: Any) -> list[int]:
@@ -227,6 +228,21 @@ def test_uniform_moves_no_more_than_it_must() -> None:
         (numbers,) = after[member_id].values()
         assert numbers < frozenset().union(*before[member_id].values())
         assert len(numbers) == 4
+
+
+def test_a_deleted_group_leaves_the_tombstones_of_kafka() -> None:
+    """Apache Kafka 4.4.0 also removes the key of partition metadata, which it does not write any more."""
+    groups = MemoryGroups()
+    groups.report("g", "a", 0)
+    groups.report("g", "a", -1)
+    before = len(groups.records("g"))
+    groups.ask(messages.DeleteGroupsRequest(groups_names=["g"]))
+    left = groups.records("g")[before:]
+    assert [(int.from_bytes(one.key[:2], "big"), one.value) for one in left] == [
+        (group_records.ConsumerGroupTargetAssignmentMetadataKey.api_key, None),
+        (group_records.ConsumerGroupPartitionMetadataKey.api_key, None),
+        (group_records.ConsumerGroupMetadataKey.api_key, None),
+    ]
 
 
 def test_a_group_has_its_own_session_timeout() -> None:

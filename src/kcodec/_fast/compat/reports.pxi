@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # produce() of kcodec.compat.confluent, and the reports of its records, which wait until the program calls poll().
 
+cdef extern from "Python.h":
+    int PyObject_GC_IsTracked(PyObject *found)
+    void PyObject_GC_Track(void *found)
+    void PyObject_GC_UnTrack(void *found)
+
+
 cdef inline int64_t _now_in_us() noexcept:
     cdef timespec now
     timespec_get(&now, TIME_UTC)
@@ -88,6 +94,8 @@ cdef class ReportQueue(EventQueue):
                              DeliveryReport report) except -1:
         """Append a record that an open batch has space for, with its report. False for any other record."""
         cdef RecordAppender appender = self.appender
+        if appender is None:  # closed meanwhile
+            raise _closed_producer()
         cdef SendLock lock = appender.own_lock
         cdef TopicSlot slot
         cdef PyObject *found
@@ -117,7 +125,8 @@ cdef class ReportQueue(EventQueue):
         return True
 
 
-@cython.no_gc
+# With gc, unlike a message: a callback often leads back to its producer, whose queue holds the report. The collector
+# need not visit the records in flight, which takes a third more time: a report is tracked once it waits for poll().
 @cython.final
 cdef class DeliveryReport(ConfluentMessage):
     """The message of a record of a producer, and the function that the record calls when it has ended. Internal."""
@@ -172,6 +181,8 @@ cdef class DeliveryReport(ConfluentMessage):
                     self.held_timestamp, self.held_kind = ended.append_time, 1
                 self.held_offset = ended.base_offset + index if ended.base_offset >= 0 else -1
                 self.latency_us = max(_now_in_us() - self.begun, 0)
+            if not PyObject_GC_IsTracked(<PyObject *>self):
+                PyObject_GC_Track(<PyObject *>self)
             queue.waiting.append(self)
             kc_add(&queue.reports, 1)
         if queue.is_awaited:
@@ -202,12 +213,19 @@ cdef _EndedBatch _ended_batch(ReportQueue queue, object batch):
     return ended
 
 
-cdef inline object _encoded(object value):
+cdef object _closed_producer():
+    return RuntimeError("Producer has been closed")
+
+
+cdef inline object _encoded(object value, str name):
     """A key or value as bytes. TypeError for what is neither text nor bytes."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):
         return (<str>value).encode()
+    if not PyObject_CheckBuffer(value):
+        raise TypeError(f"{name} must be bytes, str or None, not {type(value).__name__}: encode it, "
+                        f"as by str({name}).encode()")
     return bytes(memoryview(value))
 
 
@@ -240,14 +258,14 @@ def produce_message(self, topic, value=None, key=None, partition=-1, callback=No
     cdef int64_t now, size = 0
     cdef tuple pairs = ()
     if queue is None or queue.appender is None:
-        raise RuntimeError("Producer has been closed")
+        raise _closed_producer()
     if not isinstance(topic, str):
         raise TypeError(f"argument 1 must be str, not {type(topic).__name__}")
     if callback is None:
         callback = on_delivery if on_delivery is not None else queue.on_delivery
     if callback is not None and not callable(callback):
         raise TypeError(f"on_delivery must be a function, not {type(callback).__name__}")
-    value, key = _encoded(value), _encoded(key)
+    value, key = _encoded(value, "value"), _encoded(key, "key")
     if value is not None:
         size = PyBytes_GET_SIZE(value)
     if key is not None:
@@ -264,6 +282,7 @@ def produce_message(self, topic, value=None, key=None, partition=-1, callback=No
     if type(partition) is int and <int>partition == -1:
         partition = None
     report = DeliveryReport.__new__(DeliveryReport)
+    PyObject_GC_UnTrack(<PyObject *>report)
     report.queue = queue
     report.size = size
     report.begun = now
@@ -276,7 +295,10 @@ def produce_message(self, topic, value=None, key=None, partition=-1, callback=No
     kc_add(&queue.bytes_held, size)
     try:
         if not queue.append_at_once(topic, value, key, pairs, partition, report):
-            delivery = queue.send(topic, value, key, pairs, partition, timestamp)
+            send = queue.send
+            if send is None:  # closed meanwhile
+                raise _closed_producer()
+            delivery = send(topic, value, key, pairs, partition, timestamp)
             if not delivery._register(report):
                 report(delivery)
     except BaseException:

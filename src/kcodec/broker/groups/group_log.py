@@ -152,5 +152,7 @@ def consumer_group_tombstones(group_id: str, patterns: Sequence[str]) -> list[Gr
     return [
         GroupRecord(consumer.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)),
         *(pattern_tombstone(group_id, pattern) for pattern in patterns),
+        # Kafka has no value with this key since 4.1, and still removes it
+        GroupRecord(consumer.ConsumerGroupPartitionMetadataKey(group_id=group_id)),
         GroupRecord(consumer.ConsumerGroupMetadataKey(group_id=group_id)),
     ]

@@ -44,20 +44,6 @@ class State(IntEnum):
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
-#: The states that may come before each state. DEAD and PREPARE_EPOCH_FENCE are never in the log.
-PREDECESSORS: dict[State, frozenset[State]] = {
-    State.EMPTY: frozenset((State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)),
-    State.ONGOING: frozenset((State.ONGOING, State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)),
-    State.PREPARE_COMMIT: frozenset((State.ONGOING,)),
-    # from the last three without any partition: an abort of nothing, with transaction version 2
-    State.PREPARE_ABORT: frozenset((State.ONGOING, State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)),
-    State.COMPLETE_COMMIT: frozenset((State.PREPARE_COMMIT,)),
-    State.COMPLETE_ABORT: frozenset((State.PREPARE_ABORT,)),
-    State.DEAD: frozenset((State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)),
-    State.PREPARE_EPOCH_FENCE: frozenset((State.ONGOING,)),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
     """The state of a transactional id. Times in ms, -1 for none. client_version: how the client ends transactions."""

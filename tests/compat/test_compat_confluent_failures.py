@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that fail with the clients of kcodec.compat.confluent: callbacks that raise, Ctrl-C, forgotten clients."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+
+from kcodec.broker import Broker
+from kcodec.compat.confluent import Consumer, Producer
+
+SECONDS = 15.0
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    with Broker() as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{next(_names)}"
+
+
+def make_consumer(servers: str, topic: str, **callbacks: Any) -> Any:
+    settings = {"bootstrap.servers": servers, "group.id": f"g-{topic}", "auto.offset.reset": "earliest"}
+    return Consumer({**settings, **callbacks})
+
+
+def fill(servers: str, topic: str, count: int) -> None:
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for number in range(count):
+            producer.produce(topic, b"%d" % number)
+
+
+def offsets(messages: list[Any]) -> list[int]:
+    return [one.offset() for one in messages]
+
+
+@pytest.mark.parametrize("end", ["close", "with"])
+def test_close_calls_each_callback_and_raises_the_first_error(
+    servers: str, topic: str, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[int] = []
+
+    def report(_: Any, message: Any) -> None:
+        called.append(message.offset())
+        raise ValueError(f"callback {len(called)}")
+
+    producer = Producer({"bootstrap.servers": servers})
+    for _ in range(3):
+        producer.produce(topic, b"v", callback=report)
+    with pytest.raises(ValueError, match="callback 1"):
+        if end == "close":
+            producer.close()
+        else:
+            producer.__exit__(None, None, None)
+    assert called == [0, 1, 2]
+    assert [str(one.exc_info[1]) for one in caplog.records if one.exc_info] == ["callback 2", "callback 3"]
+    assert producer.close() is True
+    for call in (lambda: producer.produce(topic, b"v"), lambda: producer.poll(0), lambda: producer.flush(0)):
+        with pytest.raises(RuntimeError, match="Producer has been closed"):
+            call()
+
+
+def test_flush_keeps_callbacks_for_later_calls(servers: str, topic: str) -> None:
+    called: list[int] = []
+
+    def report(_: Any, message: Any) -> None:
+        called.append(message.offset())
+        if len(called) == 1:
+            raise ValueError("of the program")
+
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for _ in range(3):
+            producer.produce(topic, b"v", callback=report)
+        with pytest.raises(ValueError, match="of the program"):
+            producer.flush(SECONDS)
+        assert producer.flush(SECONDS) == 0
+    assert called == [0, 1, 2]
+
+
+@pytest.mark.parametrize("end", ["close", "unsubscribe"])
+def test_an_error_of_a_rebalance_callback_is_raised_unchanged(servers: str, topic: str, end: str) -> None:
+    fill(servers, topic, 1)
+    error = ValueError("of the program")
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    consumer = make_consumer(servers, topic)
+    consumer.subscribe([topic], on_revoke=fail)
+    assert offsets([consumer.poll(SECONDS)]) == [0]
+    with pytest.raises(ValueError, match="of the program") as raised:
+        getattr(consumer, end)()
+    assert raised.value is error
+    if end == "unsubscribe":
+        assert consumer.poll(0) is None
+        consumer.subscribe([topic])  # without the callback
+        consumer.close()
+    with pytest.raises(RuntimeError, match="Consumer closed"):
+        consumer.poll(0)
+
+
+def test_close_calls_on_commit_of_each_commit(servers: str, topic: str) -> None:
+    fill(servers, topic, 1)
+    calls: list[Any] = []
+
+    def committed(error: Any, places: list[Any]) -> None:
+        calls.append(places)
+        raise KeyError(len(calls))
+
+    others = set(threading.enumerate())
+    consumer = make_consumer(servers, topic, on_commit=committed, **{"enable.auto.commit": False})
+    consumer.subscribe([topic])
+    message = consumer.poll(SECONDS)
+    for _ in range(2):
+        consumer.commit(message)
+    with pytest.raises(KeyError):
+        consumer.close()
+    consumer.close()
+    with pytest.raises(RuntimeError, match="Consumer closed"):
+        consumer.poll(0)
+    assert {one for one in threading.enumerate() if one.name == "kcodec-client"} <= others
+
+
+def test_an_interrupted_consume_loses_no_message(servers: str, topic: str) -> None:
+    """The next call returns its messages again, and a commit does not include them."""
+    fill(servers, topic, 8)
+    consumer = make_consumer(servers, topic, **{"enable.auto.commit": False})
+    consumer.subscribe([topic])
+    assert offsets(consumer.consume(3, SECONDS)) == [0, 1, 2]
+    timer = threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        consumer.consume(100, SECONDS)
+    timer.join()
+    (committed,) = consumer.commit(asynchronous=False)
+    assert committed.offset == 3
+    assert offsets(consumer.consume(5, SECONDS)) == [3, 4, 5, 6, 7]
+    consumer.close()
+
+
+def test_a_callback_that_fails_in_consume_loses_no_message(servers: str, topic: str) -> None:
+    """Also not for the next member: automatic commits do not include messages that were not returned."""
+    fill(servers, topic, 5)
+    calls = itertools.count(1)
+
+    def statistics(_: str) -> None:
+        if next(calls) == 3:
+            raise ValueError("of the program")
+
+    consumer = make_consumer(servers, topic, stats_cb=statistics, **{"statistics.interval.ms": 200})
+    consumer.subscribe([topic])
+    with pytest.raises(ValueError, match="of the program"):
+        consumer.consume(100, SECONDS)
+    consumer.close()
+    with make_consumer(servers, topic) as second:
+        second.subscribe([topic])
+        assert offsets(second.consume(5, SECONDS)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("callback", ["function", "method"])
+def test_a_forgotten_producer_is_collected(servers: str, topic: str, callback: str) -> None:
+    """Also with reports that no call of poll() has taken, whose callback leads back to the producer."""
+
+    class Program:
+        def __init__(self) -> None:
+            self.producer = Producer({"bootstrap.servers": servers})
+
+        def report(self, error: Any, message: Any) -> None:
+            raise AssertionError("nothing polls")
+
+    def begin() -> weakref.ref[Any]:
+        program = Program()
+        function = program.report if callback == "method" else lambda error, message: None
+        program.producer.produce(topic, b"v", callback=function)
+        while program.producer._events.is_empty:
+            time.sleep(0.01)
+        return weakref.ref(program.producer)
+
+    found = begin()
+    deadline = time.monotonic() + SECONDS
+    while found() is not None and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.02)
+    assert found() is None
+
+
+def test_produce_after_close_inside_of_an_argument_is_refused(servers: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": servers})
+    producer.produce(topic, b"v")
+    producer.flush(SECONDS)
+
+    class Closing(dict[str, bytes]):
+        def items(self) -> Any:
+            producer.close()
+            return [("name", b"value")]
+
+    with pytest.raises(RuntimeError, match="Producer has been closed"):
+        producer.produce(topic, b"v", headers=Closing(name=b"value"))
+
+
+def test_a_wrong_value_names_the_argument(servers: str, topic: str) -> None:
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for name in ("value", "key"):
+            wrong: dict[str, Any] = {name: 1}
+            with pytest.raises(TypeError, match=f"^{name} must be bytes, str or None, not int"):
+                producer.produce(topic, **wrong)
+        assert len(producer) == 0
+
+
+def test_a_mistyped_setting_is_named_as_it_is_written(servers: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    for wrong, meant in (
+        ("bootstrap.server", "bootstrap.servers"),
+        ("compresion.type", "compression.type"),
+        ("queue.buffering.max.mesages", "queue.buffering.max.messages"),
+    ):
+        with pytest.raises(KafkaException) as raised:
+            Producer({"bootstrap.servers": servers, wrong: "1"})
+        assert f"did you mean '{meant}'?" in raised.value.args[0].str()
+
+
+def test_an_error_of_one_record_names_no_row(servers: str, topic: str) -> None:
+    """Also if the topic is not known yet, so that the record is checked later."""
+    errors: list[str] = []
+    with Producer({"bootstrap.servers": servers}) as producer:
+        wrong: tuple[Any, ...] = (-5, "x")
+        for timestamp in wrong:
+            producer.produce(topic, b"v", timestamp=timestamp, callback=lambda error, _: errors.append(error.str()))
+    assert [text.split(" ", 1)[0] for text in errors] == ["timestamp", "timestamp"]
