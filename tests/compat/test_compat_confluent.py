@@ -510,8 +510,10 @@ def test_an_error_without_an_offset_is_a_message(embedded: str, monkeypatch: pyt
         message = consumer.poll(SECONDS)
     assert isinstance(message, confluent_kafka.Message)
     assert (message.topic(), message.partition(), message.offset()) == ("no-offsets", 0, None)
-    assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
-    assert message.value() == message.error().str().encode()
+    error = message.error()
+    assert error is not None
+    assert error.code() == KafkaError._AUTO_OFFSET_RESET
+    assert message.value() == error.str().encode()
 
 
 def test_keys_choose_the_partitions_of_librdkafka(embedded: str) -> None:

@@ -8,7 +8,8 @@ below 2.12. The program counts words with a state and exactly-once processing, w
 no thread. PATH is a checkout of the repository of Quix Streams at the tag of the installed version: its tests run on
 embedded brokers, first with confluent-kafka's own clients and then with the facade. Only the fixtures that start
 containers are replaced. `--client confluent` or `--client kcodec` runs the tests with one of the clients, and compares
-them with the last run with the other. A test that passes with the former only is an error, unless KNOWN has its reason.
+them with the last run with the other; `none` compares the last runs. A test that passes with the former only is an
+error, unless KNOWN has its reason.
 """
 
 from __future__ import annotations
@@ -114,7 +115,28 @@ assert found == {"to": 2, "be": 2, "or": 1, "not": 1}, found
 sys.exit(7 if any(name.startswith("rdk:") for name in threads) else 0)
 """
 #: Test that passes with confluent-kafka only -> the reason.
-KNOWN: dict[str, str] = {}
+NO_REPORT = "a subscribed topic that does not exist is not reported by poll"
+MARKER = "position() stays before the marker at the end of a partition, until a later record is returned"
+KNOWN: dict[str, str] = {
+    **{
+        "tests.test_quixstreams.test_app.TestApplicationRecovery"
+        f"::test_changelog_recovery_consistent_after_failed_commit[exactly-once-{store}]": MARKER
+        for store in ("MemoryStore", "RocksDBStore")
+    },
+    "tests.test_quixstreams.test_internal_consumer.test_consumer.TestInternalConsumer::test_poll_row_kafka_error": (
+        NO_REPORT
+    ),
+    "tests.test_quixstreams.test_kafka.test_consumer.TestConsumerSubscribe"
+    "::test_consumer_subscribe_topic_doesnt_exist": NO_REPORT,
+    "tests.test_quixstreams.test_internal_producer.TestTransactionalInternalProducer"
+    "::test_produce_transaction_timeout_no_abort": (
+        "offsets of a transaction that timed out: INVALID_PRODUCER_EPOCH, librdkafka reports _FENCED"
+    ),
+    "tests.test_quixstreams.test_kafka.test_consumer.TestConsumerOnAssign"
+    "::test_cooperative_pause_during_on_assign_callback_remains_paused": (
+        "incremental_assign of a consumer that has subscribed is possible in on_assign only"
+    ),
+}
 
 
 LOGS = {False: "tests-confluent.log", True: "tests-kcodec.log"}
@@ -138,7 +160,7 @@ def main() -> int:
     """Run the program, and the tests of a checkout."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkout", type=Path, help="the repository of Quix Streams at the tag of its version")
-    parser.add_argument("--client", choices=["confluent", "kcodec"], help="run the tests with this client only")
+    parser.add_argument("--client", choices=["confluent", "kcodec", "none"], help="run only with this client")
     parser.add_argument("--results", type=Path, help="the folder into which the report of the tests is written")
     options = parser.parse_args()
     what = "a program of Quix Streams with confluent-kafka"
