@@ -86,9 +86,7 @@ class Segment:
 
     def _write(self, file: int, data: bytes) -> None:
         """Write a batch, or raise OSError. What was written of it is cut off, now or before the next batch."""
-        if self._is_torn:
-            os.ftruncate(file, self.size)
-            self._is_torn = False
+        self.cut_torn()
         try:
             written = os.write(file, data)
             while written < len(data):
@@ -99,6 +97,12 @@ class Segment:
                 os.ftruncate(file, self.size)
                 self._is_torn = False
             raise
+
+    def cut_torn(self) -> None:
+        """Cut off what a failed write has left of a batch. Raise OSError: no batch and no segment may follow it."""
+        if self._is_torn and self._file is not None:
+            os.ftruncate(self._file, self.size)
+            self._is_torn = False
 
     def add(self, base_offset: int, last_offset: int, max_timestamp: int, size: int) -> None:
         """Note a batch that is at the end of the file, and its entries of the indexes (LogSegment.append)."""
