@@ -72,7 +72,7 @@ class FaultRule:
 
     def __post_init__(self) -> None:
         for name, (expected, *kinds) in _KINDS.items():
-            value = getattr(self, name)  # a value of another type is equal to none of a request
+            value = getattr(self, name)  # a value of another type would match no request
             if not isinstance(value, tuple(kinds)) or isinstance(value, bool):
                 raise TypeError(f"{name} must be {expected}, got {value!r}")
         if self.error is not None and not isinstance(self.error, ErrorCode):
@@ -91,7 +91,7 @@ class FaultRule:
             name = "count" if self.count == 0 else "probability"
             raise ValueError(f"{name} must be greater than 0: a rule with {name} 0 never applies")
         if self.error == ErrorCode.NONE:
-            raise ValueError("error must not be NONE: the client would take a request for handled that is not")
+            raise ValueError("error must not be NONE: it would report success for a request that is not handled")
         effects = [name for name in ("error", "drop", "close", "duplicate", "reorder") if getattr(self, name)]
         if len(effects) > 1:
             raise ValueError(f"a rule has one effect, and delay_ms; got {' and '.join(effects)}: add a rule for each")

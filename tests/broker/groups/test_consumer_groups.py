@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from memory_groups import MemoryGroups
+from memory_groups import MemoryGroups, refuse_write
 
 from kcodec.broker.api import ApiError
 from kcodec.broker.groups.server_assignors import AssignedMember, assign_range, assign_uniform
 from kcodec.broker.groups.topic_patterns import compile_pattern, matching_topics
+from kcodec.broker.internal_topics import GroupHost
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages import group_records
@@ -129,6 +130,18 @@ def test_expressions_are_matched_after_the_heartbeat() -> None:
     assert partitions(groups.report("g", "a", response.member_epoch + 1)) == [0, 0, 1, 2]
     refused = groups.report("h", "a", 0, subscribed_topic_regex="(?=t)")
     assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_expression_is_matched_again_after_a_failed_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = MemoryGroups()
+    groups.report("g", "a", 0, subscribed_topic_names=None, subscribed_topic_regex="[tx]+")
+    assert partitions(groups.report("g", "a", 1)) == [0, 1, 2]
+    groups.topics.create("xx", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupHost, "append", refuse_write)
+        assert groups.report("g", "a", 2).error_code == ErrorCode.NONE
+    assert groups.report("g", "a", 2).assignment is None
+    assert partitions(groups.report("g", "a", 2)) == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("pattern", ["(", "a(?=b)", "(?<!a)b", r"(a)\1", "a++", "(?>a)", "(?P<n>a)(?P=n)", r"\p{L}"])
