@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from memory_groups import MemoryGroups, refuse_write
@@ -227,6 +229,21 @@ def test_uniform_chooses_the_partitions_that_kafka_chooses() -> None:
         {"m0": [0, 1, 2], "m1": [6, 7, 8], "m2": [4, 5, 10], "m3": [3, 9, 11]},
         {"m1": [0, 6, 7, 8], "m2": [1, 4, 5, 10], "m3": [2, 3, 9, 11]},
     ]
+
+
+def test_uniform_takes_no_quadratic_time() -> None:
+    """The broker serves no other client meanwhile. One member owns all partitions when others join it."""
+    topics = [UUID(int=number) for number in range(20)]
+    counts = dict.fromkeys(topics, 500)
+    owned = dict.fromkeys(topics, frozenset(range(500)))
+    for joining in (1, 999):
+        members = [AssignedMember("m0", None, frozenset(topics), owned)]
+        members += [AssignedMember(f"n{number}", None, frozenset(topics[1:])) for number in range(joining)]
+        begin = time.process_time()
+        shares = assign_uniform(members, counts)
+        assert time.process_time() - begin < 2
+        sizes = sorted(sum(map(len, share.values())) for share in shares.values())
+        assert sizes in ([5000, 5000], [9] * 490 + [10] * 509 + [500])
 
 
 def test_uniform_moves_no_more_than_it_must() -> None:
