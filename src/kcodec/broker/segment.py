@@ -198,7 +198,10 @@ class Segment:
     def read(self, position: int, size: int) -> bytes:
         """Return bytes from the beginning of a batch on."""
         if self._file is not None:
-            return os.pread(self._file, size, position)
+            data = os.pread(self._file, size, position)
+            while len(data) < size and (more := os.pread(self._file, size - len(data), position + len(data))):
+                data += more  # Linux reads at most 2 GiB less 4 KiB at once; a segment can be larger
+            return data
         number = bisect_left(self._positions, position)
         end = bisect_left(self._positions, position + size)
         if end == number + 1 and len(self._chunks[number]) == size:
