@@ -18,6 +18,11 @@ from kcodec.protocol.error_codes import ErrorCode
 START_MS = 1_700_000_000_000
 
 
+def refuse_write(*_: Any, **__: Any) -> int:
+    """Take the place of `GroupHost.append` on a full disk."""
+    raise ApiError(ErrorCode.NOT_COORDINATOR)
+
+
 class Reply:
     """The response to one request: `now`, or later. Every response is encoded and decoded in its version."""
 

@@ -7,6 +7,7 @@ there. `serve` may therefore only be called again after the reply.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -97,12 +98,12 @@ class BrokerCore:
         #: What each connection waits for.
         self._waiting: dict[int, Later] = {}
         self._lock = None if directory is None else DirectoryLock(directory)
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._unlock)
             self.topics = Topics(settings, clock, directory)
+            opened.callback(self.topics.close, is_clean=False)
             self._begin()
-        except BaseException:
-            self._unlock()
-            raise
+            opened.pop_all()
 
     def _begin(self) -> None:
         settings, clock = self.settings, self.clock

@@ -83,7 +83,7 @@ class FaultRule:
             name = "count" if self.count == 0 else "probability"
             raise ValueError(f"{name} must be greater than 0: a rule with {name} 0 never applies")
         if self.error == ErrorCode.NONE:
-            raise ValueError("error must not be NONE: the client would take a request for handled that is not")
+            raise ValueError("error must not be NONE: it would report success for a request that is not handled")
         effects = [name for name in ("error", "drop", "close", "duplicate", "reorder") if getattr(self, name)]
         if len(effects) > 1:
             raise ValueError(f"a rule has one effect, and delay_ms; got {' and '.join(effects)}: add a rule for each")

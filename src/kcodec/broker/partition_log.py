@@ -11,13 +11,14 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, NamedTuple
 
 from kcodec._fast import RecordBatch, batches, crc32c, decode, encode_batch, encode_end_transaction_marker
 from kcodec.broker import recovery
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
-from kcodec.broker.derived_file import DerivedFile, write_small
+from kcodec.broker.derived_file import try_write_small, write_small
 from kcodec.broker.producer_state import BatchHeader, CompletedTransaction, ProducerStates
 from kcodec.broker.segment import Segment
 from kcodec.constants import Compression, ControlType, TimestampType
@@ -299,7 +300,8 @@ class PartitionLog:
         return self.roll()
 
     def roll(self) -> Segment:
-        """Begin a new segment, with a snapshot of the producers at its first offset."""
+        """Begin a new segment, with a snapshot of the producers at its first offset. Raise OSError."""
+        self._segments[-1].cut_torn()
         self._segments[-1].end()
         segment = Segment(self.log_end_offset, self._directory, self._clock.now_ms())
         segment.keep_snapshot(pack_snapshot(self.producers.stored()))
@@ -593,19 +595,17 @@ class PartitionLog:
     def _take_snapshot(self) -> None:
         """Write the snapshot at the end of the log, for Kafka: `load` replays the log."""
         if self._directory is not None:
-            snapshot = DerivedFile(self._directory / f"{self.log_end_offset:020}.snapshot")
-            snapshot.add(pack_snapshot(self.producers.stored()))
-            snapshot.write()
+            # An empty segment has this snapshot already. If the log begins there, nothing else knows the producers.
+            path = self._directory / f"{self.log_end_offset:020}.snapshot"
+            try_write_small(path, pack_snapshot(self.producers.stored()))
 
     def delete(self) -> None:
         """Remove the files of a deleted topic, and wake those who wait."""
         for segment in self._segments:
-            segment.delete()
+            segment.close()
         self._segments.clear()
         if self._directory is not None:
-            for path in self._directory.iterdir():
-                path.unlink()
-            self._directory.rmdir()
+            rmtree(self._directory, ignore_errors=True)  # the next start removes what stays
         for watcher in list(self.watchers):
             watcher()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a broker stores of passwords for SCRAM, in the records of ``__cluster_metadata``.
 
-The setting `users` gives users their first credentials; AlterUserScramCredentials changes them for good. So that a
-start can tell one from the other, the salt of a credential from `users` has a form that no other salt has.
+The setting `users` gives users their first credentials, and AlterUserScramCredentials changes them. So that a start
+can tell one from the other, the salt of a credential from `users` has a form that no other salt has.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from uuid import UUID
 from kcodec.broker import topic_configs
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
-from kcodec.broker.derived_file import DerivedFile, write_small
+from kcodec.broker.derived_file import try_write_small, write_small
 from kcodec.broker.partition_log import LogSettings, PartitionLog
 from kcodec.broker.scram_credentials import MECHANISM_NAMES, ScramCredential, credential_of_record
 from kcodec.broker.settings import BrokerSettings
@@ -124,10 +124,14 @@ class Topics:
         home = None if directory is None else directory / f"{METADATA_TOPIC}-0"
         own = Topic(METADATA_TOPIC, UUID(int=1), {})
         self._log = PartitionLog(home, clock, own.log_settings)
-        if home is not None:
-            self._load()
-        self.random = random.Random(f"{settings.seed}/{self._registrations}")
-        self._register()
+        try:
+            if home is not None:
+                self._load()
+            self.random = random.Random(f"{settings.seed}/{self._registrations}")
+            self._register()
+        except BaseException:
+            self.close(is_clean=False)
+            raise
 
     @property
     def directory(self) -> Path | None:
@@ -362,9 +366,7 @@ class Topics:
         if is_new:
             log.begin_epoch(record.leader_epoch)
         if home is not None and not (home / PARTITION_METADATA).exists():
-            metadata = DerivedFile(home / PARTITION_METADATA)
-            metadata.add(f"version: 0\ntopic_id: {short_id(topic.id)}\n".encode())
-            metadata.write()
+            try_write_small(home / PARTITION_METADATA, f"version: 0\ntopic_id: {short_id(topic.id)}\n".encode())
 
     def _raise_epoch(self, partition: Partition, by: int, *, begins: bool) -> None:
         partition.leader_epoch += by

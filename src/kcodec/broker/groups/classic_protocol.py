@@ -377,10 +377,12 @@ class ClassicProtocol:
         if group.state is ClassicState.STABLE:
             later.respond(self._sync_response(group, member))
             return
-        member.syncing = later
-        if group.leader == member.member_id:
-            assignments = {one.member_id: bytes(one.assignment) for one in request.assignments}
+        is_leader = group.leader == member.member_id
+        assignments = {one.member_id: bytes(one.assignment) for one in request.assignments}
+        if is_leader:  # written first: a member that waits for SyncGroup keeps its place without heartbeats
             self._table.write(group.group_id, [group.record(assignments)])
+        member.syncing = later
+        if is_leader:
             for one in group.members.values():
                 one.assignment = assignments.get(one.member_id, b"")
             group.transition_to(ClassicState.STABLE, self._table.now_ms())

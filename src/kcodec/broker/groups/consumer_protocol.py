@@ -318,7 +318,7 @@ class ConsumerProtocol:
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return
-        names = group.matched_names = frozenset(topic.name for topic in self._table.host.topics)
+        names = frozenset(topic.name for topic in self._table.host.topics)
         now_ms = self._table.now_ms()
         records = [
             pattern_record(group_id, pattern, found, 0, now_ms)
@@ -326,10 +326,9 @@ class ConsumerProtocol:
             for found in [matching_topics(pattern, names)]
             if group.patterns.get(pattern) != frozenset(found)
         ]
-        if not records:
-            return
         before = {member_id: group.topics_of(member) for member_id, member in group.members.items()}
         self._table.commit(group_id, records)
+        group.matched_names = names  # not before: after a failed write, the next heartbeat tries again
         if before != {member_id: group.topics_of(member) for member_id, member in group.members.items()}:
             known_hash = metadata_hash(self._partition_counts(group.subscribed_topics()))
             self._table.commit(group_id, [group_epoch_record(group_id, group.epoch + 1, known_hash)])
