@@ -26,7 +26,6 @@ class RequestContext:
     client_id: str | None = None
     client_host: str = "/127.0.0.1"
     connection_id: int = 0
-    principal: str = "User:ANONYMOUS"
     login: Login | None = None
 
 

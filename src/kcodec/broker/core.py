@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -60,23 +61,13 @@ _NEW_FLOW = {
 Reply = Callable[[Any], None]
 
 
+@dataclass(slots=True)
 class ConnectionInfo:
     """What the core knows of a connection. login: None without SASL."""
 
-    __slots__ = ("_principal", "host", "id", "login")
-
-    def __init__(
-        self, connection_id: int, host: str, login: Login | None = None, principal: str = "User:ANONYMOUS"
-    ) -> None:
-        self.id = connection_id
-        self.host = host
-        self.login = login
-        self._principal = principal
-
-    @property
-    def principal(self) -> str:
-        """The name that the client has proved, by SASL or by its certificate."""
-        return self._principal if self.login is None else f"User:{self.login.user or 'ANONYMOUS'}"
+    id: int
+    host: str
+    login: Login | None = None
 
     @property
     def is_ending(self) -> bool:
@@ -130,20 +121,10 @@ class BrokerCore:
         mechanisms, session_ms = tuple(settings.sasl_mechanisms), settings.sasl_session_ms
         return Authenticator(mechanisms, users, lambda *key: known.get(key), self.clock, session_ms)
 
-    def new_connection(self, connection_id: int, host: str, principal: str = "User:ANONYMOUS") -> ConnectionInfo:
-        """Return what the core has to know of a connection. principal: that of the client's certificate."""
+    def new_connection(self, connection_id: int, host: str) -> ConnectionInfo:
+        """Return what the core has to know of a connection."""
         login = None if self.authenticator is None else Login(self.authenticator)
-        return ConnectionInfo(connection_id, host, login, principal)
-
-    @property
-    def cluster_id(self) -> str:
-        """The id of the cluster."""
-        return self.settings.cluster_id
-
-    @property
-    def node_id(self) -> int:
-        """The id of the only node."""
-        return self.settings.node_id
+        return ConnectionInfo(connection_id, host, login)
 
     def _all_apis(self) -> dict[int, Api]:
         """Return all APIs by key, with the versions that the settings allow."""
@@ -257,9 +238,7 @@ class BrokerCore:
         # Kafka ignores bytes after the message. librdkafka writes some after AlterUserScramCredentials and, before
         # 2.12, after Metadata.
         request, _ = api.request.decode_prefix(frame, version, position)
-        context = RequestContext(
-            version, client_id, connection.host, connection.id, connection.principal, connection.login
-        )
+        context = RequestContext(version, client_id, connection.host, connection.id, connection.login)
         entry = WireEntry(
             self.clock.now_ms(),
             connection.id,

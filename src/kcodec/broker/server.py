@@ -13,7 +13,7 @@ from typing import Any
 
 from kcodec.broker.api import CLOSE
 from kcodec.broker.core import BrokerCore, ConnectionInfo
-from kcodec.broker.listener_tls import ListenerTls, factory, principal_of
+from kcodec.broker.listener_tls import ListenerTls, factory
 from kcodec.errors import DecodeError
 from kcodec.protocol.frame import FrameReader
 
@@ -57,9 +57,8 @@ class _Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        principal = principal_of(transport.get_extra_info("peercert"))
         host = f"/{peer[0]}" if peer else ""
-        self._info = self._server.core.new_connection(self._server.next_connection_id(), host, principal)
+        self._info = self._server.core.new_connection(self._server.next_connection_id(), host)
         if self._info.login is not None:
             self._reader.set_limit(LOGIN_REQUEST_BYTES, "LOGIN_REQUEST_BYTES")
         self._server.connections.add(self)

@@ -78,7 +78,7 @@ class Topic:
 
     def config(self, name: str) -> str:
         """Return a setting: the topic's own, the broker's or Kafka's default."""
-        return self.configs.get(name) or self._defaults.get(name) or topic_configs.DEFAULTS[name]
+        return self.configs.get(name) or self._defaults.get(name) or topic_configs.CONFIGS[name].default
 
     def log_settings(self) -> LogSettings:
         """Return the settings of the topic's logs."""
@@ -227,9 +227,7 @@ class Topics:
         self._write([(self._partition_record(topic.id, number), 0) for number in added])
 
     def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """Replace the topic's own settings. Raise ApiError."""
-        for name, value in configs.items():
-            topic_configs.check(name, value)
+        """Replace the topic's own settings, which have been checked."""
         changed = [_config(topic.name, name, value) for name, value in configs.items()]
         removed = [_config(topic.name, name, None) for name in topic.configs if name not in configs]
         if changed or removed:

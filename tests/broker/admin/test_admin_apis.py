@@ -15,7 +15,7 @@ from memory_groups import MemoryGroups
 from kcodec.broker.admin import admin_apis
 from kcodec.broker.api import Later, RequestContext
 from kcodec.broker.settings import BrokerSettings
-from kcodec.broker.topic_configs import DEFAULTS
+from kcodec.broker.topic_configs import CONFIGS
 from kcodec.broker.topics import Topics
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
@@ -76,7 +76,7 @@ def test_every_topic_configuration_is_described(host: Host) -> None:
     host.topics.create("set", 1, {"retention.ms": "7"})
     request, version = described(2, "set", None, with_synonyms=True)
     configs = {one.name: one for one in host.ask(request, version).results[0].configs}
-    assert set(configs) == {name for name in DEFAULTS if not name.startswith("internal.")}
+    assert set(configs) == {name for name in CONFIGS if not name.startswith("internal.")}
     synonyms = [(one.name, one.value, one.source) for one in configs["retention.ms"].synonyms]
     assert synonyms == [("retention.ms", "7", 1), ("log.retention.ms", "-1", 4), ("log.retention.ms", "604800000", 5)]
     assert configs["segment.ms"].config_source == 5
