@@ -9,13 +9,15 @@ refuses the whole request: the frame puts its code everywhere in the response wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kcodec.broker.login import Login
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.schema import Request
+from kcodec.protocol.schema import Request, Struct
+
+T = TypeVar("T", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +87,18 @@ class Api(NamedTuple):
     request: type[Request]
     versions: tuple[int, int]
     handle: Handler
+
+
+def by_topic(kind: type[T], topics: Iterable[Any], result_of: Callable[[str, Any], Any]) -> list[T]:
+    """Return the topics of a response: those of its request, with a result for each of their partitions.
+
+    kind:      The class of a topic in the response.
+    result_of: Called with the name of the topic and an element of its list of partitions.
+    """
+    responses = []
+    for topic in topics:
+        identity = {name: getattr(topic, name) for name in ("name", "topic", "topic_id") if name in kind._fields}
+        name = identity.get("name", identity.get("topic", ""))
+        named = topic.partition_indexes if hasattr(topic, "partition_indexes") else topic.partitions
+        responses.append(kind(**identity, partitions=[result_of(name, one) for one in named]))
+    return responses

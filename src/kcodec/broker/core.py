@@ -102,7 +102,7 @@ class BrokerCore:
         self.groups = GroupCoordinator(self.group_host)
         self.transactions = TransactionCoordinator(clock, settings, self.topics)
         self.transactions.on_offsets_marker = self.groups.transaction_completed
-        self.topics.on_deleted = self.groups.topics_deleted
+        self.topics.on_deleted = self.groups.offsets.drop_topic
         self.wire_log = WireLog()
         self.apis = self._all_apis()
         self._names = {key: api.request.__name__.removesuffix("Request") for key, api in self.apis.items()}
@@ -128,17 +128,6 @@ class BrokerCore:
 
     def _all_apis(self) -> dict[int, Api]:
         """Return all APIs by key, with the versions that the settings allow."""
-        handlers = TransactionHandlers(
-            self.topics, self.transactions, self.group_host, self.groups.transaction_completed
-        )
-        commits = TxnOffsetCommit(
-            self.topics,
-            self.transactions,
-            self.group_host,
-            check=self.groups.check_txn_offset_commit,
-            commit=self.groups.txn_offset_commit,
-            verifies=self.settings.verifies_transactions,
-        )
         self._fetch = Fetch(self.topics, self.clock, self.settings)
         listed = [
             Api(messages.ApiVersionsRequest, (0, 4), self._api_versions),
@@ -146,8 +135,8 @@ class BrokerCore:
             *Produce(self.topics, self.transactions, self.clock, self.settings).apis(),
             *self._fetch.apis(),
             *OffsetApis(self.topics).apis(),
-            *handlers.apis(),
-            *commits.apis(),
+            *TransactionHandlers(self.transactions, self.group_host).apis(),
+            *TxnOffsetCommit(self.transactions, self.group_host, self.groups.offsets).apis(),
             *self.groups.apis(),
             *admin_apis(self),
         ]

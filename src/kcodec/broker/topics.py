@@ -119,8 +119,8 @@ class Topics:
         self.scram_credentials: dict[tuple[str, str], ScramCredential] = {}
         #: As far as the passwords come from the setting `users`; they may have been altered since.
         self.configured_credentials: dict[tuple[str, str], ScramCredential] = {}
-        #: Called with the names of deleted topics.
-        self.on_deleted: Callable[[list[str]], None] = lambda names: None
+        #: Called with the name of a deleted topic.
+        self.on_deleted: Callable[[str], None] = lambda name: None
         home = None if directory is None else directory / f"{METADATA_TOPIC}-0"
         own = Topic(METADATA_TOPIC, UUID(int=1), {})
         self._log = PartitionLog(home, clock, own.log_settings)
@@ -216,7 +216,7 @@ class Topics:
         for partition in topic.partitions:
             partition.log.delete()
         self.keep_starts()  # a topic of the same name begins at offset 0
-        self.on_deleted([name])
+        self.on_deleted(name)
 
     def add_partitions(self, topic: Topic, total: int) -> None:
         """Add partitions up to `total`. Raise ApiError."""
