@@ -117,7 +117,7 @@ class BrokerCore:
         settings = self.settings
         users = {name: Secret(password) for name, password in settings.users.items()}
         known, configured = self.topics.scram_credentials, self.topics.configured_credentials
-        self.topics.change_users(changes_of_users(users, settings.sasl_mechanisms, known, configured))
+        self.topics.change_users(list(changes_of_users(users, settings.sasl_mechanisms, known, configured)))
         mechanisms, session_ms = tuple(settings.sasl_mechanisms), settings.sasl_session_ms
         return Authenticator(mechanisms, users, lambda *key: known.get(key), self.clock, session_ms)
 
@@ -131,7 +131,7 @@ class BrokerCore:
         self._fetch = Fetch(self.topics, self.clock, self.settings)
         listed = [
             Api(messages.ApiVersionsRequest, (0, 4), self._api_versions),
-            *ClusterApis(self.topics, self.settings, lambda: (self.host, self.port)).apis(),
+            *ClusterApis(self).apis(),
             *Produce(self.topics, self.transactions, self.clock, self.settings).apis(),
             *self._fetch.apis(),
             *OffsetApis(self.topics).apis(),

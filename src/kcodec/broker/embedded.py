@@ -411,7 +411,7 @@ class Broker:
             for batch in batches(encode(records, timestamp=now)):
                 data = bytearray(batch.data)
                 set_base_offset(data, 0)
-                where.log.append_client(data, api_version=13, has_transactional_id=False, is_verified=True)
+                where.log.append_client(data, api_version=13, has_transactional_id=False)
 
         self._call(append)
 

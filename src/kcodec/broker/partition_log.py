@@ -38,12 +38,10 @@ _CRC, _SEQUENCE = slice(17, 21), slice(53, 57)
 
 
 class Appended(NamedTuple):
-    """Where a batch is in the log."""
+    """Where a batch is in the log. log_append_time: -1 if its records have the times of the producer."""
 
     base_offset: int
-    last_offset: int
-    log_append_time: int = -1
-    is_duplicate: bool = False
+    log_append_time: int
 
 
 class FetchedData(NamedTuple):
@@ -141,17 +139,9 @@ class PartitionLog:
     # ----------------------------------------------------------------------------------------------------- appending
 
     def append_client(
-        self,
-        data: bytes | bytearray | memoryview,
-        *,
-        api_version: int,
-        has_transactional_id: bool,
-        is_verified: bool,
+        self, data: bytes | bytearray | memoryview, *, api_version: int, has_transactional_id: bool
     ) -> Appended:
-        """Check and append the one batch of a produce request. Raise RecordValidationError or ApiError.
-
-        is_verified: the transaction coordinator knows that the partition is in the transaction of the batch.
-        """
+        """Check and append the one batch of a produce request. Raise RecordValidationError or ApiError."""
         settings, now = self._settings(), self._clock.now_ms()
         validate(
             data,
@@ -176,13 +166,13 @@ class PartitionLog:
             header = _header(batch, self.log_end_offset, now if append_time >= 0 else _max_timestamp(buffer))
             kept = self.producers.duplicate(header)
             if kept is not None:
-                return Appended(kept.first_offset, kept.last_offset, kept.timestamp, is_duplicate=True)
-            self.producers.check_batch(header, is_client=True, is_verified=is_verified)
+                return Appended(kept.first_offset, kept.timestamp)
+            self.producers.check_batch(header, is_client=True)
         base = self._write(buffer, batch.last_offset_delta, _max_timestamp(buffer))
         if header is not None:
             self.producers.add_batch(header)
         self._moved()
-        return Appended(base, self.log_end_offset - 1, append_time)
+        return Appended(base, append_time)
 
     def _stored(self, batch: RecordBatch, settings: LogSettings, now: int) -> tuple[bytearray, int]:
         """Return the batch as the leader stores it, and the LogAppendTime; -1 without one (LogValidator)."""

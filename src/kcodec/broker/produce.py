@@ -205,7 +205,6 @@ class Produce:
                 part.data.records or b"",
                 api_version=context.api_version,
                 has_transactional_id=request.transactional_id is not None,
-                is_verified=True,
             )
         except RecordValidationError as error:
             response = _refusal(part, ErrorCode(error.code), error.reason)

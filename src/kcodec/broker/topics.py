@@ -36,8 +36,8 @@ INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 LONGEST_NAME = 249
 MOST_PARTITIONS = 10_000
 PRODUCER_ID_BLOCK = 1000
-TOPIC_RESOURCE = 2
-GROUP_RESOURCE = 32
+# ConfigResource.Type: what a configuration belongs to.
+TOPIC, GROUP = 2, 32
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _FRAME_VERSION = 1
 
@@ -236,7 +236,7 @@ class Topics:
     def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
         """Replace the configurations of a group."""
         names = dict.fromkeys((*configs, *self.group_configs.get(group_id, {})))
-        records = [_config(group_id, name, configs.get(name), GROUP_RESOURCE) for name in names]
+        records = [_config(group_id, name, configs.get(name), GROUP) for name in names]
         if records:
             self._write([(record, 0) for record in records])
 
@@ -325,11 +325,11 @@ class Topics:
                 del self._by_name[topic.name], self._by_unified[_unified(topic.name)]
                 if not is_new:
                     self._removed.update((topic.name, partition.number) for partition in topic.partitions)
-            case messages.ConfigRecord() if record.resource_type == TOPIC_RESOURCE:
+            case messages.ConfigRecord() if record.resource_type == TOPIC:
                 topic = self._by_name[record.resource_name]
                 _set(topic.configs, record)
                 topic.forget_settings()
-            case messages.ConfigRecord() if record.resource_type == GROUP_RESOURCE:
+            case messages.ConfigRecord() if record.resource_type == GROUP:
                 _set(self.group_configs.setdefault(record.resource_name, {}), record)
             case messages.PartitionChangeRecord():
                 self._raise_epoch(self._by_id[record.topic_id].partitions[record.partition_id], 1, begins=is_new)
@@ -429,7 +429,7 @@ def short_id(value: UUID) -> str:
     return urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
-def _config(owner: str, name: str, value: str | None, kind: int = TOPIC_RESOURCE) -> MetadataRecord:
+def _config(owner: str, name: str, value: str | None, kind: int = TOPIC) -> MetadataRecord:
     return messages.ConfigRecord(resource_type=kind, resource_name=owner, name=name, value=value)
 
 

@@ -15,11 +15,11 @@ from kcodec.broker import topic_configs
 from kcodec.broker.admin.host import AdminHost
 from kcodec.broker.api import Api, ApiError, RequestContext
 from kcodec.broker.topic_configs import BOOLEAN, INT, LIST, LONG, items_of
-from kcodec.broker.topics import Topic, check_name
+from kcodec.broker.topics import GROUP, TOPIC, Topic, check_name
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+BROKER, BROKER_LOGGER, CLIENT_METRICS = 4, 8, 16
 SET, DELETE, APPEND, SUBTRACT = range(4)
 # ConfigSource: where a value comes from.
 DYNAMIC_TOPIC, STATIC_BROKER, DEFAULT, DYNAMIC_GROUP = 1, 4, 5, 8

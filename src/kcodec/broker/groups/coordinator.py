@@ -206,14 +206,13 @@ class GroupCoordinator:
     def _describe_consumer_groups(
         self, context: RequestContext, request: messages.ConsumerGroupDescribeRequest
     ) -> messages.ConsumerGroupDescribeResponse:
-        return messages.ConsumerGroupDescribeResponse(
-            groups=[
-                self._described(group_id, includes_operations=request.include_authorized_operations)
-                for group_id in request.group_ids
-            ]
-        )
+        groups = [self._described(group_id) for group_id in request.group_ids]
+        for group in groups if request.include_authorized_operations else ():
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = GROUP_OPERATIONS
+        return messages.ConsumerGroupDescribeResponse(groups=groups)
 
-    def _described(self, group_id: str, *, includes_operations: bool) -> messages.DescribedConsumerGroup:
+    def _described(self, group_id: str) -> messages.DescribedConsumerGroup:
         group = self._table.groups.get(group_id)
         if not group_id or not isinstance(group, ConsumerGroup):
             code = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
@@ -228,7 +227,6 @@ class GroupCoordinator:
             assignment_epoch=group.assignment_epoch,
             assignor_name=preferred_assignor(group.members.values()),
             members=[self._described_member(group, member) for member in group.members.values()],
-            authorized_operations=GROUP_OPERATIONS if includes_operations else -(1 << 31),
         )
 
     def _described_member(self, group: ConsumerGroup, member: ConsumerMember) -> messages.DescribedConsumerGroupMember:

@@ -70,10 +70,6 @@ class TransactionCoordinator:
         """Return the state of a transactional id; None if it is unknown."""
         return self._states.get(transactional_id)
 
-    def is_pending(self, transactional_id: str) -> bool:
-        """Return whether a transition of this transactional id is in progress."""
-        return transactional_id in self._pending
-
     # ------------------------------------------------------------------------------------------------ InitProducerId
 
     def init_producer_id(

@@ -20,7 +20,7 @@ NO_EPOCH = -1
 HIGHEST_EPOCH = (1 << 15) - 1
 #: The last epoch that a client gets; HIGHEST_EPOCH stays free to fence it.
 LAST_CLIENT_EPOCH = HIGHEST_EPOCH - 1
-#: The first transaction version in which the end of a transaction bumps the epoch.
+#: The first transaction version in which the end of a transaction bumps the epoch, also that of its markers (KIP-890).
 EPOCH_BUMP_VERSION = 2
 
 TopicPartition = tuple[str, int]
