@@ -97,7 +97,6 @@ class BrokerCore:
 
     def _begin(self) -> None:
         settings, clock = self.settings, self.clock
-        self.random = self.topics.random
         self.group_host = GroupHost(clock, settings, self.topics)
         self.groups = GroupCoordinator(self.group_host)
         self.transactions = TransactionCoordinator(clock, settings, self.topics)
@@ -108,7 +107,7 @@ class BrokerCore:
         self._names = {key: api.request.__name__.removesuffix("Request") for key, api in self.apis.items()}
         self.authenticator = self._authenticator() if settings.sasl_mechanisms else None
         self.faults = Faults(self.topics, {key: api.request for key, api in self.apis.items()})
-        self._injector = FaultInjector(self.faults, clock, self.random, self._fetch, self._handle, self._reply)
+        self._injector = FaultInjector(self.faults, clock, self.topics.random, self._fetch, self._handle, self._reply)
         self._load_groups()
         self.transactions.load()
         clock.call_later(settings.retention_check_interval_ms, self._retain)
@@ -117,7 +116,7 @@ class BrokerCore:
         settings = self.settings
         users = {name: Secret(password) for name, password in settings.users.items()}
         known, configured = self.topics.scram_credentials, self.topics.configured_credentials
-        self.topics.change_users(list(changes_of_users(users, settings.sasl_mechanisms, known, configured)))
+        self.topics.change_users(changes_of_users(users, settings.sasl_mechanisms, known, configured))
         mechanisms, session_ms = tuple(settings.sasl_mechanisms), settings.sasl_session_ms
         return Authenticator(mechanisms, users, lambda *key: known.get(key), self.clock, session_ms)
 

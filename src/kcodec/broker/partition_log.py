@@ -199,14 +199,13 @@ class PartitionLog:
         producer_id: int = -1,
         producer_epoch: int = -1,
         sequence: int = -1,
-        timestamp: int | None = None,
     ) -> int:
         """Append one batch that the broker writes itself, and return its first offset. Raise ApiError if it is fenced.
 
         With a producer id it is a transactional batch, as committed offsets are. sequence: -1, or 0 as the group
         coordinator of Kafka 4.4 writes it.
         """
-        now = self._clock.now_ms() if timestamp is None else timestamp
+        now = self._clock.now_ms()
         buffer = bytearray(
             encode_batch(
                 [(key, value, (), now) for key, value in records],

@@ -12,7 +12,8 @@ from __future__ import annotations
 import random
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from uuid import UUID
@@ -42,15 +43,13 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _FRAME_VERSION = 1
 
 
+@dataclass(slots=True, eq=False)
 class Partition:
     """A partition: its number, leader epoch and log."""
 
-    __slots__ = ("leader_epoch", "log", "number")
-
-    def __init__(self, number: int, leader_epoch: int, log: PartitionLog) -> None:
-        self.number = number
-        self.leader_epoch = leader_epoch
-        self.log = log
+    number: int
+    leader_epoch: int
+    log: PartitionLog
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Raise ApiError if a client knows another leader epoch; -1 is any."""
@@ -104,7 +103,7 @@ class Topics:
     def __init__(self, settings: BrokerSettings, clock: Clock, directory: Path | None) -> None:
         self._settings = settings
         self._clock = clock
-        self._directory = directory
+        self.directory = directory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._by_unified: dict[str, str] = {}
@@ -128,11 +127,6 @@ class Topics:
             self._load()
         self.random = random.Random(f"{settings.seed}/{self._registrations}")
         self._register()
-
-    @property
-    def directory(self) -> Path | None:
-        """The directory of the logs; None in memory."""
-        return self._directory
 
     @property
     def metadata_end_offset(self) -> int:
@@ -189,10 +183,11 @@ class Topics:
         configs = dict(configs or {})
         self.check_new(name, partitions, configs)
         topic_id = self.new_uuid()
-        records: list[tuple[MetadataRecord, int]] = [(messages.TopicRecord(name=name, topic_id=topic_id), 0)]
-        records += [(_config(name, key, value), 0) for key, value in configs.items()]
-        records += [(self._partition_record(topic_id, number), 0) for number in range(partitions)]
-        self._write(records)
+        self._write(
+            messages.TopicRecord(name=name, topic_id=topic_id),
+            *(_config(name, key, value) for key, value in configs.items()),
+            *(self._partition_record(topic_id, number) for number in range(partitions)),
+        )
         return self._by_name[name]
 
     def create_internal(self, name: str) -> Topic:
@@ -212,45 +207,34 @@ class Topics:
         topic = self._by_name.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-        self._write([(messages.RemoveTopicRecord(topic_id=topic.id), 0)])
+        self._write(messages.RemoveTopicRecord(topic_id=topic.id))
         for partition in topic.partitions:
             partition.log.delete()
         self.keep_starts()  # a topic of the same name begins at offset 0
         self.on_deleted(name)
 
     def add_partitions(self, topic: Topic, total: int) -> None:
-        """Add partitions up to `total`. Raise ApiError."""
-        if total <= len(topic.partitions) or total > MOST_PARTITIONS:
-            reason = f"The topic {topic.name} currently has {len(topic.partitions)} partition(s); {total} is not more."
-            raise ApiError(ErrorCode.INVALID_PARTITIONS, reason)
-        added = range(len(topic.partitions), total)
-        self._write([(self._partition_record(topic.id, number), 0) for number in added])
+        """Add partitions up to `total`, which has been checked."""
+        self._write(*(self._partition_record(topic.id, number) for number in range(len(topic.partitions), total)))
 
     def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
         """Replace the topic's own settings, which have been checked."""
         changed = [_config(topic.name, name, value) for name, value in configs.items()]
-        removed = [_config(topic.name, name, None) for name in topic.configs if name not in configs]
-        if changed or removed:
-            self._write([(record, 0) for record in (*changed, *removed)])
+        self._write(*changed, *(_config(topic.name, name, None) for name in topic.configs if name not in configs))
 
     def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
         """Replace the configurations of a group."""
         names = dict.fromkeys((*configs, *self.group_configs.get(group_id, {})))
-        records = [_config(group_id, name, configs.get(name), GROUP) for name in names]
-        if records:
-            self._write([(record, 0) for record in records])
+        self._write(*(_config(group_id, name, configs.get(name), GROUP) for name in names))
 
-    def change_users(self, records: list[MetadataRecord]) -> None:
+    def change_users(self, records: Iterable[MetadataRecord]) -> None:
         """Write and apply records of SCRAM credentials."""
-        if records:
-            self._write([(record, 0) for record in records])
+        self._write(*records)
 
     def change_leader_epoch(self, topic: Topic, partition: Partition) -> None:
         """Elect the leader of a partition again, which raises its leader epoch by 1."""
-        record = messages.PartitionChangeRecord(
-            partition_id=partition.number, topic_id=topic.id, leader=self._settings.node_id
-        )
-        self._write([(record, 0)])
+        node = self._settings.node_id
+        self._write(messages.PartitionChangeRecord(partition_id=partition.number, topic_id=topic.id, leader=node))
 
     def next_producer_id(self) -> int:
         """Return a producer id that was never given out; blocks of 1000 are written to the log."""
@@ -260,7 +244,7 @@ class Topics:
                 broker_epoch=self._registrations,
                 next_producer_id=self._end_of_block + PRODUCER_ID_BLOCK,
             )
-            self._write([(record, 0)])
+            self._write(record)
         self._next_producer_id += 1
         return self._next_producer_id - 1
 
@@ -287,17 +271,18 @@ class Topics:
         feature = messages.FeatureLevelRecord(
             name="transaction.version", feature_level=self._settings.transaction_version
         )
-        self._write([(record, 1), (feature, 0)])
+        self._write(record, feature)
 
-    def _write(self, records: list[tuple[MetadataRecord, int]]) -> None:
-        values: list[tuple[bytes | None, bytes | None]] = [(None, _framed(*record)) for record in records]
-        self._log.append_records(values)
-        for record, _ in records:
+    def _write(self, *records: MetadataRecord) -> None:
+        """Append records as one batch, then apply them."""
+        if records:
+            self._log.append_records([(None, _framed(record)) for record in records])
+        for record in records:
             self._apply(record, is_new=True)
 
     def _load(self) -> None:
         self._log.load(0)
-        starts = (self._directory or Path()) / LOG_START_OFFSETS
+        starts = (self.directory or Path()) / LOG_START_OFFSETS
         self._starts = read_offsets(starts) if starts.exists() else {}
         for batch in self._log.batches_from(0):
             for record in batch.records():
@@ -372,11 +357,11 @@ class Topics:
     # --------------------------------------------------------------------------------------------------- the directory
 
     def _home(self, topic: str, partition: int) -> Path | None:
-        return None if self._directory is None else self._directory / f"{topic}-{partition}"
+        return None if self.directory is None else self.directory / f"{topic}-{partition}"
 
     def keep_starts(self) -> None:
         """Write log-start-offset-checkpoint, after a log start offset has moved."""
-        if self._directory is None:
+        if self.directory is None:
             return
         moved = [
             f"{topic.name} {partition.number} {partition.log.log_start_offset}"
@@ -385,7 +370,7 @@ class Topics:
             if partition.log.log_start_offset > 0
         ]
         content = "\n".join(["0", str(len(moved)), *moved]) + "\n"
-        write_small(self._directory / LOG_START_OFFSETS, content.encode())
+        write_small(self.directory / LOG_START_OFFSETS, content.encode())
 
     def apply_retention(self) -> None:
         """Delete what the settings of the topics do not keep, and forget idle producers."""
@@ -439,8 +424,9 @@ def _set(configs: dict[str, str], record: messages.ConfigRecord) -> None:
         configs[record.name] = record.value
 
 
-def _framed(record: MetadataRecord, version: int) -> bytes:
+def _framed(record: MetadataRecord) -> bytes:
     """A record of the metadata log: frame version, type and version as varints, then the message."""
+    version = 1 if isinstance(record, messages.RegisterBrokerRecord) else 0
     return bytes((_FRAME_VERSION, record.api_key, version)) + record.encode(version)
 
 

@@ -265,7 +265,7 @@ class ConsumerProtocol:
         if any(one.pattern for one in members.values()):
             names = {topic.name for topic in self._table.host.topics}
             if updated.pattern not in {"", *group.patterns} or names != group.matched_names:
-                self._table.host.clock.call_soon(lambda: self.resolve_patterns(group.group_id))
+                self._table.host.clock.call_later(0, lambda: self.resolve_patterns(group.group_id))
         known_hash = self._metadata_hash(group, members.values())
         if not needs_epoch and known_hash == group.metadata_hash:
             return group.epoch
