@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: what clients ask about offsets of a partition."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: the requests about the offsets of a partition."""
 
 from __future__ import annotations
 

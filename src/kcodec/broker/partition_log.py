@@ -301,7 +301,7 @@ class PartitionLog:
             segment.write_derived()
 
     def _moved(self) -> None:
-        """Compute the last stable offset, and wake those who wait for it or for data."""
+        """Compute the last stable offset, and call the watchers."""
         unstable = self.producers.first_unstable_offset()
         self.last_stable_offset = self.log_end_offset if unstable is None else self._unstable_batch(unstable)
         for watcher in list(self.watchers):
@@ -587,7 +587,7 @@ class PartitionLog:
             snapshot.write()
 
     def delete(self) -> None:
-        """Remove the files of a deleted topic, and wake those who wait."""
+        """Remove the files of a deleted topic, and call the watchers."""
         for segment in self._segments:
             segment.delete()
         self._segments.clear()

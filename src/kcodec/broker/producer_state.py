@@ -137,7 +137,7 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, bumps_epoch: bool
     ) -> None:
-        """Note the first batch of a transaction before the coordinator is asked about it.
+        """Note the first batch of a transaction before the coordinator verifies it.
 
         Raise ApiError for an epoch that the partition knows to be fenced. bumps_epoch: the producer ends transactions
         with an epoch bump; what its first attempt said counts.

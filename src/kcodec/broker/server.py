@@ -114,7 +114,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _count_held(self) -> None:
-        """Tell the server how much of requests is here that is not handled yet."""
+        """Report to the server how many bytes of requests have arrived and are not handled yet."""
         if self._transport is None:
             return
         held = self._reader.unfinished_bytes + self._waiting_bytes

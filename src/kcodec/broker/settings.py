@@ -76,7 +76,7 @@ class BrokerSettings:
     transactional_id_scan_ms:     Time between two looks for such ids.
     marker_delay_ms:              Time between the decision about a transaction (EndTxn) and its markers.
     producer_id_expiration_ms:    A partition forgets a producer that has written nothing for this time.
-    verifies_transactions:        Whether a leader asks the coordinator about the transactions of older clients.
+    verifies_transactions:        Whether a leader verifies the transactions of older clients with the coordinator.
 
     offsets_topic_partitions:  Partitions of `__consumer_offsets`.
     offset_metadata_max_bytes: Longest metadata of a committed offset.

@@ -33,17 +33,19 @@ NULL_PROTOCOL_VERSION = 7
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 
-class _JoinLater(Later):
-    """The response to JoinGroup. Without a joined generation it has no protocol name, from version 7 on None."""
+class _Join(Later):
+    """A JoinGroup request, and its response. Without a joined generation it has no protocol name: from version 7 on
+    None."""
 
-    __slots__ = ("_api_version",)
+    __slots__ = ("context", "request")
 
-    def __init__(self, api_version: int) -> None:
+    def __init__(self, context: RequestContext, request: messages.JoinGroupRequest) -> None:
         super().__init__()
-        self._api_version = api_version
+        self.context = context
+        self.request = request
 
     def respond(self, response: messages.JoinGroupResponse) -> None:
-        if response.error_code and self._api_version >= NULL_PROTOCOL_VERSION:
+        if response.error_code and self.context.api_version >= NULL_PROTOCOL_VERSION:
             response.protocol_name = None
         super().respond(response)
 
@@ -59,14 +61,15 @@ class ClassicProtocol:
 
     def join(self, context: RequestContext, request: messages.JoinGroupRequest) -> Later:
         """Join a group. The response comes when the next generation begins."""
-        later = _JoinLater(context.api_version)
+        join = _Join(context, request)
         try:
-            self._join(context, request, later)
+            self._join(join)
         except ApiError as error:
-            later.respond(messages.JoinGroupResponse(error_code=int(error.code), member_id=request.member_id))
-        return later
+            join.respond(messages.JoinGroupResponse(error_code=int(error.code), member_id=request.member_id))
+        return join
 
-    def _join(self, context: RequestContext, request: messages.JoinGroupRequest, later: Later) -> None:
+    def _join(self, join: _Join) -> None:
+        request = join.request
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         settings = self._settings
@@ -76,7 +79,7 @@ class ClassicProtocol:
         known = self._table.groups.get(request.group_id)
         if isinstance(known, ConsumerGroup):
             if not known.is_empty:
-                later.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)))
+                join.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)))
                 return
             self._table.write(request.group_id, known.tombstones())
             del self._table.groups[request.group_id]
@@ -87,12 +90,13 @@ class ClassicProtocol:
         written = self._table.records_written
         if not self._accepts(group, request.member_id):
             group.remove(request.member_id)
-            later.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.GROUP_MAX_SIZE_REACHED)))
+            join.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.GROUP_MAX_SIZE_REACHED)))
         elif request.member_id:
-            self._join_known(context, request, group, later)
+            self._join_known(join, group)
         else:
-            self._join_new(context, request, group, later)
+            self._join_new(join, group)
         if known is None and written == self._table.records_written:
+            # Kafka writes the new group before its first generation, without members
             empty = ClassicGroup(group.group_id, state_timestamp=group.state_timestamp or self._table.now_ms())
             self._table.write(group.group_id, [empty.record()])
 
@@ -106,17 +110,16 @@ class ClassicProtocol:
             return member_id in group.members or len(group.members) < largest
         return True
 
-    def _join_new(
-        self, context: RequestContext, request: messages.JoinGroupRequest, group: ClassicGroup, later: Later
-    ) -> None:
+    def _join_new(self, join: _Join, group: ClassicGroup) -> None:
+        context, request = join.context, join.request
         if not group.supports(request.protocol_type, protocols_of(request)):
-            later.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)))
+            join.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)))
             return
         instance_id = request.group_instance_id
         prefix = (context.client_id or "") if instance_id is None else instance_id
         member_id = f"{prefix}-{self._table.host.new_uuid()}"
         if instance_id is not None and instance_id in group.static_members:
-            self._replace_static(context, request, group, member_id, later)
+            self._replace_static(join, group, member_id)
         elif instance_id is None and context.api_version >= MEMBER_ID_VERSION:
             group.pending_joins.add(member_id)
             self._table.start_timer(
@@ -124,19 +127,18 @@ class ClassicProtocol:
                 request.session_timeout_ms,
                 lambda: self._session_expired(group.group_id, member_id),
             )
-            later.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.MEMBER_ID_REQUIRED), member_id=member_id))
+            join.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.MEMBER_ID_REQUIRED), member_id=member_id))
         else:
-            self._add_member(context, request, group, member_id, later)
+            self._add_member(join, group, member_id)
 
-    def _join_known(
-        self, context: RequestContext, request: messages.JoinGroupRequest, group: ClassicGroup, later: Later
-    ) -> None:
+    def _join_known(self, join: _Join, group: ClassicGroup) -> None:
+        request = join.request
         if not group.supports(request.protocol_type, protocols_of(request)):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if request.member_id in group.pending_joins:
             if request.group_instance_id is not None:
                 raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-            self._add_member(context, request, group, request.member_id, later)
+            self._add_member(join, group, request.member_id)
             return
         member = group.validate_member(request.member_id, request.group_instance_id)
         if group.state is ClassicState.PREPARING_REBALANCE:
@@ -148,19 +150,13 @@ class ClassicProtocol:
         else:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         if is_repeat:
-            later.respond(group.join_response(member.member_id))
+            join.respond(group.join_response(member.member_id))
         else:
-            member.update(request, later)  # instead of an earlier join that it gave up
+            member.update(request, join)  # instead of an earlier join that it gave up
             self._rebalance_or_complete(group)
 
-    def _add_member(
-        self,
-        context: RequestContext,
-        request: messages.JoinGroupRequest,
-        group: ClassicGroup,
-        member_id: str,
-        later: Later,
-    ) -> None:
+    def _add_member(self, join: _Join, group: ClassicGroup, member_id: str) -> None:
+        context, request = join.context, join.request
         if group.state is ClassicState.PREPARING_REBALANCE and group.previous_state is ClassicState.EMPTY:
             group.new_member_added = True
         member = ClassicGroupMember(
@@ -172,28 +168,22 @@ class ClassicProtocol:
             request.session_timeout_ms,
             request.protocol_type,
             protocols_of(request),
-            joining=later,
+            joining=join,
             is_new=True,
         )
         group.add(member)
         self._restart_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(group)
 
-    def _replace_static(
-        self,
-        context: RequestContext,
-        request: messages.JoinGroupRequest,
-        group: ClassicGroup,
-        member_id: str,
-        later: Later,
-    ) -> None:
+    def _replace_static(self, join: _Join, group: ClassicGroup, member_id: str) -> None:
         """Let a static member that was restarted continue under a new member id, without a rebalance if possible."""
+        context, request = join.context, join.request
         old = group.members[group.static_members[request.group_instance_id or ""]]
         old_leader = group.leader
         self._table.cancel_timer(("session", group.group_id, old.member_id))
         member = group.replace_static(old, member_id)
         self._restart_session(group, member)
-        member.update(request, later)
+        member.update(request, join)
         if group.state is ClassicState.STABLE:
             if group.select_protocol() != group.protocol:
                 self._rebalance_or_complete(group)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group coordinator: its APIs, the reading of its log, and what tools ask about groups."""
+"""The group coordinator: its APIs, the reading of its log, and the requests of tools about groups."""
 
 from __future__ import annotations
 
