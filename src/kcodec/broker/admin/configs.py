@@ -107,7 +107,7 @@ class ConfigApis:
                     for config in result.configs:
                         config.synonyms = []
             except ApiError as error:
-                result.error_code, result.error_message = int(error.code), error.message
+                result.error_code, result.error_message = error.code, error.message
             results.append(result)
         return messages.DescribeConfigsResponse(results=results)
 
@@ -172,7 +172,7 @@ class ConfigApis:
         listed = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
         wanted = request.resource_types or listed if context.api_version else [CLIENT_METRICS]
         if not set(wanted) <= set(listed):
-            return messages.ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+            return messages.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         node = str(self._host.settings.node_id)
         names = {
             GROUP: list(self._host.topics.group_configs),
@@ -218,7 +218,7 @@ class ConfigApis:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 self._alter_one(kind, name, changes, is_whole=is_whole, validate_only=request.validate_only)
             except ApiError as error:
-                response.error_code, response.error_message = int(error.code), error.message
+                response.error_code, response.error_message = error.code, error.message
             responses.append(response)
         return responses
 

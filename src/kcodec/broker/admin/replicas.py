@@ -93,7 +93,7 @@ class ReplicaApis:
                     elif self._host.topics.partition(one.name, number) is None:
                         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     result.partitions.append(
-                        messages.AlterReplicaLogDirPartitionResult(partition_index=number, error_code=int(code))
+                        messages.AlterReplicaLogDirPartitionResult(partition_index=number, error_code=code)
                     )
         return messages.AlterReplicaLogDirsResponse(results=list(results.values()))
 
@@ -110,11 +110,11 @@ class ReplicaApis:
             for number in one.partitions:
                 result = messages.ElectLeadersPartitionResult(
                     partition_id=number,
-                    error_code=int(ErrorCode.ELECTION_NOT_NEEDED),
+                    error_code=ErrorCode.ELECTION_NOT_NEEDED,
                     error_message="Leader election not needed for topic partition.",
                 )
                 if topic is None or topic.partition(number) is None:
-                    result.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     result.error_message = f"No such partition as {one.topic}-{number}"
                 partitions.append(result)
             results.append(messages.ReplicaElectionResult(topic=one.topic, partition_result=partitions))
@@ -132,7 +132,7 @@ class ReplicaApis:
                 try:
                     self._check_reassignment(topic.name, one.partition_index, one.replicas)
                 except ApiError as error:
-                    result.error_code, result.error_message = int(error.code), error.message or None
+                    result.error_code, result.error_message = error.code, error.message or None
                 partitions.append(result)
             responses.append(messages.ReassignableTopicResponse(name=topic.name, partitions=partitions))
         return messages.AlterPartitionReassignmentsResponse(
@@ -160,7 +160,7 @@ class ReplicaApis:
         """Respond to DescribeQuorum: the only node is the leader and the only voter of ``__cluster_metadata``."""
         named = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics]
         if named != [(METADATA_TOPIC, [0])]:
-            unknown = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return messages.DescribeQuorumResponse(
                 error_message=None,
                 topics=[

@@ -212,7 +212,7 @@ class ClassicGroup:
 
     def replace_static(self, old: ClassicGroupMember, new_member_id: str) -> ClassicGroupMember:
         """Give a static member a new member id; requests of the old one get FENCED_INSTANCE_ID."""
-        fenced = int(ErrorCode.FENCED_INSTANCE_ID)
+        fenced = ErrorCode.FENCED_INSTANCE_ID
         old.respond_join(messages.JoinGroupResponse(error_code=fenced, member_id=old.member_id))
         old.respond_sync(messages.SyncGroupResponse(error_code=fenced))
         del self.members[old.member_id]

@@ -65,7 +65,7 @@ class ClassicProtocol:
         try:
             self._join(join)
         except ApiError as error:
-            join.respond(messages.JoinGroupResponse(error_code=int(error.code), member_id=request.member_id))
+            join.respond(messages.JoinGroupResponse(error_code=error.code, member_id=request.member_id))
         return join
 
     def _join(self, join: _Join) -> None:
@@ -79,7 +79,7 @@ class ClassicProtocol:
         known = self._table.groups.get(request.group_id)
         if isinstance(known, ConsumerGroup):
             if not known.is_empty:
-                join.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)))
+                join.respond(messages.JoinGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
                 return
             self._table.write(request.group_id, known.tombstones())
             del self._table.groups[request.group_id]
@@ -90,7 +90,7 @@ class ClassicProtocol:
         written = self._table.records_written
         if not self._accepts(group, request.member_id):
             group.remove(request.member_id)
-            join.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.GROUP_MAX_SIZE_REACHED)))
+            join.respond(messages.JoinGroupResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED))
         elif request.member_id:
             self._join_known(join, group)
         else:
@@ -113,7 +113,7 @@ class ClassicProtocol:
     def _join_new(self, join: _Join, group: ClassicGroup) -> None:
         context, request = join.context, join.request
         if not group.supports(request.protocol_type, protocols_of(request)):
-            join.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)))
+            join.respond(messages.JoinGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return
         instance_id = request.group_instance_id
         prefix = (context.client_id or "") if instance_id is None else instance_id
@@ -127,7 +127,7 @@ class ClassicProtocol:
                 request.session_timeout_ms,
                 lambda: self._session_expired(group.group_id, member_id),
             )
-            join.respond(messages.JoinGroupResponse(error_code=int(ErrorCode.MEMBER_ID_REQUIRED), member_id=member_id))
+            join.respond(messages.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
         else:
             self._add_member(join, group, member_id)
 
@@ -282,8 +282,8 @@ class ClassicProtocol:
 
     def _remove_member(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
         self._table.cancel_timer(("session", group.group_id, member.member_id))
-        member.respond_join(messages.JoinGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
-        member.respond_sync(messages.SyncGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
+        member.respond_join(messages.JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        member.respond_sync(messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
     # -------------------------------------------------------------------------------------------------------- sessions
@@ -338,7 +338,7 @@ class ClassicProtocol:
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             self._sync(request, later)
         except ApiError as error:
-            later.respond(messages.SyncGroupResponse(error_code=int(error.code)))
+            later.respond(messages.SyncGroupResponse(error_code=error.code))
         return later
 
     def _sync(self, request: messages.SyncGroupRequest, later: Later) -> None:
@@ -375,7 +375,7 @@ class ClassicProtocol:
             if error is ErrorCode.NONE:
                 had_waited = member.respond_sync(self._sync_response(group, member))
             else:
-                had_waited = member.respond_sync(messages.SyncGroupResponse(error_code=int(error)))
+                had_waited = member.respond_sync(messages.SyncGroupResponse(error_code=error))
             if had_waited:
                 self._restart_session(group, member)
 
@@ -399,7 +399,7 @@ class ClassicProtocol:
         self._restart_session(group, member)
         is_preparing = group.state is ClassicState.PREPARING_REBALANCE
         return messages.HeartbeatResponse(
-            error_code=int(ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE)
+            error_code=ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
         )
 
     def leave(self, context: RequestContext, request: messages.LeaveGroupRequest) -> messages.LeaveGroupResponse:
@@ -416,7 +416,7 @@ class ClassicProtocol:
                 code = self._leave_one(group, one)
             results.append(
                 messages.LeavingMemberResponse(
-                    member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=int(code)
+                    member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=code
                 )
             )
         if isinstance(group, ClassicGroup) and any(result.error_code == ErrorCode.NONE for result in results):
@@ -445,5 +445,5 @@ class ClassicProtocol:
     def abandon(self, group: ClassicGroup, code: ErrorCode) -> None:
         """Respond to all waiting requests of a group with an error."""
         for member in group.members.values():
-            member.respond_join(messages.JoinGroupResponse(error_code=int(code), member_id=member.member_id))
-            member.respond_sync(messages.SyncGroupResponse(error_code=int(code)))
+            member.respond_join(messages.JoinGroupResponse(error_code=code, member_id=member.member_id))
+            member.respond_sync(messages.SyncGroupResponse(error_code=code))

@@ -77,7 +77,7 @@ class ConsumerProtocol:
                 return self._leave(request)
             return self._heartbeat(context, request)
         except ApiError as error:
-            return messages.ConsumerGroupHeartbeatResponse(error_code=int(error.code), error_message=str(error))
+            return messages.ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error))
 
     def _check(self, context: RequestContext, request: messages.ConsumerGroupHeartbeatRequest) -> None:
         epoch = request.member_epoch

@@ -168,7 +168,7 @@ class GroupCoordinator:
                 continue
             missing = messages.DescribedGroup(group_id=group_id, group_state=ClassicState.DEAD.value)
             if context.api_version >= 6:
-                missing.error_code = int(ErrorCode.GROUP_ID_NOT_FOUND)
+                missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
                 missing.error_message = (
                     f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
                 )
@@ -200,7 +200,7 @@ class GroupCoordinator:
             else:
                 gone = self._store.tombstones(group_id, self._store.all_partitions(group_id))
                 self._table.commit(group_id, [*gone, *group.tombstones()])
-            results.append(messages.DeletableGroupResult(group_id=group_id, error_code=int(code)))
+            results.append(messages.DeletableGroupResult(group_id=group_id, error_code=code))
         return messages.DeleteGroupsResponse(results=results)
 
     def _describe_consumer_groups(
@@ -218,7 +218,7 @@ class GroupCoordinator:
             code = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
             why = "not found" if group is None else "is not a consumer group"
             return messages.DescribedConsumerGroup(
-                group_id=group_id, error_code=int(code), error_message=f"Group {group_id} {why}."
+                group_id=group_id, error_code=code, error_message=f"Group {group_id} {why}."
             )
         return messages.DescribedConsumerGroup(
             group_id=group_id,

@@ -222,16 +222,12 @@ class OffsetRequests:
         if context.api_version >= GROUPS_VERSION:
             groups = [self._fetch_group(context, one, request.require_stable) for one in request.groups]
             return messages.OffsetFetchResponse(groups=groups)
-        topics = request.topics
-        single = messages.OffsetFetchRequestGroup(
-            group_id=request.group_id,
-            topics=topics
-            if topics is None
-            else [
+        single = messages.OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
+        if request.topics is not None:
+            single.topics = [
                 messages.OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
-                for one in topics
-            ],
-        )
+                for one in request.topics
+            ]
         found = self._fetch_group(context, single, request.require_stable)
         return messages.OffsetFetchResponse(
             error_code=found.error_code,
@@ -262,7 +258,7 @@ class OffsetRequests:
             try:
                 group.validate_fetch(request.member_id, request.member_epoch)
             except ApiError as error:
-                return messages.OffsetFetchResponseGroup(group_id=request.group_id, error_code=int(error.code))
+                return messages.OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
         known = self._store.committed.get(request.group_id, {})
         topics = request.topics
         if topics is None:
@@ -311,7 +307,7 @@ class OffsetRequests:
             committed_offset=NO_OFFSET if stored is None else stored.offset,
             committed_leader_epoch=-1 if stored is None else stored.leader_epoch,
             metadata="" if stored is None else stored.metadata,
-            error_code=int(code),
+            error_code=code,
         )
 
     # --------------------------------------------------------------------------------------------- OffsetDelete, expiry
@@ -319,14 +315,14 @@ class OffsetRequests:
     def delete(self, request: messages.OffsetDeleteRequest) -> messages.OffsetDeleteResponse:
         """Delete offsets of topics that no member subscribes to."""
         if not request.group_id:
-            return messages.OffsetDeleteResponse(error_code=int(ErrorCode.INVALID_GROUP_ID))
+            return messages.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         pairs = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
         there = [pair for pair in pairs if self._is_there(*pair)]
         group = self._table.groups.get(request.group_id)
         if group is None:
-            return messages.OffsetDeleteResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND))
+            return messages.OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
         if isinstance(group, ClassicGroup) and not group.is_empty and not group.is_consumer_group:
-            return messages.OffsetDeleteResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP))
+            return messages.OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
         subscribed = {name for name, _ in there if group.is_subscribed_to(name)}
         gone = (pair for pair in there if pair[0] not in subscribed)
         self._table.commit(request.group_id, self._store.tombstones(request.group_id, gone))
