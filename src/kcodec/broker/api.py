@@ -3,8 +3,8 @@
 
 A handler is called with the context and the decoded request, on the one thread of the broker. It returns a response,
 a Later that is responded to afterwards, or None for a request without a response (Produce with acks=0). An ApiError
-refuses the whole request: the frame puts its code everywhere in the response where Kafka would
-(error_responses.py). No handler blocks, looks at a clock of its own, or draws random numbers but from the core's.
+refuses the whole request: the core puts its code everywhere in the response where Kafka would
+(error_responses.py). No handler blocks, and every time and random number comes from the core.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Struct)
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who sent a request, and in which version. login: None on a listener without SASL."""
+    """The client that sent a request, and the version of the request. login: None on a listener without SASL."""
 
     api_version: int
     client_id: str | None = None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from kcodec.broker.admin.host import AdminHost
-from kcodec.broker.api import Api, ApiError, RequestContext
+from kcodec.broker.api import Api, ApiError, RequestContext, by_topic
 from kcodec.broker.topics import METADATA_TOPIC, Partition, Topic
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
@@ -124,22 +124,20 @@ class ReplicaApis:
         self, context: RequestContext, request: messages.AlterPartitionReassignmentsRequest
     ) -> messages.AlterPartitionReassignmentsResponse:
         """Respond to AlterPartitionReassignments. `replicas` of None cancels, but nothing is ever under way."""
-        responses = []
-        for topic in request.topics:
-            partitions = []
-            for one in topic.partitions:
-                result = messages.ReassignablePartitionResponse(partition_index=one.partition_index, error_message=None)
-                try:
-                    self._check_reassignment(topic.name, one.partition_index, one.replicas)
-                except ApiError as error:
-                    result.error_code, result.error_message = error.code, error.message or None
-                partitions.append(result)
-            responses.append(messages.ReassignableTopicResponse(name=topic.name, partitions=partitions))
+        responses = by_topic(messages.ReassignableTopicResponse, request.topics, self._reassigned)
         return messages.AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change,
             error_message=None,
             responses=responses,
         )
+
+    def _reassigned(self, topic: str, one: messages.ReassignablePartition) -> messages.ReassignablePartitionResponse:
+        result = messages.ReassignablePartitionResponse(partition_index=one.partition_index, error_message=None)
+        try:
+            self._check_reassignment(topic, one.partition_index, one.replicas)
+        except ApiError as error:
+            result.error_code, result.error_message = error.code, error.message or None
+        return result
 
     def _check_reassignment(self, name: str, number: int, replicas: Sequence[int] | None) -> None:
         topic = self._host.topics.get(name)

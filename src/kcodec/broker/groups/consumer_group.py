@@ -140,13 +140,9 @@ class ConsumerGroup:
         """Return the topics that a member subscribes to, by name and by its regular expression."""
         return member.topics | self.patterns.get(member.pattern, frozenset())
 
-    def subscribed_topics(self) -> frozenset[str]:
-        """Return the topics that any member subscribes to."""
-        return frozenset().union(*(self.topics_of(member) for member in self.members.values()))
-
     def is_subscribed_to(self, topic: str) -> bool:
         """Return whether a member subscribes to a topic."""
-        return topic in self.subscribed_topics()
+        return any(topic in self.topics_of(member) for member in self.members.values())
 
     def taken_partitions(self, member_id: str) -> set[tuple[UUID, int]]:
         """Return the partitions that other members than this one own or have not revoked yet."""
