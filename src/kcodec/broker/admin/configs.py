@@ -148,7 +148,7 @@ class ConfigApis:
 
     def _broker_configs(self) -> dict[str, messages.DescribeConfigsResourceResult]:
         address = f"PLAINTEXT://{self._host.host}:{self._host.port}"
-        found = dict.fromkeys(("advertised.listeners", "listeners"), (address, LIST))
+        found: dict[str, tuple[str, int]] = {"advertised.listeners": (address, LIST), "listeners": (address, LIST)}
         for name, setting in _BROKER_FIELDS.items():
             value: bool | int = getattr(self._host.settings, setting)
             is_long = name.endswith(".ms") and "transaction" not in name and "group" not in name

@@ -34,7 +34,7 @@ class GroupTable:
 
     def group_setting(self, group_id: str, name: str) -> int:
         """Return a configuration of a group; its default is the setting of the broker with group_ before the name."""
-        default = getattr(self.settings, f"group_{name.replace('.', '_')}")
+        default: int = getattr(self.settings, f"group_{name.replace('.', '_')}")
         return int(self.host.topics.group_configs.get(group_id, {}).get(name, default))
 
     def write(self, group_id: str, records: Sequence[GroupRecord]) -> int:
