@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_core import CoreClient
 
 import kcodec.broker
 from kcodec.broker import Broker, BrokerSettings, EmbeddedBrokerError
 from kcodec.client import Producer
 from kcodec.errors import DecodeError
-from kcodec.protocol import messages
 
 
 @pytest.mark.parametrize(
@@ -192,13 +190,3 @@ def test_the_wire_log_refuses_an_unknown_api() -> None:
         assert broker.wire_log.requests("Produce") == []
         with pytest.raises(ValueError, match=r"^Kafka has no API 'Produc'; did you mean 'Produce'\?$"):
             broker.wire_log.requests("Produc")
-
-
-def test_operations_of_the_cluster_are_those_of_kafka() -> None:
-    """Metadata up to version 10 and DescribeCluster report the same bits (AclEntry.supportedOperations)."""
-    client = CoreClient()
-    metadata = messages.MetadataRequest(topics=[], include_cluster_authorized_operations=True)
-    described = messages.DescribeClusterRequest(include_cluster_authorized_operations=True)
-    found = [client.ask(metadata, 10), client.ask(described, 1)]
-    create_to_idempotent_write = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
-    assert [one.cluster_authorized_operations for one in found] == [create_to_idempotent_write] * 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from admin_requests import described, requests, shared
+from broker_core import CoreClient
 from group_pairs import KafkaConnection
 from memory_groups import MemoryGroups
 
@@ -166,3 +167,18 @@ def test_groups_have_configurations(host: Host) -> None:
     configs = {one.name: (one.value, one.config_source) for one in host.ask(request, version).results[0].configs}
     assert configs["consumer.session.timeout.ms"] == ("2000", 8)
     assert configs["consumer.heartbeat.interval.ms"] == ("5000", 5)
+
+
+def test_operations_of_the_cluster_are_those_of_kafka(apache_kafka: ApacheKafka) -> None:
+    """Metadata up to version 10 and DescribeCluster report the same bits."""
+    both = [
+        (messages.MetadataRequest(topics=[], include_cluster_authorized_operations=True), 10),
+        (messages.DescribeClusterRequest(include_cluster_authorized_operations=True), 1),
+    ]
+    client, connection = CoreClient(), KafkaConnection(apache_kafka.bootstrap_servers)
+    try:
+        for request, version in both:
+            expected = connection.ask(request, version).cluster_authorized_operations
+            assert client.ask(request, version).cluster_authorized_operations == expected > 0
+    finally:
+        connection.close()
