@@ -572,10 +572,13 @@ class ConsumerMethods:
                 consumer.close()
         finally:
             self._kcodec = None
+            failed: list[Exception] = []
             try:
-                serve_all(self._events)
+                serve_all(self._events, failed)
             finally:
                 self._cluster.close()
+            if failed:
+                raise failed[0]
 
     def __enter__(self) -> Self:
         return self
