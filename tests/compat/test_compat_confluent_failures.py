@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
 
@@ -73,6 +74,45 @@ def test_close_calls_each_callback_and_raises_the_first_error(
     for call in (lambda: producer.produce(topic, b"v"), lambda: producer.poll(0), lambda: producer.flush(0)):
         with pytest.raises(RuntimeError, match="Producer has been closed"):
             call()
+
+
+@pytest.mark.parametrize("facade", [True, False])
+def test_close_sends_the_records_of_callbacks(servers: str, topic: str, facade: bool) -> None:
+    """As confluent-kafka: a callback may send a reply, or the record again."""
+    called: list[int] = []
+
+    def send_another(error: Any, message: Any) -> None:
+        assert error is None
+        called.append(message.offset())
+        if len(called) < 3:
+            producer.produce(topic, b"v", callback=send_another)
+
+    with (Producer if facade else confluent_kafka.Producer)({"bootstrap.servers": servers}) as producer:
+        producer.produce(topic, b"v", callback=send_another)
+    assert called == [0, 1, 2]
+
+
+def test_close_refuses_the_records_of_other_threads(servers: str, topic: str) -> None:
+    """Otherwise it would not end while they produce. Each record that was accepted is reported."""
+    accepted, reported = itertools.count(), itertools.count()
+    producer = Producer({"bootstrap.servers": servers})
+
+    def program() -> None:
+        with pytest.raises(RuntimeError, match="Producer has been closed"):
+            while True:
+                try:
+                    producer.produce(topic, b"v", callback=lambda error, message: next(reported))
+                    next(accepted)
+                except BufferError:
+                    time.sleep(0.01)
+
+    thread = threading.Thread(target=program)
+    thread.start()
+    time.sleep(0.05)
+    producer.close()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert next(accepted) == next(reported) > 0
 
 
 def test_flush_keeps_callbacks_for_later_calls(servers: str, topic: str) -> None:

@@ -39,12 +39,10 @@ _CRC, _SEQUENCE = slice(17, 21), slice(53, 57)
 
 
 class Appended(NamedTuple):
-    """Where a batch is in the log."""
+    """Where a batch is in the log. log_append_time: -1 if its records have the times of the producer."""
 
     base_offset: int
-    last_offset: int
-    log_append_time: int = -1
-    is_duplicate: bool = False
+    log_append_time: int
 
 
 class FetchedData(NamedTuple):
@@ -142,17 +140,9 @@ class PartitionLog:
     # ----------------------------------------------------------------------------------------------------- appending
 
     def append_client(
-        self,
-        data: bytes | bytearray | memoryview,
-        *,
-        api_version: int,
-        has_transactional_id: bool,
-        is_verified: bool,
+        self, data: bytes | bytearray | memoryview, *, api_version: int, has_transactional_id: bool
     ) -> Appended:
-        """Check and append the one batch of a produce request. Raise RecordValidationError or ApiError.
-
-        is_verified: the transaction coordinator knows that the partition is in the transaction of the batch.
-        """
+        """Check and append the one batch of a produce request. Raise RecordValidationError or ApiError."""
         settings, now = self._settings(), self._clock.now_ms()
         validate(
             data,
@@ -177,13 +167,13 @@ class PartitionLog:
             header = _header(batch, self.log_end_offset, now if append_time >= 0 else _max_timestamp(buffer))
             kept = self.producers.duplicate(header)
             if kept is not None:
-                return Appended(kept.first_offset, kept.last_offset, kept.timestamp, is_duplicate=True)
-            self.producers.check_batch(header, is_client=True, is_verified=is_verified)
+                return Appended(kept.first_offset, kept.timestamp)
+            self.producers.check_batch(header, is_client=True)
         base = self._write(buffer, batch.last_offset_delta, _max_timestamp(buffer))
         if header is not None:
             self.producers.add_batch(header)
         self._moved()
-        return Appended(base, self.log_end_offset - 1, append_time)
+        return Appended(base, append_time)
 
     def _stored(self, batch: RecordBatch, settings: LogSettings, now: int) -> tuple[bytearray, int]:
         """Return the batch as the leader stores it, and the LogAppendTime; -1 without one (LogValidator)."""
@@ -210,14 +200,13 @@ class PartitionLog:
         producer_id: int = -1,
         producer_epoch: int = -1,
         sequence: int = -1,
-        timestamp: int | None = None,
     ) -> int:
         """Append one batch that the broker writes itself, and return its first offset. Raise ApiError if it is fenced.
 
         With a producer id it is a transactional batch, as committed offsets are. sequence: -1, or 0 as the group
         coordinator of Kafka 4.4 writes it.
         """
-        now = self._clock.now_ms() if timestamp is None else timestamp
+        now = self._clock.now_ms()
         buffer = bytearray(
             encode_batch(
                 [(key, value, (), now) for key, value in records],
@@ -314,7 +303,7 @@ class PartitionLog:
             segment.write_derived()
 
     def _moved(self) -> None:
-        """Compute the last stable offset, and wake those who wait for it or for data."""
+        """Compute the last stable offset, and call the watchers."""
         unstable = self.producers.first_unstable_offset()
         self.last_stable_offset = self.log_end_offset if unstable is None else self._unstable_batch(unstable)
         for watcher in list(self.watchers):
@@ -600,7 +589,7 @@ class PartitionLog:
             try_write_small(path, pack_snapshot(self.producers.stored()))
 
     def delete(self) -> None:
-        """Remove the files of a deleted topic, and wake those who wait."""
+        """Remove the files of a deleted topic, and call the watchers."""
         for segment in self._segments:
             segment.close()
         self._segments.clear()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from kcodec.broker import topic_configs
 from kcodec.broker.api import ApiError
@@ -194,6 +195,12 @@ class BrokerSettings:
                 raise ValueError(f"topic_defaults: {error}") from None
 
 
+def check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
+    """Raise TypeError unless a value is of one of these types. A bool is not a number."""
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise TypeError(f"{name} must be {expected}, got {value!r}")
+
+
 def _check_security(settings: BrokerSettings) -> None:
     if not isinstance(settings.sasl_mechanisms, list | tuple):
         raise TypeError(f"sasl_mechanisms must be a list of names, got {settings.sasl_mechanisms!r}")
@@ -222,10 +229,8 @@ def _check_dict(name: str, value: object, kind: type) -> None:
         raise TypeError(f"{name} must be a dict of names and values ({kind.__name__}), got {value!r}")
 
 
-def _check_number(name: str, value: object) -> None:
+def _check_number(name: str, value: Any) -> None:
     least, most = _RANGES.get(name, (1 if name in _PERIODS else 0, (1 << 63) - 1))
-    kinds = (int, float) if name.endswith("_ms") else (int,)
-    if not isinstance(value, kinds) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+    check_kind(name, value, (int, float) if name.endswith("_ms") else (int,), "a number")
     if not least <= value <= most:
         raise ValueError(f"{name} must be between {least} and {most}, got {value}")

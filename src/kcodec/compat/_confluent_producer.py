@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
@@ -75,6 +76,8 @@ class ProducerMethods:
         self._is_purging = False
         self._is_initialized = False
         self._has_tried = False
+        #: The fatal error that a call of transactions has raised.
+        self._fatal: KafkaError | None = None
         self._cluster = ClusterReader(self._settings.options, self._observer)
         self._begin()
 
@@ -148,10 +151,13 @@ class ProducerMethods:
 
     def flush(self, timeout: float = -1) -> int:
         """Send all records, call their callbacks, and return the number of records that are left after `timeout`."""
+        return self._flush(timeout, lambda: self._serve(0))
+
+    def _flush(self, timeout: float, serve: Callable[[], object]) -> int:
         producer = self._open()
         deadline = None if timeout < 0 else time.monotonic() + timeout
         while True:
-            self._serve(0)
+            serve()
             left = STEP_SECONDS if deadline is None else deadline - time.monotonic()
             if not len(self) or left <= 0:
                 return len(self)
@@ -240,17 +246,26 @@ class ProducerMethods:
 
     @contextlib.contextmanager
     def _in_transaction(self) -> Any:
-        """Raise the errors of a call of transactions, and call the callbacks of its records."""
+        """Raise the errors of a call of transactions, and call the callbacks of its records. After a fatal error every
+        call raises it."""
         self._open()
         if self._settings.options.get("transactional_id") is None:
             raise local_error(
                 KafkaError._NOT_CONFIGURED, "The Transactional API requires transactional.id to be configured"
             )
-        with as_kafka_exceptions():
-            try:
-                yield
-            finally:
-                self._serve(0)
+        if self._fatal is not None:
+            raise KafkaException(self._fatal)
+        try:
+            with as_kafka_exceptions():
+                try:
+                    yield
+                finally:
+                    self._serve(0)
+        except KafkaException as error:
+            found = error.args[0]
+            if isinstance(found, KafkaError) and found.fatal():
+                self._fatal = found  # kcodec could abort and go on after a timeout of the transaction
+            raise
 
     # The cluster
 
@@ -273,21 +288,37 @@ class ProducerMethods:
     def close(self) -> bool:
         """Abort an open transaction, send the records, call all callbacks, and end.
 
-        Raise the exception of the first callback that fails, once the producer is closed; others are logged.
+        Callbacks may produce records, which are sent, too, within message.timeout.ms. Raise the exception of the first
+        callback that fails, once the producer is closed; others are logged.
         """
         producer = self._kcodec
         if producer is not None:
+            failed: list[Exception] = []
+            self._events.closing_thread = threading.get_ident()
             try:
                 with as_kafka_exceptions(), contextlib.suppress(errors.DeliveryErrors):
+                    self._send_last_records(producer, failed)
                     producer.close()
             finally:
                 self._events.detach()
                 self._kcodec = None
                 try:
-                    serve_all(self._events)
+                    serve_all(self._events, failed)
                 finally:
                     self._cluster.close()
+                if failed:
+                    raise failed[0]
         return True
+
+    def _send_last_records(self, producer: ReportingProducer, failed: list[Exception]) -> None:
+        """Send the records while callbacks can still produce others; those of a transaction are dropped."""
+        if self._settings.options.get("transactional_id") is not None:
+            return
+        try:
+            self._flush(self._settings.options["delivery_timeout_ms"] / 1000, lambda: serve_all(self._events, failed))
+        except BaseException:
+            producer.close(0)
+            raise
 
     def __enter__(self) -> Self:
         return self
