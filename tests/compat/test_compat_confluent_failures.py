@@ -240,6 +240,29 @@ def test_a_forgotten_producer_is_collected(servers: str, topic: str, callback: s
     assert found() is None
 
 
+@pytest.mark.parametrize("callback", ["none", "method"])
+def test_a_forgotten_consumer_leaves_its_group(servers: str, topic: str, callback: str) -> None:
+    """The next member need not wait until the session of the first one ends."""
+    fill(servers, topic, 1)
+
+    class Program:
+        def __init__(self) -> None:
+            self.consumer = make_consumer(servers, topic, **{"enable.auto.commit": False})
+            callbacks = {} if callback == "none" else {"on_assign": self.report, "on_revoke": self.report}
+            self.consumer.subscribe([topic], **callbacks)
+            assert offsets([self.consumer.poll(SECONDS)]) == [0]
+
+        def report(self, consumer: Any, partitions: Any) -> None:
+            assert consumer is self.consumer
+
+    found = weakref.ref(Program().consumer)
+    gc.collect()
+    assert found() is None
+    with make_consumer(servers, topic) as second:
+        second.subscribe([topic])
+        assert offsets([second.poll(SECONDS)]) == [0]
+
+
 def test_produce_after_close_inside_of_an_argument_is_refused(servers: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": servers})
     producer.produce(topic, b"v")
