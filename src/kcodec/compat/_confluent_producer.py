@@ -364,13 +364,7 @@ def _refuse(error: errors.KcodecError) -> NoReturn:
     """Raise what produce() raises for an error of send()."""
     if isinstance(error, errors.BufferFullError):
         raise BufferError("Local: Queue full") from error
-    code = None
-    if isinstance(error, errors.EncodeError):
-        if "max_request_size" in str(error):
-            code = KafkaError.MSG_SIZE_TOO_LARGE
-        elif error.field == "partition":
-            code = KafkaError._UNKNOWN_PARTITION
-    raise KafkaException(kafka_error(error, code)) from error
+    raise KafkaException(kafka_error(error)) from error
 
 
 @contextlib.contextmanager

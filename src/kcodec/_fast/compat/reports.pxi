@@ -175,6 +175,7 @@ cdef class DeliveryReport(ConfluentMessage):
             self.held_topic = ended.topic
             self.held_partition = ended.partition
             self.held_error = ended.error
+            self.latency_us = max(_now_in_us() - self.begun, 0)
             if ended.error is not None:
                 self.held_timestamp = None
             else:
@@ -182,7 +183,6 @@ cdef class DeliveryReport(ConfluentMessage):
                 if ended.append_time is not None:
                     self.held_timestamp, self.held_kind = ended.append_time, 1
                 self.held_offset = ended.base_offset + index if ended.base_offset >= 0 else -1
-                self.latency_us = max(_now_in_us() - self.begun, 0)
             if not PyObject_GC_IsTracked(<PyObject *>self):
                 PyObject_GC_Track(<PyObject *>self)
             queue.waiting.append(self)
