@@ -139,7 +139,7 @@ EARLY = {
         (f"kcodec.compat._confluent_{part}", "confluent_kafka")
         for part in (
             *("admin", "admin_values", "checks", "cluster", "consumer", "errors", "events", "options", "permissions"),
-            *("messages", "producer"),
+            *("feeding", "messages", "places", "producer", "topics"),
         )
     ),
 }

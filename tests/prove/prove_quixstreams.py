@@ -115,30 +115,7 @@ assert found == {"to": 2, "be": 2, "or": 1, "not": 1}, found
 sys.exit(7 if any(name.startswith("rdk:") for name in threads) else 0)
 """
 #: Test that passes with confluent-kafka only -> the reason.
-NO_REPORT = "a subscribed topic that does not exist is not reported by poll"
-MARKER = "position() stays before the marker at the end of a partition, until a later record is returned"
-KNOWN: dict[str, str] = {
-    **{
-        "tests.test_quixstreams.test_app.TestApplicationRecovery"
-        f"::test_changelog_recovery_consistent_after_failed_commit[exactly-once-{store}]": MARKER
-        for store in ("MemoryStore", "RocksDBStore")
-    },
-    "tests.test_quixstreams.test_internal_consumer.test_consumer.TestInternalConsumer::test_poll_row_kafka_error": (
-        NO_REPORT
-    ),
-    "tests.test_quixstreams.test_kafka.test_consumer.TestConsumerSubscribe"
-    "::test_consumer_subscribe_topic_doesnt_exist": NO_REPORT,
-    "tests.test_quixstreams.test_internal_producer.TestTransactionalInternalProducer"
-    "::test_produce_transaction_timeout_no_abort": (
-        "offsets of a transaction that timed out: INVALID_PRODUCER_EPOCH, librdkafka reports _FENCED"
-    ),
-    "tests.test_quixstreams.test_kafka.test_consumer.TestConsumerOnAssign"
-    "::test_cooperative_pause_during_on_assign_callback_remains_paused": (
-        "incremental_assign of a consumer that has subscribed is possible in on_assign only"
-    ),
-}
-
-
+KNOWN: dict[str, str] = {}
 LOGS = {False: "tests-confluent.log", True: "tests-kcodec.log"}
 
 

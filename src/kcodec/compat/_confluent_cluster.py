@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -87,16 +88,23 @@ class ClusterReader:
         """
         found: Any = admin.ClusterMetadata()
         limit = seconds(timeout)
+        deadline = None if limit is None else time.monotonic() + limit
+
+        def left() -> float | None:
+            return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
         with as_kafka_exceptions():
-            cluster = self.admin.describe_cluster(timeout=limit)
+            cluster = self.admin.describe_cluster(timeout=left())
             found.cluster_id = cluster.cluster_id
             found.controller_id = -1 if cluster.controller_id is None else cluster.controller_id
             for node in cluster.brokers:
                 broker: Any = admin.BrokerMetadata()
                 broker.id, broker.host, broker.port = node.id, node.host, node.port
                 found.brokers[node.id] = broker
-            names = [topic] if topic is not None else list(self.admin.list_topics(include_internal=True, timeout=limit))
-            found.topics = self._topics(names, limit)
+            names = (
+                [topic] if topic is not None else list(self.admin.list_topics(include_internal=True, timeout=left()))
+            )
+            found.topics = self._topics(names, left())
         first = min(found.brokers.values(), key=lambda one: one.id, default=None)
         if first is not None:
             found.orig_broker_id, found.orig_broker_name = first.id, f"{first.host}:{first.port}/{first.id}"

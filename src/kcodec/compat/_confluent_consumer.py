@@ -28,8 +28,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as Place
 
 from kcodec import Record, errors
-from kcodec._fast import Delivery, MessageFeed, poll_message, set_confluent_message
-from kcodec.client import Consumer as KcodecConsumer
+from kcodec._fast import MessageFeed, poll_message
 from kcodec.compat._confluent_cluster import ClusterReader
 from kcodec.compat._confluent_errors import (
     as_kafka_exceptions,
@@ -40,30 +39,19 @@ from kcodec.compat._confluent_errors import (
     seconds,
 )
 from kcodec.compat._confluent_events import Events, Observer, serve_all
+from kcodec.compat._confluent_feeding import FeedingConsumer
 from kcodec.compat._confluent_messages import error_message
 from kcodec.compat._confluent_options import settings_of
+from kcodec.compat._confluent_places import Offsets, checked_places, offset_after, offsets_of, places_of
+from kcodec.compat._confluent_topics import SubscribedTopics
 from kcodec.compat._patches import derived_from
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 #: One wait of a poll; with enable.partition.eof it is shorter.
 STEP_SECONDS, EOF_STEP_SECONDS = 0.2, 0.05
 MAX_MESSAGES = 1_000_000
-#: Records that are decoded at a time, of one partition.
-DECODED_AT_ONCE = 500
 #: Time to leave the group for a consumer that was deleted and not closed.
 DELETED_SECONDS = 3.0
-Offsets = dict[TopicPartition, OffsetAndMetadata]
-
-
-set_confluent_message(Message)
-
-
-class FeedingConsumer(KcodecConsumer):
-    """A consumer that hands out what a request has decoded, for the compiled `poll` of the facade."""
-
-    def request(self, timeout: float) -> Delivery | None:
-        """Return the records of the next request, None if none arrived in time. Raise as `poll` does."""
-        return self._poll(timeout, lambda: self._core.take_delivery(DECODED_AT_ONCE))
 
 
 @derived_from(cimpl.Consumer)
@@ -85,6 +73,9 @@ class ConsumerMethods:
         self._stores = settings.options.get("enable_auto_offset_store", True)
         self._cluster = ClusterReader(settings.options, self._observer)
         self._is_subscribed = False
+        self._topics = SubscribedTopics()
+        #: Whether `poll` has reported that it was called too late, and has not requested records since.
+        self._is_late_reported = False
         #: "assign" or "revoke" while such a callback runs.
         self._rebalance: str | None = None
         self._rebalancing: frozenset[TopicPartition] = frozenset()
@@ -132,6 +123,7 @@ class ConsumerMethods:
             return
         if not self._is_subscribed and consumer.assignment():
             self.unassign()
+        self._topics.subscribe(topics if self._settings.options.get("group_protocol") != "consumer" else [])
         callbacks: dict[str, Any] = {
             "on_assigned": self._called("on_assign", on_assign),
             "on_revoked": self._called("on_revoke", on_revoke),
@@ -205,7 +197,7 @@ class ConsumerMethods:
 
         In on_assign, set the offsets of assigned partitions.
         """
-        consumer, wanted = self._open(), _checked(partitions)
+        consumer, wanted = self._open(), checked_places(partitions)
         if self._is_subscribed:
             self._start_in_callback("assign", wanted)
             return
@@ -217,16 +209,49 @@ class ConsumerMethods:
             self._begin_at(wanted)
 
     def incremental_assign(self, partitions: list[Any]) -> None:
-        """Read these partitions in addition. Raise KafkaException. In on_assign, set the offsets of partitions."""
-        consumer, wanted = self._open(), _checked(partitions)
+        """Read these partitions in addition. Raise KafkaException.
+
+        In on_assign, set the offsets of assigned partitions. If its rebalances are incremental, a consumer that has
+        subscribed can read other partitions, too, which no rebalance revokes.
+        """
+        consumer, wanted = self._open(), checked_places(partitions)
         if self._is_subscribed:
-            self._start_in_callback("incremental_assign", wanted)
+            if self._rebalance == "assign":
+                given = self._rebalancing if self._is_cooperative else wanted.keys()
+                self._start_in_callback("incremental_assign", {one: wanted[one] for one in wanted.keys() & given})
+                wanted = {one: place for one, place in wanted.items() if one not in given}
+            self._add(wanted)
             return
         known = [one for one in wanted if one in self._assigned]
         if known:
             raise local_error(KafkaError._CONFLICT, f"{known[0]} can't be added: it is assigned already")
         with as_kafka_exceptions():
             consumer.incremental_assign(wanted)
+            self._begin_at(wanted)
+
+    @property
+    def _is_cooperative(self) -> bool:
+        """Whether rebalances are incremental."""
+        options = self._settings.options
+        strategies = str(options.get("partition_assignment_strategy", ""))
+        return options.get("group_protocol") == "consumer" or "cooperative" in strategies
+
+    def _add(self, wanted: dict[TopicPartition, Any]) -> None:
+        """Read partitions that the group has not assigned, until they are unassigned."""
+        consumer = self._open()
+        if not wanted:
+            return
+        if not self._is_cooperative:
+            raise local_error(
+                KafkaError._STATE,
+                "incremental_assign() of a consumer that has subscribed needs"
+                " partition.assignment.strategy=cooperative-sticky or group.protocol=consumer",
+            )
+        known = wanted.keys() & consumer.assignment()
+        if known:
+            raise local_error(KafkaError._CONFLICT, f"{min(known)} can't be added: it is assigned already")
+        with as_kafka_exceptions():
+            consumer.add(wanted)
             self._begin_at(wanted)
 
     def _start_in_callback(self, call: str, wanted: dict[TopicPartition, Any]) -> None:
@@ -274,10 +299,15 @@ class ConsumerMethods:
         self._forget(list(self._assigned))
 
     def incremental_unassign(self, partitions: list[Any]) -> None:
-        """Stop reading these partitions. In on_revoke it has no effect, as they are revoked anyway."""
-        consumer, gone = self._open(), _checked(partitions)
+        """Stop reading these partitions. In on_revoke it has no effect on those that are revoked anyway."""
+        consumer, gone = self._open(), checked_places(partitions)
         if self._is_subscribed:
-            self._need_revocation("incremental_unassign")
+            added = gone.keys() & consumer.added
+            if gone.keys() - added:
+                self._need_revocation("incremental_unassign")
+            with as_kafka_exceptions():
+                consumer.drop(added)
+            self._forget(added)
             return
         if not self._assigned:
             raise local_error(KafkaError._INVALID_ARG, "Can't subtract from empty assignment")
@@ -357,6 +387,8 @@ class ConsumerMethods:
                 events.wait(left)
             else:
                 feed.note_last()
+                if self._is_subscribed and (problem := self._problem(consumer)) is not None:
+                    return problem
                 try:
                     delivery = consumer.request(left)
                 except errors.KcodecError as error:
@@ -370,6 +402,16 @@ class ConsumerMethods:
                 events.serve()
                 return None
 
+    def _problem(self, consumer: FeedingConsumer) -> Any:
+        """Return the message of a late poll or a topic that does not exist, each once; None if nothing is wrong."""
+        is_reported, self._is_late_reported = self._is_late_reported, consumer.is_late
+        if self._is_late_reported and not is_reported:
+            text = (
+                "poll() was called later than max.poll.interval.ms after the last call, so the consumer left its group"
+            )
+            return error_message(KafkaError(KafkaError._MAX_POLL_EXCEEDED, text), text)
+        return consumer.missing_topic(self._topics)
+
     def _delivered(self, record: Record) -> None:
         """Note the last record of a partition that was returned."""
         partition = TopicPartition(record.topic, record.partition)  # type: ignore[arg-type]
@@ -378,6 +420,16 @@ class ConsumerMethods:
         self._positions[partition] = following
         if self._stores:
             self._stored[partition] = OffsetAndMetadata(following, "", -1 if epoch is None else epoch)
+
+    def _pass_markers(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Move positions past what follows the last messages and is never returned: markers and aborted records. As
+        with librdkafka, what the next commit without arguments commits moves along."""
+        self._feed.note_last()
+        for partition, reached in self._open().passed(partitions).items():
+            if reached.offset > self._positions.get(partition, OFFSET_INVALID):
+                self._positions[partition] = reached.offset
+                if self._stores:
+                    self._stored[partition] = reached
 
     def _end_of_partition(self, consumer: FeedingConsumer) -> Any:
         """Return the message of a partition whose end was reached (_PARTITION_EOF), once for each end."""
@@ -400,7 +452,7 @@ class ConsumerMethods:
     def seek(self, partition: Any) -> None:
         """Continue at the offset of a TopicPartition. Raise KafkaException (_STATE) if it is not assigned."""
         self._open()
-        ((name, place),) = _checked([partition]).items()
+        ((name, place),) = checked_places([partition]).items()
         if name not in self._open().assignment():
             raise local_error(
                 KafkaError._STATE,
@@ -415,18 +467,19 @@ class ConsumerMethods:
     def pause(self, partitions: list[Any]) -> None:
         """Stop the delivery of these partitions. One that is not assigned is left out, as by librdkafka."""
         consumer = self._open()
-        consumer.pause(*consumer.assignment().intersection(_checked(partitions)))
+        consumer.pause(*consumer.assignment().intersection(checked_places(partitions)))
 
     def resume(self, partitions: list[Any]) -> None:
         """Deliver these partitions again. One that is not assigned is left out, as by librdkafka."""
         consumer = self._open()
-        consumer.resume(*consumer.assignment().intersection(_checked(partitions)))
+        consumer.resume(*consumer.assignment().intersection(checked_places(partitions)))
 
     def position(self, partitions: list[Any]) -> list[Any]:
-        """Return the offsets after the last messages; OFFSET_INVALID before the first."""
-        self._open()
-        self._feed.note_last()
-        return [Place(*one, self._positions.get(one, OFFSET_INVALID)) for one in _checked(partitions)]
+        """Return the offsets after the last messages, and after the markers that a later `poll` has passed;
+        OFFSET_INVALID before the first."""
+        wanted = checked_places(partitions)
+        self._pass_markers(wanted)
+        return [Place(*one, self._positions.get(one, OFFSET_INVALID)) for one in wanted]
 
     def get_watermark_offsets(self, partition: Any, timeout: float = -1, cached: bool = False) -> tuple[int, int]:
         """Return the first offset and the end of a partition, from its leader, also if `cached` is set.
@@ -434,7 +487,7 @@ class ConsumerMethods:
         Under read_committed the end is the last stable offset, as with librdkafka. Raise KafkaException.
         """
         consumer = self._open()
-        (name,) = _checked([partition])
+        (name,) = checked_places([partition])
         try:
             with as_kafka_exceptions():
                 first = consumer.beginning_offsets([name], seconds(timeout))
@@ -449,7 +502,7 @@ class ConsumerMethods:
 
         The offset is OFFSET_END if no record is that late. Raise KafkaException.
         """
-        consumer, wanted = self._open(), _checked(partitions)
+        consumer, wanted = self._open(), checked_places(partitions)
         with as_kafka_exceptions():
             found = consumer.offsets_for_times({name: one.offset for name, one in wanted.items()}, seconds(timeout))
         listed = {name: found[name] for name in wanted}
@@ -494,16 +547,17 @@ class ConsumerMethods:
         others: set[TopicPartition] = set()
         if message is None and offsets is None:
             others = self._assigned.keys() - wanted.keys()
-        return sorted([*_places(wanted), *(place_of(one, None) for one in others)])
+        return sorted([*places_of(wanted), *(place_of(one, None) for one in others)])
 
     def _to_commit(self, message: Message | None, offsets: list[Any] | None) -> Offsets:
         self._feed.note_last()
         if message is not None and offsets is not None:
             raise ValueError("message and offsets are mutually exclusive")
         if message is not None:
-            return _after(message)
+            return offset_after(message)
         if offsets is not None:
-            return _offsets(offsets)
+            return offsets_of(offsets)
+        self._pass_markers()
         return dict(self._stored)
 
     def _unstore(self, done: Offsets) -> None:
@@ -516,7 +570,7 @@ class ConsumerMethods:
 
     def _report_commit(self, offsets: Offsets, error: KafkaError | None) -> None:
         if self._settings.on_commit is not None:
-            self._settings.on_commit(error, _places(offsets))
+            self._settings.on_commit(error, places_of(offsets))
 
     def store_offsets(self, message: Message | None = None, offsets: list[Any] | None = None) -> None:
         """Store offsets for the next commit; enable.auto.offset.store must be false.
@@ -528,7 +582,7 @@ class ConsumerMethods:
             raise ValueError("message and offsets are mutually exclusive")
         if message is None and offsets is None:
             raise ValueError("expected either message or offsets")
-        wanted = _after(message) if message is not None else _offsets(offsets or [])
+        wanted = offset_after(message) if message is not None else offsets_of(offsets or [])
         if self._stores:
             raise local_error(
                 KafkaError._INVALID_ARG, "StoreOffsets failed: enable.auto.offset.store must be false to store offsets"
@@ -545,7 +599,7 @@ class ConsumerMethods:
 
     def committed(self, partitions: list[Any], timeout: float = -1) -> list[Any]:
         """Return the committed offsets of the group; OFFSET_INVALID where none is. Raise KafkaException."""
-        consumer, wanted = self._open(), _checked(partitions)
+        consumer, wanted = self._open(), checked_places(partitions)
         with as_kafka_exceptions():
             found = consumer.committed(list(wanted), seconds(timeout))
         return [place_of(name, found[name]) for name in wanted]
@@ -606,40 +660,6 @@ class ConsumerMethods:
             with contextlib.suppress(RuntimeError, errors.KcodecError):  # deleted on the I/O thread, or no broker
                 consumer.close(DELETED_SECONDS)
             self._cluster.close()
-
-
-def _checked(partitions: Iterable[Any]) -> dict[TopicPartition, Any]:
-    """Return the TopicPartitions of confluent_kafka by those of kcodec."""
-    found = {}
-    for one in partitions:
-        if not isinstance(one, Place):
-            raise TypeError("expected cimpl.TopicPartition")
-        found[TopicPartition(one.topic, one.partition)] = one
-    return found
-
-
-def _offsets(partitions: list[Any]) -> Offsets:
-    """Return the offsets to commit; those that are not set are left out, as by librdkafka."""
-    return {
-        name: OffsetAndMetadata(one.offset, one.metadata or "", -1 if one.leader_epoch is None else one.leader_epoch)
-        for name, one in _checked(partitions).items()
-        if one.offset >= 0
-    }
-
-
-def _after(message: Message) -> Offsets:
-    """Return the offset after a message, nothing if it has no offset. Raise KafkaException for another message."""
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    if message.error() is not None or topic is None or partition is None:
-        raise local_error(KafkaError._INVALID_ARG, "the message has an error, or no topic and partition")
-    if offset is None or offset < -1:
-        return {}
-    epoch = message.leader_epoch()
-    return {TopicPartition(topic, partition): OffsetAndMetadata(offset + 1, "", -1 if epoch is None else epoch)}
-
-
-def _places(offsets: Offsets) -> list[Any]:
-    return [place_of(*item) for item in offsets.items()]
 
 
 def _failed(error: errors.KcodecError) -> Any:

@@ -14,10 +14,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from kcodec import errors
 from kcodec.offsets import OffsetAndMetadata
+from kcodec.protocol.error_codes import ErrorCode
 
 # The first class that an error is an instance of determines its code.
 CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.ProducerFencedError, KafkaError._FENCED),
+    (errors.TransactionTimedOutError, KafkaError._FENCED),
     (errors.LogTruncationError, KafkaError._LOG_TRUNCATION),
     (errors.OffsetOutOfRangeError, KafkaError._AUTO_OFFSET_RESET),
     (errors.NoOffsetForPartitionError, KafkaError._AUTO_OFFSET_RESET),
@@ -39,7 +41,10 @@ RECORD_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.DeliveryTimeoutError, KafkaError._MSG_TIMED_OUT),
     (errors.RequestTimedOutError, KafkaError._MSG_TIMED_OUT),
 )
-FATAL = (errors.ProducerFencedError, errors.FatalTransactionError)
+FATAL = (errors.ProducerFencedError, errors.TransactionTimedOutError, errors.FatalTransactionError)
+#: Codes of a transactional request after which librdkafka's producer can only be closed, while kcodec's can abort and
+#: go on if no other producer took over.
+FENCED_CODES = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 
 
 def kafka_error(error: BaseException, code: int | None = None) -> KafkaError:
@@ -51,7 +56,7 @@ def kafka_error(error: BaseException, code: int | None = None) -> KafkaError:
     if code is None:
         code = code_of(reason)
     remedy = getattr(reason, "remedy", None)
-    is_fatal = isinstance(reason, FATAL)
+    is_fatal = isinstance(reason, FATAL) or _is_fenced(reason)
     is_retriable = not is_fatal and (bool(getattr(reason, "retriable", False)) or remedy == "retry")
     requires_abort = not is_fatal and (isinstance(reason, errors.AbortableTransactionError) or remedy == "abort")
     return KafkaError(code, str(reason), is_fatal, is_retriable and not requires_abort, requires_abort)
@@ -66,7 +71,14 @@ def code_of(error: BaseException) -> int:
     for kind, code in CODES:
         if isinstance(error, kind):
             return code
+    if _is_fenced(error):
+        return int(KafkaError._FENCED)
     return error.code if isinstance(error, errors.BrokerError) else KafkaError._FAIL
+
+
+def _is_fenced(error: BaseException) -> bool:
+    """Return whether a request of a transaction found its epoch too old."""
+    return isinstance(error, errors.AbortableTransactionError) and error.code in FENCED_CODES
 
 
 def record_error(error: BaseException) -> KafkaError:

@@ -76,6 +76,8 @@ class ProducerMethods:
         self._is_purging = False
         self._is_initialized = False
         self._has_tried = False
+        #: The fatal error that a call of transactions has raised.
+        self._fatal: KafkaError | None = None
         self._cluster = ClusterReader(self._settings.options, self._observer)
         self._begin()
 
@@ -244,17 +246,26 @@ class ProducerMethods:
 
     @contextlib.contextmanager
     def _in_transaction(self) -> Any:
-        """Raise the errors of a call of transactions, and call the callbacks of its records."""
+        """Raise the errors of a call of transactions, and call the callbacks of its records. After a fatal error every
+        call raises it."""
         self._open()
         if self._settings.options.get("transactional_id") is None:
             raise local_error(
                 KafkaError._NOT_CONFIGURED, "The Transactional API requires transactional.id to be configured"
             )
-        with as_kafka_exceptions():
-            try:
-                yield
-            finally:
-                self._serve(0)
+        if self._fatal is not None:
+            raise KafkaException(self._fatal)
+        try:
+            with as_kafka_exceptions():
+                try:
+                    yield
+                finally:
+                    self._serve(0)
+        except KafkaException as error:
+            found = error.args[0]
+            if isinstance(found, KafkaError) and found.fatal():
+                self._fatal = found  # kcodec could abort and go on after a timeout of the transaction
+            raise
 
     # The cluster
 

@@ -53,6 +53,8 @@ class PartitionState:
     error:          what poll raises, until a seek.
     is_error_passing: poll raises `error` once, and then the position is requested again.
     stored:         what the application has stored to be committed (`store_offsets`); None: nothing.
+    is_added:       the application added it to the partitions that its group assigns, so that no rebalance revokes it.
+    has_moved:      the position has moved past records, markers or aborted records since it was set.
     high_watermark, last_stable_offset, log_start_offset: as in the last response; -1: unknown.
     """
 
@@ -69,6 +71,8 @@ class PartitionState:
     error: BaseException | None = None
     is_error_passing: bool = False
     stored: OffsetAndMetadata | None = None
+    is_added: bool = False
+    has_moved: bool = False
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
@@ -275,6 +279,13 @@ class Assignment:
         commits."""
         return self._offsets(lambda state: state.completed_position, partitions, is_kept)
 
+    def passed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Any thread: as `consumed`, only the positions that have moved past all records of a chunk, and past the
+        markers and aborted records that follow them."""
+        return self._offsets(
+            lambda state: state.log_position if state.has_moved and state.chunk is None else None, partitions, False
+        )
+
     def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Any thread: keep these offsets to be committed. Raise ValueError for a partition that is not assigned; then
         none of them is stored."""
@@ -315,12 +326,17 @@ class Assignment:
         self.interrupt()
         self.changed.set()
 
-    def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Add partitions, which are read from the committed offsets on; those already assigned keep their state."""
+    def add(self, partitions: Iterable[TopicPartition], *, is_added: bool = False) -> None:
+        """Add partitions, which are read from the committed offsets on; those already assigned keep their state.
+        is_added: see `PartitionState`."""
         with self.lock:
             for partition in partitions:
-                if partition not in self.partitions:
-                    self.partitions[partition] = PartitionState(partition, next(self._versions))
+                state = self.partitions.get(partition)
+                if state is None:
+                    state = PartitionState(partition, next(self._versions), is_added=is_added)
+                    self.partitions[partition] = state
+                elif not is_added:
+                    state.is_added = False  # from now on its group assigns it
         self._has_changed()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
@@ -355,6 +371,7 @@ class Assignment:
         state = self.state(partition)
         state.version = next(self._versions)
         state.reset_to = state.error = None
+        state.has_moved = False
         return state
 
     def fail(self, state: PartitionState, error: BaseException, *, is_passing: bool = False) -> None:

@@ -264,7 +264,7 @@ class ConsumerCore:
             self._tasks.append((yield from spawn(self._guarded(self.membership.run()), "membership")))
             changed = self.membership.changed
             self._tasks.append((yield from spawn(self._watch(lambda: changed), "watch membership")))
-        self.membership.note_poll(self.clock())
+        self.note_poll()
         self.membership.subscribe(self.subscription.topics, pattern)
 
     def _new_membership(self) -> Membership:
@@ -312,6 +312,26 @@ class ConsumerCore:
         yield from self.commits.commit_before_revocation(going)
         self.remove(going)
 
+    def assign_to_member(self, partitions: Partitions) -> Flow[None]:
+        """Read these partitions in addition to those that the group assigns, until `unassign_from_member` or
+        `unsubscribe`. The group does not know of them, and no rebalance revokes them."""
+        yield from ()
+        self.check_open()
+        self.add(partitions_of(partitions), is_added=True)
+
+    def unassign_from_member(self, partitions: Partitions) -> Flow[None]:
+        """Stop reading partitions that `assign_to_member` has added; ignore others. If commits are automatic, commit
+        their offsets first."""
+        going = self.added & frozenset(partitions_of(partitions))
+        yield from self.commits.commit_before_revocation(going)
+        self.remove(going)
+
+    @property
+    def added(self) -> frozenset[TopicPartition]:
+        """Any thread: the partitions that `assign_to_member` has added."""
+        with self.assignment.lock:
+            return frozenset(name for name, state in self.assignment.partitions.items() if state.is_added)
+
     def _check_manual(self, what: str) -> None:
         """Raise ValueError if a group assigns the partitions, TransportError once the consumer is closed."""
         self.check_open()
@@ -333,7 +353,10 @@ class ConsumerCore:
         is_held = yield from membership.group_lock.acquire(min(timeout - leaving_seconds(timeout), REJOIN_SECONDS))
         is_given_up = False
         try:
-            yield from self._revoke_all(deadline - leaving_seconds(timeout))
+            until = deadline - leaving_seconds(timeout)
+            if self.added:
+                yield from self.commits.commit_before_revocation(self.added, until)
+            yield from self._revoke_all(until)
         except GeneratorExit:
             is_given_up = True  # nothing may be waited for any more
             raise
@@ -361,12 +384,13 @@ class ConsumerCore:
         finally:
             task.cancel()
 
-    def add(self, partitions: Iterable[TopicPartition], *, held_back: bool = False) -> None:
-        """Read these partitions from their committed offsets on; held_back: nothing is delivered yet."""
+    def add(self, partitions: Iterable[TopicPartition], *, held_back: bool = False, is_added: bool = False) -> None:
+        """Read these partitions from their committed offsets on; held_back: nothing is delivered yet. is_added: see
+        `PartitionState`."""
         new = frozenset(partitions)
         self.commits.forget()
         self.cluster.add_topics({each.topic for each in new})
-        self.assignment.add(new)
+        self.assignment.add(new, is_added=is_added)
         if held_back:
             self.assignment.hold_back(new, True)
 
@@ -524,6 +548,11 @@ class ConsumerCore:
         self._noted_at = self.clock()
         if self.membership is not None:
             self.membership.note_poll(self._noted_at)
+
+    @property
+    def is_late(self) -> bool:
+        """Any thread: whether the application has not polled for max_poll_interval, after which a member leaves."""
+        return self.membership is not None and self.clock() - self._noted_at > self.settings.max_poll_interval
 
     def check_open(self) -> None:
         """Raise TransportError once it is closed."""

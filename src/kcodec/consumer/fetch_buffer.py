@@ -446,6 +446,7 @@ class FetchBuffer:
                 self._assignment.note_given(state)
             entry.chunk = None
             entry.position = state.position = taken.position
+            state.has_moved = True
             if taken.leader_epoch >= 0:
                 state.position_epoch = taken.leader_epoch
             if not taken.is_done:

@@ -115,8 +115,8 @@ class ConsumerRebalanceHandler:
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """The partitions that are assigned now."""
-        return frozenset(self._assignment.partitions)
+        """The partitions that the group has assigned."""
+        return frozenset(name for name, state in self._assignment.partitions.items() if not state.is_added)
 
     def until_polled(self) -> Flow[None]:
         """Wait for the next poll; return at once if the application is in one."""

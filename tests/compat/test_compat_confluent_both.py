@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each test runs with the clients of confluent_kafka and with those of kcodec.compat.confluent, on one embedded broker:
+positions after markers, topics that do not exist, late polls, partitions that the program adds, and transactions that
+time out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Place
+
+import kcodec.compat.confluent as facade
+from kcodec.broker import Broker
+
+SECONDS = 15.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(transaction_timeout_scan_ms=50, group_min_session_timeout_ms=100) as found:
+        yield found
+
+
+@pytest.fixture(params=[confluent_kafka, facade], ids=["confluent", "kcodec"])
+def clients(request: pytest.FixtureRequest) -> Any:
+    """The module with the classes Producer and Consumer."""
+    return request.param
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    return broker.create_topic(partitions=2)
+
+
+def make_consumer(clients: Any, broker: Broker, group: str, **settings: Any) -> Any:
+    given = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return clients.Consumer({**given, "enable.auto.commit": False, "topic.metadata.refresh.interval.ms": 300, **named})
+
+
+def make_producer(clients: Any, broker: Broker, **settings: Any) -> Any:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return clients.Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0, **named})
+
+
+def write_transactions(broker: Broker, topic: str, *are_committed: bool) -> None:
+    """Write transactions of two records each to partition 0: with its marker, each takes three offsets."""
+    producer = make_producer(facade, broker, transactional_id=topic)
+    producer.init_transactions()
+    for is_committed in are_committed:
+        producer.begin_transaction()
+        for number in range(2):
+            producer.produce(topic, b"%d" % number, partition=0)
+        assert producer.flush(SECONDS) == 0
+        (producer.commit_transaction if is_committed else producer.abort_transaction)()
+    producer.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+def next_message(consumer: Any) -> Any:
+    message = consumer.poll(SECONDS)
+    assert message is not None
+    return message
+
+
+def code_of(call: Callable[[], Any]) -> Any:
+    """Return the name of the error of a call, and whether it is fatal, retriable, or requires an abort."""
+    with pytest.raises(KafkaException) as raised:
+        call()
+    error = raised.value.args[0]
+    return error.name(), error.fatal(), error.retriable(), error.txn_requires_abort()
+
+
+def test_a_position_passes_markers_in_a_later_poll(clients: Any, broker: Broker, topic: str) -> None:
+    """Commits without arguments include the markers, so that the group has no lag."""
+    write_transactions(broker, topic, True, False)
+    place = Place(topic, 0)
+    consumer = make_consumer(clients, broker, topic)
+    consumer.assign([Place(topic, 0, 0)])
+    assert [next_message(consumer).offset() for _ in range(2)] == [0, 1]
+
+    def position() -> int:
+        return int(consumer.position([place])[0].offset)
+
+    assert position() == 2
+    (committed,) = consumer.commit(asynchronous=False)
+    assert committed.offset == 2
+    wait_until(lambda: consumer.poll(0.1) is None and position() == 6)
+    (committed,) = consumer.commit(asynchronous=False)
+    assert committed.offset == 6
+    assert code_of(lambda: consumer.commit(asynchronous=False))[0] == "_NO_OFFSET"
+    consumer.seek(Place(topic, 0, 1))
+    assert position() == OFFSET_INVALID
+    assert (next_message(consumer).offset(), position()) == (1, 2)
+    consumer.close()
+
+
+def test_a_position_passes_markers_without_records(clients: Any, broker: Broker, topic: str) -> None:
+    """As the recovery of a state store needs it, whose log ends with an aborted transaction."""
+    write_transactions(broker, topic, True, False)
+    with make_consumer(clients, broker, topic) as consumer:
+        consumer.assign([Place(topic, 0, 2), Place(topic, 1, 0)])
+        wait_until(lambda: consumer.poll(0.1) is None and consumer.position([Place(topic, 0)])[0].offset == 6)
+        assert consumer.position([Place(topic, 1)])[0].offset == OFFSET_INVALID
+
+
+def test_consume_moves_the_position_past_markers(clients: Any, broker: Broker, topic: str) -> None:
+    write_transactions(broker, topic, True)
+    with make_consumer(clients, broker, topic) as consumer:
+        consumer.assign([Place(topic, 0, 0)])
+        assert [one.offset() for one in consumer.consume(2, SECONDS)] == [0, 1]
+        wait_until(lambda: not consumer.consume(2, 0.1) and consumer.position([Place(topic, 0)])[0].offset == 3)
+
+
+def test_a_missing_topic_is_reported_once(clients: Any, broker: Broker, topic: str) -> None:
+    missing = f"{topic}-missing"
+    write_transactions(broker, topic, True)
+    with make_consumer(clients, broker, topic) as consumer:
+        consumer.subscribe([missing, topic])
+        found = [next_message(consumer) for _ in range(3)]
+        failed = [one for one in found if one.error() is not None]
+        assert [one.error().code() for one in failed] == [KafkaError.UNKNOWN_TOPIC_OR_PART]
+        assert (failed[0].topic(), failed[0].partition(), failed[0].offset()) == (missing, 0, None)
+        assert failed[0].value() == failed[0].error().str().encode()
+        assert consumer.poll(0.7) is None  # two requests for metadata later
+        broker.create_topic(missing)
+        write_transactions(broker, missing, True)
+        wait_until(lambda: next_message(consumer).topic() == missing)
+
+
+def test_a_pattern_without_a_topic_is_reported(clients: Any, broker: Broker, topic: str) -> None:
+    with make_consumer(clients, broker, topic) as consumer:
+        consumer.subscribe([f"^{topic}-none", topic])
+        message = next_message(consumer)
+        assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        assert message.topic() == f"^{topic}-none"
+        assert consumer.poll(0.5) is None
+
+
+def test_a_late_poll_is_reported_before_the_rebalance(clients: Any, broker: Broker, topic: str) -> None:
+    write_transactions(broker, topic, True)
+    calls: list[str] = []
+    times = {"session_timeout_ms": 600, "heartbeat_interval_ms": 200, "max_poll_interval_ms": 600}
+    with make_consumer(clients, broker, topic, **times) as consumer:
+        consumer.subscribe(
+            [topic], on_assign=lambda *_: calls.append("assigned"), on_lost=lambda *_: calls.append("lost")
+        )
+        assert next_message(consumer).offset() == 0
+        time.sleep(1.2)
+        message = next_message(consumer)
+        assert message.error().code() == KafkaError._MAX_POLL_EXCEEDED
+        assert (message.topic(), calls) == (None, ["assigned"])
+        assert next_message(consumer).offset() == 0
+        assert calls == ["assigned", "lost", "assigned"]
+
+
+def test_partitions_are_added_to_those_of_the_group(clients: Any, broker: Broker, topic: str) -> None:
+    """The group does not know of them: a rebalance leaves them, and they are paused and committed as others."""
+    other = broker.create_topic(partitions=2)
+    write_transactions(broker, other, True)
+    strategy = {"partition_assignment_strategy": "cooperative-sticky", "heartbeat_interval_ms": 200}
+    added, assigned = Place(other, 0, 1), [Place(topic, 0), Place(topic, 1)]
+
+    def places(consumer: Any) -> list[Any]:
+        return sorted((one.topic, one.partition) for one in consumer.assignment())
+
+    with make_consumer(clients, broker, topic, **strategy) as first:
+        first.subscribe([topic])
+        wait_until(lambda: first.poll(0.1) is None and len(places(first)) == 2)
+        first.incremental_assign([added])
+        assert code_of(lambda: first.incremental_assign([added]))[0] == "_CONFLICT"
+        assert places(first) == sorted([(topic, 0), (topic, 1), (other, 0)])
+        assert next_message(first).offset() == 1
+        assert [one.offset for one in first.commit(asynchronous=False) if one.topic == other] == [2]
+        with make_consumer(clients, broker, topic, **strategy) as second:
+            second.subscribe([topic])
+            wait_until(lambda: first.poll(0.1) is second.poll(0.1) is None and len(places(second)) == 1)
+            assert len(places(first)) == 2
+            assert (other, 0) in places(first)
+            assert (other, 0) not in places(second)
+        wait_until(lambda: first.poll(0.1) is None and len(places(first)) == 3)
+        first.incremental_unassign([added])
+        assert places(first) == sorted((one.topic, one.partition) for one in assigned)
+        first.incremental_assign([added])
+        first.unsubscribe()
+
+
+def test_a_callback_adds_partitions_of_other_topics(clients: Any, broker: Broker, topic: str) -> None:
+    other = broker.create_topic(partitions=2)
+    write_transactions(broker, other, True)
+
+    def assigned(consumer: Any, partitions: list[Any]) -> None:
+        consumer.incremental_assign([*partitions, Place(other, 0, 1)])
+
+    with make_consumer(clients, broker, topic, partition_assignment_strategy="cooperative-sticky") as consumer:
+        consumer.subscribe([topic], on_assign=assigned)
+        message = next_message(consumer)
+        assert (message.topic(), message.offset()) == (other, 1)
+        assert len(consumer.assignment()) == 3
+
+
+def test_incremental_assign_needs_incremental_rebalances(clients: Any, broker: Broker, topic: str) -> None:
+    with make_consumer(clients, broker, topic) as consumer:
+        consumer.subscribe([topic])
+        wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2)
+        assert code_of(lambda: consumer.incremental_assign([Place("another", 0)]))[0] == "_STATE"
+
+
+@pytest.mark.parametrize("call", ["commit", "offsets"])
+def test_a_transaction_that_timed_out_is_a_fatal_error(clients: Any, broker: Broker, topic: str, call: str) -> None:
+    producer = make_producer(clients, broker, transactional_id=topic, transaction_timeout_ms=1000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"v", partition=0)
+    assert producer.flush(SECONDS) == 0
+    with make_consumer(clients, broker, topic) as consumer:
+
+        def has_ended() -> bool:
+            time.sleep(0.05)
+            return bool(consumer.get_watermark_offsets(Place(topic, 0), SECONDS)[1] == 2)
+
+        wait_until(has_ended)
+        fenced = ("_FENCED", True, False, False)
+        if call == "commit":
+            assert code_of(producer.commit_transaction) == fenced
+        else:
+            metadata = consumer.consumer_group_metadata()
+            offsets = [Place(topic, 1, 7)]
+            assert code_of(lambda: producer.send_offsets_to_transaction(offsets, metadata)) == fenced
+    assert code_of(producer.begin_transaction) == fenced
+    assert code_of(producer.abort_transaction) == fenced
+    following = make_producer(clients, broker, transactional_id=topic)
+    following.init_transactions()
+    following.close()
+    with contextlib.suppress(KafkaException):  # librdkafka reports the fatal error once more
+        producer.close()
