@@ -72,8 +72,9 @@ cdef int _attribute(BatchHeader *header, int bits, bint wanted) except -1:
     return 0
 
 
+# An uncompressed batch up to this size is finished without releasing the GIL, as that takes only some microseconds.
 cdef enum:
-    QUICK_BATCH_BYTES = 64 << 10  # an uncompressed batch up to this size is finished, in some us, without releasing the GIL
+    QUICK_BATCH_BYTES = 64 << 10
 
 
 # Never part of a reference cycle: it refers to a compressor and a number.
