@@ -29,6 +29,7 @@ CONFLUENT = PythonPeer(
     (*(f"tests/test_{name}.py" for name in UNIT), *(f"tests/integration/{name}" for name in INTEGRATION)),
     conftest=CONFTEST,
     facade="import kcodec.compat.confluent\n\nkcodec.compat.confluent.install()\n",
-    arguments=("--timeout=60", "-o", "asyncio_mode=auto", "-W", "ignore"),
+    # close() of a producer without a broker takes as long as message.timeout.ms, 30 s, and a test closes three of them.
+    arguments=("--timeout=180", "-o", "asyncio_mode=auto", "-W", "ignore"),
     environment={"BROKERS": "{run.address}", "TEST_CONSUMER_GROUP_PROTOCOL": "classic"},
 )

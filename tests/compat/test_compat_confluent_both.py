@@ -246,3 +246,14 @@ def test_a_transaction_that_timed_out_is_a_fatal_error(clients: Any, broker: Bro
     following.close()
     with contextlib.suppress(KafkaException):  # librdkafka reports the fatal error once more
         producer.close()
+
+
+def test_a_consumer_that_was_not_created_is_closed(clients: Any) -> None:
+    class Program(clients.Consumer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            """Forget to create the consumer."""
+
+    consumer = Program()
+    for call in (lambda: consumer.position([Place("topic", 0)]), consumer.commit, consumer.assignment):
+        with pytest.raises(RuntimeError, match="Consumer closed"):
+            call()

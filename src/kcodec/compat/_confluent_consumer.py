@@ -424,8 +424,9 @@ class ConsumerMethods:
     def _pass_markers(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Move positions past what follows the last messages and is never returned: markers and aborted records. As
         with librdkafka, what the next commit without arguments commits moves along."""
+        consumer = self._open()
         self._feed.note_last()
-        for partition, reached in self._open().passed(partitions).items():
+        for partition, reached in consumer.passed(partitions).items():
             if reached.offset > self._positions.get(partition, OFFSET_INVALID):
                 self._positions[partition] = reached.offset
                 if self._stores:

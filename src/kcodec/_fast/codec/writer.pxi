@@ -72,7 +72,7 @@ cdef int _attribute(BatchHeader *header, int bits, bint wanted) except -1:
     return 0
 
 
-# An uncompressed batch up to this size is finished without releasing the GIL, as that takes only some microseconds.
+# An uncompressed batch of at most this size is finished, in a few microseconds, without releasing the GIL.
 cdef enum:
     QUICK_BATCH_BYTES = 64 << 10
 
