@@ -21,7 +21,7 @@ DEBUG := $(VENV)/.built-debug
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{printf "make %-14s %s\n", $$1, $$2}'
 
-demo:  ## transactions on an embedded broker to Python, Arrow and Spark, copies under kills; ARGS=--quick: no Spark, ARGS=--kafka: on Apache Kafka
+demo:  ## transactions on an embedded broker, read by Python, Arrow and Spark, and copies while processes are killed; ARGS=--quick: no Spark, ARGS=--kafka: on Apache Kafka
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer with venv" >&2; exit 1; }
 	@$(PYTHON) tools/demo.py $(ARGS)
 

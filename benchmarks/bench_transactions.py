@@ -53,6 +53,8 @@ SLICE, WARM_UP_TURNS = 50, 3
 RATE_WARM_UP_TURNS = 10
 #: Cores that other processes may use in a round: rates need both cores.
 OTHERS_MAY = measure.TOO_BUSY_FOR_TWO
+# What the broker keeps of a topic at full speed: without a limit a run takes more than 40 GB of disk.
+KEPT = {"retention_bytes": 1 << 27, "segment_bytes": 1 << 26, "file_delete_delay_ms": 0}
 JAVA_CLASS = "org.apache.kafka.tools.ProducerPerformance"
 RESULTS = Path(__file__).resolve().parent / "results" / "transactions.json"
 SMALL = [(b"%d " % number) + b"order paid shipped " * 5 for number in range(RECORDS)]
@@ -270,7 +272,7 @@ def load_children(kafka: Any, topics: dict[bool, str], seconds: float, pace: int
 
 
 def measure_cost(kafka: Any, rounds: int, seconds: float) -> list[Row]:
-    topic = kafka.create_topic(partitions=PARTITIONS, retention_bytes=1 << 28)
+    topic = kafka.create_topic(partitions=PARTITIONS, **KEPT)
     kinds = ("transactional", "background", "idempotent")
     children = {
         kind: start_slice("load", kind, kafka.bootstrap_servers, topic, seconds, 0, stdin=subprocess.PIPE)
@@ -281,7 +283,7 @@ def measure_cost(kafka: Any, rounds: int, seconds: float) -> list[Row]:
         return rate_of(children[kind if is_transactional else "idempotent"])["rate"]
 
     def javas(is_transactional: bool) -> float:
-        topic = kafka.create_topic(partitions=PARTITIONS)
+        topic = kafka.create_topic(partitions=PARTITIONS, **KEPT)
         return java_rate(kafka.bootstrap_servers, topic, seconds, is_transactional=is_transactional)
 
     for _ in range(WARM_UP_TURNS):
@@ -303,7 +305,7 @@ def measure_cost(kafka: Any, rounds: int, seconds: float) -> list[Row]:
 
 
 def measure_ordinary(kafka: Any, rounds: int, seconds: float) -> list[Row]:
-    topics = {kind: kafka.create_topic(partitions=PARTITIONS) for kind in (True, False)}
+    topics = {kind: kafka.create_topic(partitions=PARTITIONS, **KEPT) for kind in (True, False)}
     ordinary = {
         kind: start_slice("load", "idempotent", kafka.bootstrap_servers, topic, seconds, 0, stdin=subprocess.PIPE)
         for kind, topic in topics.items()
@@ -348,7 +350,7 @@ def main() -> None:
     given = parser.parse_args()
     load, found = os.getloadavg()[0], {}
     parts = {"rate": measure_rate, "cost": measure_cost, "ordinary": measure_ordinary}
-    with ApacheKafka(heap="256m") as kafka:
+    with ApacheKafka(heap="256m", log_retention_check_interval_ms=2_000) as kafka:
         for name in given.part.split(","):
             found[name] = parts[name](kafka, given.rounds, given.seconds)
             measure.print_comparisons(name, found[name])

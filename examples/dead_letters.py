@@ -22,14 +22,9 @@ from kcodec.client import GroupTransactSession, SessionTransaction
 log = logging.getLogger("dead_letters")
 
 #: Headers of a record that has failed: its failures, when it is due (ms since 1970), its first place, the last error.
-FAILURES, DUE, FROM, ERROR = "failures", "due", "from", "error"
+FAILURES, DUE, FROM, ERROR = OWN = ("retry.failures", "retry.due", "retry.from", "retry.error")
 #: Characters of an error text in a header.
 ERROR_CHARACTERS = 500
-
-
-def headers_of(record: Record) -> dict[str, bytes]:
-    """What this program has written into the headers of a record."""
-    return {name: value or b"" for name, value in record.headers if name in (FAILURES, DUE, FROM, ERROR)}
 
 
 class Processor:
@@ -62,7 +57,7 @@ class Processor:
             held: set[TopicPartition] = set()
             for record in txn.poll(timeout):
                 place = TopicPartition(record.topic or "", record.partition or 0)
-                early = int(headers_of(record).get(DUE, 0)) / 1000 - time.time()
+                early = int(self.own_headers(record).get(DUE, 0)) / 1000 - time.time()
                 if place in held:
                     continue
                 if early > 0:  # later records of this partition are due later: they all come again
@@ -75,6 +70,12 @@ class Processor:
             time.sleep(min(wait, timeout))
         return txn.committed
 
+    def own_headers(self, record: Record) -> dict[str, bytes]:
+        """Return what this program has written into the headers of a record. Those of the first topic are others'."""
+        if record.topic != self.retry:
+            return {}
+        return {name: value or b"" for name, value in record.headers if name in OWN}
+
     def handle(self, txn: SessionTransaction, record: Record) -> None:
         """Send what a record comes to: a result, another attempt, or a dead letter."""
         try:
@@ -82,12 +83,11 @@ class Processor:
         except Exception as error:  # noqa: BLE001  any failure: the record must not stop those behind it
             self.put_aside(txn, record, error)
         else:
-            own = (FAILURES, DUE, FROM, ERROR)
-            headers = [(name, content) for name, content in record.headers if name not in own]
+            headers = [(name, content) for name, content in record.headers if name not in OWN]
             txn.send(self.target, value, key=record.key, headers=headers)
 
     def put_aside(self, txn: SessionTransaction, record: Record, error: Exception) -> None:
-        known = headers_of(record)
+        known = self.own_headers(record)
         failures = int(known.get(FAILURES, 0)) + 1
         place = known.get(FROM) or f"{record.topic}-{record.partition}@{record.offset}".encode()
         own = {
@@ -96,7 +96,7 @@ class Processor:
             FROM: place,
             ERROR: f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS].encode(errors="replace"),
         }
-        headers = [(name, content) for name, content in record.headers if name not in own] + list(own.items())
+        headers = [(name, content) for name, content in record.headers if name not in OWN] + list(own.items())
         is_last = failures >= self.attempts
         log.warning("%s: failure %d, %s", place.decode(), failures, "put aside" if is_last else "tried again later")
         txn.send(self.dead if is_last else self.retry, record.value, key=record.key, headers=headers)

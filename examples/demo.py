@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions on a broker, read into Python, Arrow and Spark; copies under kills; bytes of a real Apache Kafka.
+"""Transactions on a broker, read into Python, Arrow and Spark; copies while processes are killed; bytes of a broker.
 
     python examples/demo.py [story] [copy] [captures] [spark] [--kafka]     # `make demo` installs what they need
 

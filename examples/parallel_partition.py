@@ -26,6 +26,10 @@ from kcodec.client import Consumer
 log = logging.getLogger("parallel_partition")
 
 
+def place_of(record: Record) -> TopicPartition:
+    return TopicPartition(record.topic or "", record.partition or 0)
+
+
 class Progress:
     """The records of one partition whose work has begun and is not committed, in the order of their offsets."""
 
@@ -93,12 +97,22 @@ class ParallelConsumer:
         in the group."""
         is_full = sum(len(each.open) for each in self.progress.values()) >= self.most
         self.consumer.pause(*self.consumer.assignment()) if is_full else self.consumer.resume(*self.consumer.paused())
-        for record in self.consumer.poll(timeout):
-            place = TopicPartition(record.topic or "", record.partition or 0)
-            lane = zlib.crc32(record.key if record.key is not None else b"%d" % record.offset) % len(self.workers)
-            future = self.workers[lane].submit(self.work, self.argument(record))
-            self.progress[place].open.append((record.offset, future))
+        records = deque(self.consumer.poll(timeout))
+        try:
+            while records:
+                self.begin(records[0])
+                records.popleft()
+        except BaseException:  # Ctrl-C, say: the position must not pass the records whose work has not begun
+            for record in reversed(records):
+                self.consumer.seek(place_of(record), record.offset)
+            raise
         self.commit()
+
+    def begin(self, record: Record) -> None:
+        """Give the record to the worker of its key."""
+        lane = zlib.crc32(record.key if record.key is not None else b"%d" % record.offset) % len(self.workers)
+        future = self.workers[lane].submit(self.work, self.argument(record))
+        self.progress[place_of(record)].open.append((record.offset, future))
 
     def commit(self) -> None:
         """Commit the offset of the first record of each partition that has not ended."""

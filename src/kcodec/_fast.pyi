@@ -1720,7 +1720,10 @@ class ReportQueue(EventQueue):
     note_lost: called with the topic and the KafkaError of a batch with a record that has failed and has no callback.
     most_messages, most_bytes: the limits of records that have not ended, or whose callback waits for poll().
     only_errors: call back for failed records only. on_delivery: the callback of records without one.
+    closing_thread: the only thread that may produce records, as it closes the producer; 0: all may.
     """
+
+    closing_thread: int
     def __init__(
         self,
         error_of: Callable[[BaseException], Any],

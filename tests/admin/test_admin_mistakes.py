@@ -47,3 +47,5 @@ def test_an_unknown_state_or_type_of_groups_is_refused(admin: Admin, kcodec_brok
     with pytest.raises(ValueError, match="types: expected some of classic, consumer, share, streams, got 'shared'"):
         admin.list_groups(types=["classic", "shared"])
     assert list(admin.list_groups(states=["empty"], types="Classic")) == ["billing"]
+    request = kcodec_broker.wire_log.requests("ListGroups")[-1].request  # in the case of brokers before Kafka 3.7, too
+    assert (request.states_filter, request.types_filter) == (["Empty"], ["classic"])

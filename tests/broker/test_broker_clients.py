@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kcodec.broker import Broker
-from kcodec.client import Admin, Consumer, GroupTransactSession, Producer
+from kcodec.client import Admin, Consumer, GroupTransactSession, NewTopic, Producer
 
 
 def read(address: str, topic: str, count: int, **options: Any) -> list[bytes | None]:
@@ -73,7 +73,7 @@ def test_sessions_copy_exactly_once(kcodec_broker: Broker) -> None:
 
 def test_admin_sees_topics_and_transactions(kcodec_broker: Broker) -> None:
     with Admin(bootstrap_servers=kcodec_broker.bootstrap_servers) as admin:
-        admin.create_topics({"made": 2})
+        admin.create_topics([NewTopic("made", num_partitions=2)])
         assert "made" in admin.list_topics()
         with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, transactional_id="open") as producer:
             producer.begin_transaction()

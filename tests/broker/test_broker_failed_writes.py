@@ -12,6 +12,7 @@ import pytest
 from broker_core import CoreClient
 
 from kcodec.broker import partition_log
+from kcodec.errors import DecodeError
 from kcodec.log import check_file
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -129,6 +130,78 @@ def test_torn_batch_that_cannot_be_cut_loses_nothing(tmp_path: Path, monkeypatch
     again.core.close()
 
 
+def test_no_segment_follows_a_torn_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recovery would take the batches of the next segment for what follows a corrupt batch."""
+    client = CoreClient(tmp_path)
+    client.prepare(internal_segment_bytes="300")
+    assert client.produce(None, values=(b"a" * 100,)) == (NONE, 0)
+    write = os.write
+
+    def half(file: int, data: bytes) -> int:
+        write(file, data[: len(data) // 2])
+        return int(full_disk())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", full_disk)
+        with monkeypatch.context() as torn:
+            torn.setattr(os, "write", half)
+            assert client.produce(None, values=(b"refused",))[0] is ErrorCode.KAFKA_STORAGE_ERROR
+        assert client.produce(None, values=(b"b" * 200,))[0] is ErrorCode.KAFKA_STORAGE_ERROR
+    assert client.produce(None, values=(b"b" * 200,)) == (NONE, 1)
+    assert len(list((tmp_path / "t-0").glob("*.log"))) == 2
+    again = reopened(client, tmp_path)
+    found = again.core.topics.partition("t", 0)
+    assert found is not None
+    values = [record.value for batch in found.log.batches_from(0) for record in batch.records()]
+    assert values == [b"a" * 100, b"b" * 200]
+    again.core.close()
+
+
+def test_stop_on_a_full_disk_keeps_the_producers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention has deleted their batches, so that only the snapshot at the beginning of the log knows them."""
+    client = CoreClient(tmp_path)
+    client.prepare(retention_ms="1000")
+    producer = client.init(None)[1]
+    assert client.produce(producer, 0) == (NONE, 0)
+    client.clock.advance(2000)
+    client.core.topics.apply_retention()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full_disk)
+        patch.setattr(Path, "write_bytes", full_disk)
+        client.core.close()
+    again = CoreClient(tmp_path, start_ms=client.clock.now_ms() + 1000)
+    assert [path.name for path in (tmp_path / "t-0").glob("*.log")] == [f"{1:020}.log"]
+    assert again.produce(producer, 0) == (NONE, 0)
+    again.core.close()
+
+
+def test_failed_start_closes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare()
+    client.produce(None)
+    client.core.close()
+    files: set[int] = set()
+    really_open, really_close = os.open, os.close
+
+    def noted_open(*arguments: Any, **options: Any) -> int:
+        files.add(found := really_open(*arguments, **options))
+        return found
+
+    def noted_close(file: int) -> None:
+        files.discard(file)
+        really_close(file)
+
+    monkeypatch.setattr(os, "open", noted_open)
+    monkeypatch.setattr(os, "close", noted_close)
+    with pytest.raises(ValueError, match="max_versions names APIs that the broker does not have: Nothing"):
+        CoreClient(tmp_path, max_versions={"Nothing": 1})
+    assert files == set()
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 zero\n")
+    with pytest.raises(DecodeError, match="leader-epoch-checkpoint: line 3"):
+        CoreClient(tmp_path)
+    assert files == set()
+
+
 def test_new_segment_without_a_file_refuses_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = CoreClient(tmp_path)
     client.prepare(internal_segment_bytes="300")
@@ -157,6 +230,17 @@ def test_topic_without_a_file_is_whole(tmp_path: Path, monkeypatch: pytest.Monke
     client = reopened(client, tmp_path)
     assert client.produce(None, values=(b"w",), partition=1) == (NONE, 1)
     assert (tmp_path / "t-0" / "partition.metadata").exists()
+    client.core.close()
+
+
+def test_topic_without_a_file_can_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = CoreClient(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", full_disk)
+        client.core.topics.create("t", 1)
+    client.core.topics.delete("t")
+    client.core.topics.create("t", 1)
+    assert client.produce(None) == (NONE, 0)
     client.core.close()
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from dataclasses import Field, fields
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -149,6 +150,10 @@ def test_address_of_ipv6_is_written_in_brackets() -> None:
         ({"client": b"reader"}, "client must be a str or None, got b'reader'"),
         ({"partition": "0"}, "partition must be an int or None, got '0'"),
         ({"error": 3, "drop": None}, "error must be the name of an error code, got 3"),
+        ({"delay_ms": "5"}, "delay_ms must be a number of ms, got '5'"),
+        ({"skip": None}, "skip must be an int, got None"),
+        ({"count": True}, "count must be an int or None, got True"),
+        ({"probability": "0.5"}, "probability must be a number, got '0.5'"),
     ],
 )
 def test_a_fault_rule_that_matches_nothing_is_refused(fields: dict[str, Any], text: str) -> None:
@@ -160,3 +165,28 @@ def test_a_fault_rule_that_matches_nothing_is_refused(fields: dict[str, Any], te
 def test_producers_of_a_missing_topic_are_not_expired() -> None:
     with Broker() as broker, pytest.raises(EmbeddedBrokerError, match="topic 'order' does not exist"):
         broker.expire_producers("order")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda broker: broker.clock.advance("x"), "ms must be a number of ms, got 'x'"),
+        (lambda broker: broker.create_topic("c", "1"), "partitions must be a number, got '1'"),
+        (lambda broker: broker.end_offset("t", "0"), "partition must be a number, got '0'"),
+        (lambda broker: setattr(broker, "marker_delay_ms", "5"), "marker_delay_ms must be a number of ms, got '5'"),
+    ],
+    ids=["advance", "create_topic", "end_offset", "marker_delay_ms"],
+)
+def test_methods_refuse_values_of_another_type(call: Callable[[Broker], object], text: str) -> None:
+    with Broker() as broker:
+        broker.create_topic("t")
+        with pytest.raises(TypeError, match=f"^{text}$"):
+            call(broker)
+
+
+def test_the_wire_log_refuses_an_unknown_api() -> None:
+    """An assertion that there are no such requests would pass."""
+    with Broker() as broker:
+        assert broker.wire_log.requests("Produce") == []
+        with pytest.raises(ValueError, match=r"^Kafka has no API 'Produc'; did you mean 'Produce'\?$"):
+            broker.wire_log.requests("Produc")

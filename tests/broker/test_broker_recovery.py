@@ -361,6 +361,20 @@ def test_recovered_log_knows_no_later_sequence(tmp_path: Path) -> None:
     again.core.close()
 
 
+def test_segment_is_read_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system reads less than 2 GiB at once, and a segment can be larger. What is missing must not be cut off."""
+    client = CoreClient(tmp_path)
+    client.prepare()
+    for number in range(3):
+        assert client.produce(None, values=(b"%d" % number * 50,)) == (NONE, number)
+    client.core.close(is_clean=False)
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, position: pread(file, min(size, 70), position))
+    again = CoreClient(tmp_path)
+    assert again.committed() == [b"0" * 50, b"1" * 50, b"2" * 50]
+    again.core.close()
+
+
 def test_earlier_removed_bytes_are_not_replaced(tmp_path: Path) -> None:
     client = CoreClient(tmp_path)
     client.prepare()

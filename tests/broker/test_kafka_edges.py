@@ -86,12 +86,12 @@ def test_a_refused_batch_may_begin_a_segment(client: CoreClient) -> None:
     partition = client.core.topics.partition("old", 0)
     assert partition is not None
     data = bytes(kcodec.encode([(b"k", b"v")], timestamp=1000, producer_id=5, producer_epoch=0, base_sequence=0))
-    partition.log.append_client(data, api_version=12, has_transactional_id=False, is_verified=True)
+    partition.log.append_client(data, api_version=12, has_transactional_id=False)
     refused = bytes(kcodec.encode([(b"k", b"v")], timestamp=1 << 40, producer_id=5, producer_epoch=0, base_sequence=7))
     with pytest.raises(Exception, match="Out of order"):
-        partition.log.append_client(refused, api_version=12, has_transactional_id=False, is_verified=True)
+        partition.log.append_client(refused, api_version=12, has_transactional_id=False)
     data = bytes(kcodec.encode([(b"k", b"v")], timestamp=1001, producer_id=5, producer_epoch=0, base_sequence=1))
-    partition.log.append_client(data, api_version=12, has_transactional_id=False, is_verified=True)
+    partition.log.append_client(data, api_version=12, has_transactional_id=False)
     assert len(partition.log.read(0, 1 << 20, 0, min_one_message=True).records) == len(data)
 
 
@@ -187,7 +187,7 @@ def test_the_largest_timestamp_is_found_before_the_log_start(client: CoreClient)
     partition = client.core.topics.partition("t", 0)
     assert partition is not None
     data = bytes(kcodec.encode([(b"k", b"v")], timestamp=client.clock.now_ms()))
-    partition.log.append_client(data, api_version=12, has_transactional_id=False, is_verified=True)
+    partition.log.append_client(data, api_version=12, has_transactional_id=False)
     partition.log.delete_before(1)
     assert partition.log.offset_of_max_timestamp() == (0, client.clock.now_ms())
 

@@ -13,11 +13,13 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import confluent_kafka
+import confluent_kafka.admin
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException
 
 from kcodec.broker import Broker
-from kcodec.compat.confluent import Consumer, Producer
+from kcodec.compat.confluent import AdminClient, Consumer, Producer
 
 SECONDS = 15.0
 _names = itertools.count()
@@ -73,6 +75,45 @@ def test_close_calls_each_callback_and_raises_the_first_error(
     for call in (lambda: producer.produce(topic, b"v"), lambda: producer.poll(0), lambda: producer.flush(0)):
         with pytest.raises(RuntimeError, match="Producer has been closed"):
             call()
+
+
+@pytest.mark.parametrize("facade", [True, False])
+def test_close_sends_the_records_of_callbacks(servers: str, topic: str, facade: bool) -> None:
+    """As confluent-kafka: a callback may send a reply, or the record again."""
+    called: list[int] = []
+
+    def send_another(error: Any, message: Any) -> None:
+        assert error is None
+        called.append(message.offset())
+        if len(called) < 3:
+            producer.produce(topic, b"v", callback=send_another)
+
+    with (Producer if facade else confluent_kafka.Producer)({"bootstrap.servers": servers}) as producer:
+        producer.produce(topic, b"v", callback=send_another)
+    assert called == [0, 1, 2]
+
+
+def test_close_refuses_the_records_of_other_threads(servers: str, topic: str) -> None:
+    """Otherwise it would not end while they produce. Each record that was accepted is reported."""
+    accepted, reported = itertools.count(), itertools.count()
+    producer = Producer({"bootstrap.servers": servers})
+
+    def program() -> None:
+        with pytest.raises(RuntimeError, match="Producer has been closed"):
+            while True:
+                try:
+                    producer.produce(topic, b"v", callback=lambda error, message: next(reported))
+                    next(accepted)
+                except BufferError:
+                    time.sleep(0.01)
+
+    thread = threading.Thread(target=program)
+    thread.start()
+    time.sleep(0.05)
+    producer.close()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert next(accepted) == next(reported) > 0
 
 
 def test_flush_keeps_callbacks_for_later_calls(servers: str, topic: str) -> None:
@@ -199,6 +240,29 @@ def test_a_forgotten_producer_is_collected(servers: str, topic: str, callback: s
     assert found() is None
 
 
+@pytest.mark.parametrize("callback", ["none", "method"])
+def test_a_forgotten_consumer_leaves_its_group(servers: str, topic: str, callback: str) -> None:
+    """The next member need not wait until the session of the first one ends."""
+    fill(servers, topic, 1)
+
+    class Program:
+        def __init__(self) -> None:
+            self.consumer = make_consumer(servers, topic, **{"enable.auto.commit": False})
+            callbacks = {} if callback == "none" else {"on_assign": self.report, "on_revoke": self.report}
+            self.consumer.subscribe([topic], **callbacks)
+            assert offsets([self.consumer.poll(SECONDS)]) == [0]
+
+        def report(self, consumer: Any, partitions: Any) -> None:
+            assert consumer is self.consumer
+
+    found = weakref.ref(Program().consumer)
+    gc.collect()
+    assert found() is None
+    with make_consumer(servers, topic) as second:
+        second.subscribe([topic])
+        assert offsets([second.poll(SECONDS)]) == [0]
+
+
 def test_produce_after_close_inside_of_an_argument_is_refused(servers: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": servers})
     producer.produce(topic, b"v")
@@ -242,3 +306,30 @@ def test_an_error_of_one_record_names_no_row(servers: str, topic: str) -> None:
         for timestamp in wrong:
             producer.produce(topic, b"v", timestamp=timestamp, callback=lambda error, _: errors.append(error.str()))
     assert [text.split(" ", 1)[0] for text in errors] == ["timestamp", "timestamp"]
+
+
+@pytest.mark.parametrize("facade", [True, False])
+def test_a_record_for_an_unknown_partition_has_its_code(servers: str, topic: str, facade: bool) -> None:
+    """Also if the topic is not known yet, so that the callback gets the error."""
+    reports: list[Any] = []
+    producer = (Producer if facade else confluent_kafka.Producer)({"bootstrap.servers": servers})
+    producer.produce(topic, b"v", partition=99, callback=lambda error, message: reports.append((error, message)))
+    assert producer.flush(SECONDS) == 0
+    ((error, message),) = reports
+    assert error.code() == message.error().code() == KafkaError._UNKNOWN_PARTITION
+    assert message.latency() > 0
+
+
+@pytest.mark.parametrize("facade", [True, False])
+def test_the_state_unknown_selects_no_group(servers: str, topic: str, facade: bool) -> None:
+    fill(servers, topic, 1)
+    with make_consumer(servers, topic) as consumer:
+        consumer.subscribe([topic])
+        assert consumer.poll(SECONDS) is not None
+    client: Any = (AdminClient if facade else confluent_kafka.admin.AdminClient)({"bootstrap.servers": servers})
+    unknown, empty = ConsumerGroupState.UNKNOWN, ConsumerGroupState.EMPTY
+    for states, expected in (({unknown}, False), ({empty}, True), ({unknown, empty}, True)):
+        listed = client.list_consumer_groups(states=states).result(SECONDS).valid
+        assert (f"g-{topic}" in {one.group_id for one in listed}) is expected
+    with pytest.raises(ValueError, match="UNKNOWN type is not allowed"):
+        client.list_consumer_groups(types={ConsumerGroupType.UNKNOWN})

@@ -103,7 +103,7 @@ static BatchSettings read_settings(Bytes *bytes) {
 
 // ---------------------------------------------------------------------------------------------------- records, once
 
-static int take_record(BatchWriter *writer, const RecordFields *record, Fault *fault) {
+static int take_record(BatchWriter *writer, RecordFields *record, Fault *fault) {
     AppendResult result = writer_append(writer, record, 0, fault);
     if (result == APPEND_FULL) {
         if (writer_finish_batch(writer, fault)) return -1;

@@ -24,7 +24,7 @@ from recipes import SHORT, assert_killed, start_worker, wait_for
 
 import kcodec
 from kcodec.broker import Broker
-from kcodec.client import Admin, Consumer
+from kcodec.client import Admin, Consumer, Producer
 
 COUNT = 60
 BAD = (3, 17, 40)
@@ -107,8 +107,26 @@ def test_a_dead_letter_says_where_it_is_from_and_why(broker: Broker) -> None:
     for letter in letters:
         headers = dict(letter.headers)
         assert len(letter.headers) == len(headers) == 4
-        assert (headers["failures"], headers["from"]) == (b"3", places[letter.value])
-        assert headers["error"] == b"ValueError: invalid literal for int() with base 10: " + repr(letter.value).encode()
+        assert (headers["retry.failures"], headers["retry.from"]) == (b"3", places[letter.value])
+        why = f"invalid literal for int() with base 10: {letter.value!r}"
+        assert headers["retry.error"] == f"ValueError: {why}".encode()
+
+
+def test_headers_of_the_source_are_kept(broker: Broker) -> None:
+    """Also those with names that the program could have written: a text in place of a time must not stop it."""
+    create_topics(broker, "headed")
+    headers = [("from", b"alice"), ("retry.due", b"soon")]
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for value in (b"1", b"word"):
+            producer.send("headed", value, headers=headers)
+    with closing(processor(broker, "headed", attempts=1)) as program:
+        wait_for(lambda: [program.step(0.2), committed_values(broker, "headed.dead")][1])
+    found = {}
+    for name in ("headed-done", "headed.dead"):
+        with kcodec.read_topic(name, bootstrap_servers=broker.bootstrap_servers) as records:
+            found[name] = [dict(one.headers) for batch in records for one in batch.records()]
+    assert found["headed-done"] == [{"from": b"alice"}]
+    assert [(one["from"], one["retry.failures"]) for one in found["headed.dead"]] == [(b"alice", b"1")]
 
 
 def test_a_record_is_tried_again_after_its_delay(broker: Broker) -> None:
@@ -203,6 +221,23 @@ def test_work_that_fails_stops_the_commits_in_front_of_it(broker: Broker) -> Non
     assert values_before(broker, "failing", committed_offset(broker, "failing", "failing") or 0) == {
         b"%d" % number for number in range(20)
     }
+
+
+def test_records_whose_work_has_not_begun_are_not_committed(broker: Broker) -> None:
+    """An exception, or Ctrl-C, between two records of a poll: the position is after all of them."""
+    numbers(broker, "unbegun", COUNT, bad=[20])
+
+    def argument(record: Any) -> Any:
+        if record.value == b"word-20":
+            raise KeyboardInterrupt
+        return record
+
+    done: list[bytes] = []
+    program = parallel(broker, "unbegun", lambda record: done.append(record.value), argument=argument)
+    with closing(program), pytest.raises(KeyboardInterrupt):
+        program.run()
+    assert set(done) == {b"%d" % number for number in range(20)}
+    assert values_before(broker, "unbegun", committed_offset(broker, "unbegun", "unbegun") or 0) == set(done)
 
 
 def test_few_records_are_under_way_at_a_time(broker: Broker) -> None:

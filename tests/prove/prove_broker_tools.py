@@ -119,7 +119,7 @@ def offsets_and_records(broker: Broker) -> None:
 def cluster(broker: Broker) -> None:
     """ClusterTool, BrokerApiVersionsCommand, FeatureCommand and MetadataQuorumCommand describe the cluster."""
     shown = tool(PACKAGE + "ClusterTool", "cluster-id", *at(broker))
-    check(broker.core.cluster_id in shown, shown)
+    check(broker.core.settings.cluster_id in shown, shown)
     shown = tool(PACKAGE + "ClusterTool", "list-endpoints", *at(broker))
     check(broker.bootstrap_servers.rpartition(":")[2] in shown, shown)
     shown = tool(PACKAGE + "BrokerApiVersionsCommand", *at(broker))

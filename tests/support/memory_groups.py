@@ -18,6 +18,11 @@ from kcodec.protocol.error_codes import ErrorCode
 START_MS = 1_700_000_000_000
 
 
+def refuse_write(*_: Any, **__: Any) -> int:
+    """Take the place of `GroupHost.append` on a full disk."""
+    raise ApiError(ErrorCode.NOT_COORDINATOR)
+
+
 class Reply:
     """The response to one request: `now`, or later. Every response is encoded and decoded in its version."""
 
@@ -182,8 +187,8 @@ class MemoryGroups:
             transactional_id="x", group_id=group, producer_id=producer_id, producer_epoch=0, topics=[topic], **fields
         )
         context = RequestContext(5, "client")
-        response = self.coordinator.check_txn_offset_commit(context, request)
-        response = response or self.coordinator.txn_offset_commit(context, request)
+        response = self.coordinator.offsets.check_transactional(request)
+        response = response or self.coordinator.offsets.commit_transactional(context, request)
         return ErrorCode(response.topics[0].partitions[0].error_code)
 
     def end_transaction(self, group: str, *, is_commit: bool, producer_id: int = 7) -> None:

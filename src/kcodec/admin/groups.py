@@ -112,7 +112,7 @@ def list_groups(
 ) -> Flow[dict[str, GroupListing]]:
     """Return the groups of all brokers by id. states, types: return only groups with these states and types.
 
-    states: of GROUP_STATES; types: of GROUP_TYPES; as on brokers, in any case. Empty for all.
+    states: of GROUP_STATES; types: of GROUP_TYPES; in upper or lower case. Empty for all.
 
     Raises ValueError for an unknown state or type, AdminError if not all brokers responded; its `results` contain the
     lists of the others by broker id.
@@ -133,12 +133,14 @@ def list_groups(
 
 
 def _known(given: Iterable[str], known: tuple[str, ...], parameter: str) -> list[str]:
-    """Return the names. A broker responds to an unknown one with no groups, as if there were none."""
-    names = names_of(given, parameter)
-    for name in names:
-        if name.lower() not in map(str.lower, known):
+    """Return the names as brokers write them. A broker responds to an unknown one with no groups, as if there were
+    none, and so do older brokers (Kafka 3.6) to one in another case."""
+    found, written = [], {name.lower(): name for name in known}
+    for name in names_of(given, parameter):
+        if name.lower() not in written:
             raise ValueError(f"{parameter}: expected some of {', '.join(known)}, got {name!r}")
-    return names
+        found.append(written[name.lower()])
+    return found
 
 
 def _listings(response: Any) -> list[GroupListing]:

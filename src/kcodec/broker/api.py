@@ -3,30 +3,31 @@
 
 A handler is called with the context and the decoded request, on the one thread of the broker. It returns a response,
 a Later that is responded to afterwards, or None for a request without a response (Produce with acks=0). An ApiError
-refuses the whole request: the frame puts its code everywhere in the response where Kafka would
-(error_responses.py). No handler blocks, looks at a clock of its own, or draws random numbers but from the core's.
+refuses the whole request: the core puts its code everywhere in the response where Kafka would
+(error_responses.py). No handler blocks, and every time and random number comes from the core.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kcodec.broker.login import Login
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.schema import Request
+from kcodec.protocol.schema import Request, Struct
+
+T = TypeVar("T", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who sent a request, and in which version. login: None on a listener without SASL."""
+    """The client that sent a request, and the version of the request. login: None on a listener without SASL."""
 
     api_version: int
     client_id: str | None = None
     client_host: str = "/127.0.0.1"
     connection_id: int = 0
-    principal: str = "User:ANONYMOUS"
     login: Login | None = None
 
 
@@ -86,3 +87,18 @@ class Api(NamedTuple):
     request: type[Request]
     versions: tuple[int, int]
     handle: Handler
+
+
+def by_topic(kind: type[T], topics: Iterable[Any], result_of: Callable[[str, Any], Any]) -> list[T]:
+    """Return the topics of a response: those of its request, with a result for each of their partitions.
+
+    kind:      The class of a topic in the response.
+    result_of: Called with the name of the topic and an element of its list of partitions.
+    """
+    responses = []
+    for topic in topics:
+        identity = {name: getattr(topic, name) for name in ("name", "topic", "topic_id") if name in kind._fields}
+        name = identity.get("name", identity.get("topic", ""))
+        named = topic.partition_indexes if hasattr(topic, "partition_indexes") else topic.partitions
+        responses.append(kind(**identity, partitions=[result_of(name, one) for one in named]))
+    return responses

@@ -59,15 +59,11 @@ class Clock:
         return int(self._now())
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        """Run `callback` in `delay_ms`. Return the Timer, to cancel it."""
+        """Run `callback` in `delay_ms`; with 0, after the present request. Return the Timer, to cancel it."""
         timer = Timer(self._now() + max(delay_ms, 0), callback)
         heappush(self._timers, (timer.due_ms, next(self._number), timer))
         self.on_timer()
         return timer
-
-    def call_soon(self, callback: Callable[[], None]) -> Timer:
-        """Run `callback` after the present request."""
-        return self.call_later(0, callback)
 
     def run_due(self) -> None:
         """Run the timers whose time has come."""

@@ -4,42 +4,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from kcodec.broker.admin.cluster import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from kcodec.broker.admin.host import AdminHost
 from kcodec.broker.api import Api, ApiError, RequestContext
 from kcodec.broker.settings import BrokerSettings
-from kcodec.broker.topics import Topic, Topics, check_name
+from kcodec.broker.topics import Topic, check_name
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
 NO_ID = UUID(int=0)
-_NOT_REQUESTED = -(1 << 31)
-#: All operations of a topic or of the cluster: there is no authorizer.
-TOPIC_OPERATIONS = 0x0DF8
-CLUSTER_OPERATIONS = 0x1F38
 _KEYS_VERSION = 4
 _NULL_NAME_VERSION = 12
-_CONFIG_VERSION = 5
 GROUP_KEY, TRANSACTION_KEY = 0, 1
-_TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
-
-#: The host and port of the listener.
-Address = Callable[[], tuple[str, int]]
+_TOPIC_CONFIG = 1
 
 
 class ClusterApis:
-    """The handlers of these APIs.
+    """The handlers of these APIs."""
 
-    address: gives the host and port that clients connect to.
-    """
-
-    def __init__(self, topics: Topics, settings: BrokerSettings, address: Address) -> None:
-        self._topics = topics
-        self._settings = settings
-        self._address = address
+    def __init__(self, host: AdminHost) -> None:
+        self._host = host
+        self._topics = host.topics
+        self._settings = host.settings
 
     def apis(self) -> list[Api]:
         """Return the APIs with their handlers."""
@@ -54,23 +44,21 @@ class ClusterApis:
 
     def metadata(self, context: RequestContext, request: messages.MetadataRequest) -> messages.MetadataResponse:
         """Respond to Metadata, and create missing topics where both sides allow it."""
-        host, port = self._address()
         node = self._settings.node_id
         wants_all = request.topics is None or (context.api_version == 0 and not request.topics)
         if wants_all:
-            found = [self._described(context, request, topic) for topic in self._topics]
+            found = [self._described(request, topic) for topic in self._topics]
         else:
             found = [self._requested(context, request, one) for one in request.topics or ()]
-        operations = _NOT_REQUESTED
-        if 8 <= context.api_version <= 10 and request.include_cluster_authorized_operations:
-            operations = CLUSTER_OPERATIONS
-        return messages.MetadataResponse(
-            brokers=[messages.MetadataResponseBroker(node_id=node, host=host, port=port)],
+        response = messages.MetadataResponse(
+            brokers=[messages.MetadataResponseBroker(node_id=node, host=self._host.host, port=self._host.port)],
             cluster_id=self._settings.cluster_id,
             controller_id=node,
             topics=found,
-            cluster_authorized_operations=operations,
         )
+        if request.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        return response
 
     def _requested(
         self, context: RequestContext, request: messages.MetadataRequest, wanted: messages.MetadataRequestTopic
@@ -82,7 +70,7 @@ class ClusterApis:
                 return messages.MetadataResponseTopic(
                     error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id
                 )
-            return self._described(context, request, topic)
+            return self._described(request, topic)
         try:
             topic = self._topics.get(wanted.name)
             if topic is None:
@@ -93,21 +81,16 @@ class ClusterApis:
         except ApiError as error:
             is_internal = wanted.name in (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
             return messages.MetadataResponseTopic(error_code=error.code, name=wanted.name, is_internal=is_internal)
-        return self._described(context, request, topic)
+        return self._described(request, topic)
 
     def _create_automatically(self, name: str) -> Topic:
         if name in (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC):
             return self._topics.create_internal(name)
         return self._topics.create(name, self._settings.default_partitions)
 
-    def _described(
-        self, context: RequestContext, request: messages.MetadataRequest, topic: Topic
-    ) -> messages.MetadataResponseTopic:
+    def _described(self, request: messages.MetadataRequest, topic: Topic) -> messages.MetadataResponseTopic:
         node = self._settings.node_id
-        operations = _NOT_REQUESTED
-        if context.api_version >= 8 and request.include_topic_authorized_operations:
-            operations = TOPIC_OPERATIONS
-        return messages.MetadataResponseTopic(
+        described = messages.MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.id,
             is_internal=topic.is_internal,
@@ -121,8 +104,10 @@ class ClusterApis:
                 )
                 for partition in topic.partitions
             ],
-            topic_authorized_operations=operations,
         )
+        if request.include_topic_authorized_operations:
+            described.topic_authorized_operations = TOPIC_OPERATIONS
+        return described
 
     # ------------------------------------------------------------------------------------------------ FindCoordinator
 
@@ -147,8 +132,9 @@ class ClusterApis:
         if topic is None:
             return messages.Coordinator(key=key, node_id=-1, port=-1, error_code=ErrorCode.INVALID_REQUEST)
         self._topics.create_internal(topic)
-        host, port = self._address()
-        return messages.Coordinator(key=key, node_id=self._settings.node_id, host=host, port=port, error_message="")
+        return messages.Coordinator(
+            key=key, node_id=self._settings.node_id, host=self._host.host, port=self._host.port, error_message=""
+        )
 
     # ---------------------------------------------------------------------------------------------- creating, deleting
 

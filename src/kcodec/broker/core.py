@@ -7,8 +7,10 @@ there. `serve` may therefore only be called again after the reply.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -60,23 +62,13 @@ _NEW_FLOW = {
 Reply = Callable[[Any], None]
 
 
+@dataclass(slots=True)
 class ConnectionInfo:
     """What the core knows of a connection. login: None without SASL."""
 
-    __slots__ = ("_principal", "host", "id", "login")
-
-    def __init__(
-        self, connection_id: int, host: str, login: Login | None = None, principal: str = "User:ANONYMOUS"
-    ) -> None:
-        self.id = connection_id
-        self.host = host
-        self.login = login
-        self._principal = principal
-
-    @property
-    def principal(self) -> str:
-        """The name that the client has proved, by SASL or by its certificate."""
-        return self._principal if self.login is None else f"User:{self.login.user or 'ANONYMOUS'}"
+    id: int
+    host: str
+    login: Login | None = None
 
     @property
     def is_ending(self) -> bool:
@@ -97,27 +89,26 @@ class BrokerCore:
         #: What each connection waits for.
         self._waiting: dict[int, Later] = {}
         self._lock = None if directory is None else DirectoryLock(directory)
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._unlock)
             self.topics = Topics(settings, clock, directory)
+            opened.callback(self.topics.close, is_clean=False)
             self._begin()
-        except BaseException:
-            self._unlock()
-            raise
+            opened.pop_all()
 
     def _begin(self) -> None:
         settings, clock = self.settings, self.clock
-        self.random = self.topics.random
         self.group_host = GroupHost(clock, settings, self.topics)
         self.groups = GroupCoordinator(self.group_host)
         self.transactions = TransactionCoordinator(clock, settings, self.topics)
         self.transactions.on_offsets_marker = self.groups.transaction_completed
-        self.topics.on_deleted = self.groups.topics_deleted
+        self.topics.on_deleted = self.groups.offsets.drop_topic
         self.wire_log = WireLog()
         self.apis = self._all_apis()
         self._names = {key: api.request.__name__.removesuffix("Request") for key, api in self.apis.items()}
         self.authenticator = self._authenticator() if settings.sasl_mechanisms else None
         self.faults = Faults(self.topics, {key: api.request for key, api in self.apis.items()})
-        self._injector = FaultInjector(self.faults, clock, self.random, self._fetch, self._handle, self._reply)
+        self._injector = FaultInjector(self.faults, clock, self.topics.random, self._fetch, self._handle, self._reply)
         self._load_groups()
         self.transactions.load()
         clock.call_later(settings.retention_check_interval_ms, self._retain)
@@ -130,43 +121,22 @@ class BrokerCore:
         mechanisms, session_ms = tuple(settings.sasl_mechanisms), settings.sasl_session_ms
         return Authenticator(mechanisms, users, lambda *key: known.get(key), self.clock, session_ms)
 
-    def new_connection(self, connection_id: int, host: str, principal: str = "User:ANONYMOUS") -> ConnectionInfo:
-        """Return what the core has to know of a connection. principal: that of the client's certificate."""
+    def new_connection(self, connection_id: int, host: str) -> ConnectionInfo:
+        """Return what the core has to know of a connection."""
         login = None if self.authenticator is None else Login(self.authenticator)
-        return ConnectionInfo(connection_id, host, login, principal)
-
-    @property
-    def cluster_id(self) -> str:
-        """The id of the cluster."""
-        return self.settings.cluster_id
-
-    @property
-    def node_id(self) -> int:
-        """The id of the only node."""
-        return self.settings.node_id
+        return ConnectionInfo(connection_id, host, login)
 
     def _all_apis(self) -> dict[int, Api]:
         """Return all APIs by key, with the versions that the settings allow."""
-        handlers = TransactionHandlers(
-            self.topics, self.transactions, self.group_host, self.groups.transaction_completed
-        )
-        commits = TxnOffsetCommit(
-            self.topics,
-            self.transactions,
-            self.group_host,
-            check=self.groups.check_txn_offset_commit,
-            commit=self.groups.txn_offset_commit,
-            verifies=self.settings.verifies_transactions,
-        )
         self._fetch = Fetch(self.topics, self.clock, self.settings)
         listed = [
             Api(messages.ApiVersionsRequest, (0, 4), self._api_versions),
-            *ClusterApis(self.topics, self.settings, lambda: (self.host, self.port)).apis(),
+            *ClusterApis(self).apis(),
             *Produce(self.topics, self.transactions, self.clock, self.settings).apis(),
             *self._fetch.apis(),
             *OffsetApis(self.topics).apis(),
-            *handlers.apis(),
-            *commits.apis(),
+            *TransactionHandlers(self.transactions, self.group_host).apis(),
+            *TxnOffsetCommit(self.transactions, self.group_host, self.groups.offsets).apis(),
             *self.groups.apis(),
             *admin_apis(self),
         ]
@@ -257,9 +227,7 @@ class BrokerCore:
         # Kafka ignores bytes after the message. librdkafka writes some after AlterUserScramCredentials and, before
         # 2.12, after Metadata.
         request, _ = api.request.decode_prefix(frame, version, position)
-        context = RequestContext(
-            version, client_id, connection.host, connection.id, connection.principal, connection.login
-        )
+        context = RequestContext(version, client_id, connection.host, connection.id, connection.login)
         entry = WireEntry(
             self.clock.now_ms(),
             connection.id,

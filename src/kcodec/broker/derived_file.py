@@ -55,3 +55,11 @@ def write_small(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_bytes(data)
     temporary.replace(path)
+
+
+def try_write_small(path: Path, data: bytes) -> None:
+    """Do as `write_small`, but log an OSError: for a file that follows from others, and that a later start replaces."""
+    try:
+        write_small(path, data)
+    except OSError as error:
+        _log.warning("%s: %s; no record is lost, and a later start writes the file", path, error.strerror)

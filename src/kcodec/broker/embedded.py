@@ -23,7 +23,7 @@ from kcodec.broker.clock import Clock
 from kcodec.broker.core import BrokerCore
 from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.server import Server
-from kcodec.broker.settings import BrokerSettings
+from kcodec.broker.settings import BrokerSettings, check_kind
 from kcodec.broker.topics import Partition, Topic
 from kcodec.broker.transactions.state import TransactionMetadata
 from kcodec.broker.wire_log import TraceFile, WireLog
@@ -58,6 +58,7 @@ class BrokerClock:
 
         Transactions time out, sessions of members expire, and markers are written, in the order of their times.
         """
+        check_kind("ms", ms, (int, float), "a number of ms")
         self._call(lambda: self._clock.advance(ms))
 
 
@@ -119,11 +120,11 @@ class Broker:
         unknown = [name for name in settings if name not in BrokerSettings.__dataclass_fields__]
         if unknown:
             raise TypeError(f"Broker has no argument {unknown[0]!r}; the settings are the fields of BrokerSettings")
-        _check_kind("host", host, (str,), "a string")
+        check_kind("host", host, (str,), "a string")
         for name, path in (("data_dir", data_dir), ("trace", trace)):
-            _check_kind(name, path, (str, os.PathLike, type(None)), "a path or None")
-        _check_kind("manual_clock", manual_clock, (bool,), "True or False")
-        _check_kind("start_ms", start_ms, (int, type(None)), "a number of ms or None")
+            check_kind(name, path, (str, os.PathLike, type(None)), "a path or None")
+        check_kind("manual_clock", manual_clock, (bool,), "True or False")
+        check_kind("start_ms", start_ms, (int, type(None)), "a number of ms or None")
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= HIGHEST_PORT:
             raise ValueError(f"port must be a number between 0 and {HIGHEST_PORT}, got {port!r}; 0 takes a free port")
         self._settings = BrokerSettings(**settings)
@@ -348,6 +349,7 @@ class Broker:
 
     @marker_delay_ms.setter
     def marker_delay_ms(self, value: float) -> None:
+        check_kind("marker_delay_ms", value, (int, float), "a number of ms")
         if not value >= 0:
             raise ValueError(f"marker_delay_ms must not be negative, got {value}")
 
@@ -366,6 +368,7 @@ class Broker:
         replication_factor: None or 1: there is one node.
         configs:    Settings by Kafka's names, with _ for the dots: max_message_bytes=1000.
         """
+        check_kind("partitions", partitions, (int,), "a number")
         if replication_factor not in (None, 1):
             raise EmbeddedBrokerError(f"replication_factor {replication_factor}: the broker is the only node")
         written = {key.replace("_", "."): str(value) for key, value in configs.items()}
@@ -387,6 +390,7 @@ class Broker:
         return found
 
     def _partition(self, topic: str, number: int) -> Partition:
+        check_kind("partition", number, (int,), "a number")
         found = self._topic(topic).partition(number)
         if found is None:
             raise EmbeddedBrokerError(f"topic {topic!r} has no partition {number}")
@@ -411,7 +415,7 @@ class Broker:
             for batch in batches(encode(records, timestamp=now)):
                 data = bytearray(batch.data)
                 set_base_offset(data, 0)
-                where.log.append_client(data, api_version=13, has_transactional_id=False, is_verified=True)
+                where.log.append_client(data, api_version=13, has_transactional_id=False)
 
         self._call(append)
 
@@ -485,8 +489,3 @@ class Broker:
             self.core.topics.change_leader_epoch(self._topic(topic), self._partition(topic, partition))
 
         self._call(change)
-
-
-def _check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise TypeError(f"{name} must be {expected}, got {value!r}")

@@ -7,24 +7,35 @@ import copy
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from kcodec.broker.api import CLOSE, Api, ApiError, RequestContext
 from kcodec.broker.clock import Clock
 from kcodec.broker.error_responses import response_of
 from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.fetch import Fetch
+from kcodec.broker.fetch_sessions import IDS_VERSION
 from kcodec.broker.partial_requests import merged, named_partitions, refused, without
 from kcodec.broker.wire_log import WireEntry
 from kcodec.protocol import messages
 
 #: Time for which a request is held back if no other request comes that the rule chooses.
 REORDER_MS = 1000
-_IDS_VERSION = 13
 
 #: Handles a request, and calls the last argument with the response.
 Handle = Callable[[RequestContext, Api, Any, Callable[[Any], None]], None]
 Respond = Callable[[WireEntry, Any, Callable[[Any], None]], None]
+
+
+class _Exchange(NamedTuple):
+    """A request that a rule chooses, and what responds to it. named: it with the partitions of its session."""
+
+    rule: FaultRule
+    context: RequestContext
+    api: Api
+    request: Any
+    named: Any
+    respond: Callable[[Any], None]
 
 
 class FaultInjector:
@@ -65,7 +76,7 @@ class FaultInjector:
             if rule.reorder:
                 self._hold(rule, lambda: self._handle(context, api, entry.request, respond))
                 return True
-            begin = partial(self._apply, rule, context, api, request, entry.request, respond)
+            begin = partial(self._apply, _Exchange(rule, context, api, entry.request, request, respond))
             if rule.delay_ms > 0:
                 self._clock.call_later(rule.delay_ms, begin)
             else:
@@ -78,7 +89,7 @@ class FaultInjector:
         """Return the request; a Fetch with all partitions of its session, which it does not name."""
         if not isinstance(request, messages.FetchRequest) or request.session_id == 0:
             return request
-        return named_partitions(request, self._fetch.sessions.named(request, version), by_id=version >= _IDS_VERSION)
+        return named_partitions(request, self._fetch.sessions.named(request, version), by_id=version >= IDS_VERSION)
 
     def _hold(self, rule: FaultRule, handle: Callable[[], None]) -> None:
         def release() -> None:
@@ -90,60 +101,49 @@ class FaultInjector:
         self._held.append(entry)
         self._clock.call_later(rule.delay_ms or REORDER_MS, release)
 
-    def _apply(
-        self,
-        rule: FaultRule,
-        context: RequestContext,
-        api: Api,
-        named: Any,
-        request: Any,
-        respond: Callable[[Any], None],
-    ) -> None:
-        """Let the rule take effect. named: the request with the partitions of its session."""
+    def _apply(self, one: _Exchange) -> None:
+        """Let the rule take effect."""
+        rule, request, respond = one.rule, one.request, one.respond
+        handle = partial(self._handle, one.context, one.api)
         ending = CLOSE if rule.close else None
         if rule.is_partial:
-            self._refuse_partitions(rule, context, api, named, request, respond)
+            self._refuse_partitions(one)
         elif rule.error is not None:
-            respond(response_of(context, request, ApiError(rule.error, "injected fault")))
+            respond(response_of(one.context, request, ApiError(rule.error, "injected fault")))
         elif "before" in (rule.drop, rule.close):
             respond(ending)
         elif rule.drop or rule.close:
-            self._handle(context, api, request, lambda response: respond(ending))
+            handle(request, lambda response: respond(ending))
         elif rule.duplicate:
-            self._handle(context, api, request, lambda response: self._handle(context, api, request, respond))
+            handle(request, lambda response: handle(request, respond))
         else:
-            self._handle(context, api, request, respond)
+            handle(request, respond)
 
-    def _refuse_partitions(
-        self,
-        rule: FaultRule,
-        context: RequestContext,
-        api: Api,
-        named: Any,
-        request: Any,
-        respond: Callable[[Any], None],
-    ) -> None:
+    def _refuse_partitions(self, one: _Exchange) -> None:
         """Respond with the error code for the partitions that the rule chooses, and handle the others."""
+        rule, request, respond = one.rule, one.request, one.respond
+        handle = partial(self._handle, one.context, one.api)
         assert rule.error is not None
-        others, chosen = without(named, self._faults.topic_of, rule.chooses)
-        error = None if chosen is None else refused(chosen, context.api_version, rule.error)
+        others, chosen = without(one.named, self._faults.topic_of, rule.chooses)
+        error = None if chosen is None else refused(chosen, one.context.api_version, rule.error)
         if error is None:  # the API has no error codes of partitions
-            respond(response_of(context, request, ApiError(rule.error, "injected fault")))
+            respond(response_of(one.context, request, ApiError(rule.error, "injected fault")))
         elif isinstance(request, messages.FetchRequest):
             # The session needs the whole request. What it then knows of the chosen partitions is that they failed.
             at_once = copy.copy(request)
             at_once.max_wait_ms = 0
-            self._handle(context, api, at_once, lambda found: respond(self._fetched(rule, context, found, error)))
+            handle(at_once, lambda found: respond(self._fetched(one, found, error)))
         elif others is None:
             respond(error)
         else:
-            self._handle(context, api, others, lambda found: respond(_joined(found, error)))
+            handle(others, lambda found: respond(_joined(found, error)))
 
-    def _fetched(self, rule: FaultRule, context: RequestContext, response: Any, error: Any) -> Any:
+    def _fetched(self, one: _Exchange, response: Any, error: Any) -> Any:
         if not isinstance(response, messages.FetchResponse) or response.error_code:
             return response
-        self._fetch.sessions.forget_sent(response.session_id, error, by_id=context.api_version >= _IDS_VERSION)
-        others = without(response, self._faults.topic_of, rule.chooses)[0]
+        by_id = one.context.api_version >= IDS_VERSION
+        self._fetch.sessions.forget_sent(response.session_id, error, by_id=by_id)
+        others = without(response, self._faults.topic_of, one.rule.chooses)[0]
         found = copy.copy(response)
         found.responses = [] if others is None else others.responses
         return merged(found, error)

@@ -17,11 +17,20 @@ from random import Random
 from typing import Any
 
 from kcodec.broker.partial_requests import names_topics, partitions_of
+from kcodec.broker.settings import check_kind
 from kcodec.broker.topics import Topics
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import Message
 
 MOMENTS = ("before", "after")
+#: The types of the fields of a rule. A topic of another type, for example, would be equal to none of a request.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("topic", "client"), ((str, type(None)), "a str or None")),
+    **dict.fromkeys(("partition", "count"), ((int, type(None)), "an int or None")),
+    "skip": ((int,), "an int"),
+    "probability": ((int, float), "a number"),
+    "delay_ms": ((int, float), "a number of ms"),
+}
 _EFFECTS = ("delay_ms", "error", "drop", "close", "duplicate", "reorder")
 
 
@@ -63,10 +72,8 @@ class FaultRule:
     _skipped: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
-        for name, expected, kind in (("topic", "a str", str), ("client", "a str", str), ("partition", "an int", int)):
-            value = getattr(self, name)  # a value of another type is equal to none of a request
-            if value is not None and not isinstance(value, kind):
-                raise TypeError(f"{name} must be {expected} or None, got {value!r}")
+        for name, (kinds, expected) in _KINDS.items():
+            check_kind(name, getattr(self, name), kinds, expected)
         if self.error is not None and not isinstance(self.error, ErrorCode):
             raise TypeError(f"error must be the name of an error code, got {self.error!r}")
         if not 0 <= self.probability <= 1:
@@ -83,7 +90,7 @@ class FaultRule:
             name = "count" if self.count == 0 else "probability"
             raise ValueError(f"{name} must be greater than 0: a rule with {name} 0 never applies")
         if self.error == ErrorCode.NONE:
-            raise ValueError("error must not be NONE: the client would take a request for handled that is not")
+            raise ValueError("error must not be NONE: it would report success for a request that is not handled")
         effects = [name for name in ("error", "drop", "close", "duplicate", "reorder") if getattr(self, name)]
         if len(effects) > 1:
             raise ValueError(f"a rule has one effect, and delay_ms; got {' and '.join(effects)}: add a rule for each")

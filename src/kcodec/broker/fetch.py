@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kcodec.broker.api import Api, ApiError, Later, RequestContext
 from kcodec.broker.clock import Clock, Timer
-from kcodec.broker.fetch_sessions import SESSIONLESS, FetchSession, FetchSessions, SessionKey
+from kcodec.broker.fetch_sessions import IDS_VERSION, SESSIONLESS, FetchSession, FetchSessions, SessionKey
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Partition, Topic, Topics
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
 _log = logging.getLogger(__name__)
-_IDS_VERSION = 13
 NO_RECORDS = b""
 
 
@@ -33,7 +33,7 @@ class Fetch:
 
     def __init__(self, topics: Topics, clock: Clock, settings: BrokerSettings) -> None:
         self._topics = topics
-        self._clock = clock
+        self.clock = clock
         self._settings = settings
         self.sessions = FetchSessions(topics.random, settings.max_fetch_sessions)
 
@@ -47,21 +47,15 @@ class Fetch:
             session, is_incremental, named = self.sessions.begin(request, context.api_version)
         except ApiError as error:
             return messages.FetchResponse(error_code=error.code)
-        waiting = _Waiting(self, context, request, session, self._find(context, named), is_incremental=is_incremental)
-        return waiting.begin()
+        return _Waiting(self, context, request, session, self._find(context, named), is_incremental).begin()
 
     def _find(self, context: RequestContext, named: list[tuple[SessionKey, messages.FetchPartition]]) -> list[_Wanted]:
-        by_id = context.api_version >= _IDS_VERSION
+        by_id = context.api_version >= IDS_VERSION
         wanted = []
         for key, partition in named:
             topic = self._topics.by_id(key[0]) if by_id else self._topics.get(key[0])
             wanted.append(_Wanted(key, partition, topic, None if topic is None else topic.partition(key[1])))
         return wanted
-
-    @property
-    def clock(self) -> Clock:
-        """The broker's clock."""
-        return self._clock
 
     def is_current(self, wanted: _Wanted) -> bool:
         """Return whether the topic is still the same one."""
@@ -72,44 +66,37 @@ class Fetch:
         return min(request.max_bytes, self._settings.fetch_max_bytes)
 
 
+@dataclass(eq=False)
 class _Waiting:
     """One Fetch request, until its response (DelayedFetch)."""
 
-    def __init__(
-        self,
-        fetch: Fetch,
-        context: RequestContext,
-        request: messages.FetchRequest,
-        session: FetchSession | None,
-        wanted: list[_Wanted],
-        *,
-        is_incremental: bool,
-    ) -> None:
-        self._fetch = fetch
-        self._context = context
-        self._request = request
-        self._session = session
-        self._wanted = wanted
-        self._is_incremental = is_incremental
-        self._later = Later(on_disconnect=self._stop)
-        self._timer: Timer | None = None
+    fetch: Fetch
+    context: RequestContext
+    request: messages.FetchRequest
+    session: FetchSession | None
+    wanted: list[_Wanted]
+    is_incremental: bool
+    timer: Timer | None = None
+
+    def __post_init__(self) -> None:
+        self.later = Later(on_disconnect=self._stop)
 
     def begin(self) -> messages.FetchResponse | Later:
         """Return the response, or wait for it."""
-        read = [(one, self._check(one)) for one in self._wanted]
-        is_due = self._request.max_wait_ms <= 0 or not read or any(error is not None for _, error in read)
+        read = [(one, self._check(one)) for one in self.wanted]
+        is_due = self.request.max_wait_ms <= 0 or not read or any(error is not None for _, error in read)
         if is_due or self._is_enough():
             return self._response()
-        for one in self._wanted:
+        for one in self.wanted:
             assert one.partition is not None
             one.partition.log.watchers.add(self._look_again)
-        self._timer = self._fetch.clock.call_later(self._request.max_wait_ms, self._complete)
-        return self._later
+        self.timer = self.fetch.clock.call_later(self.request.max_wait_ms, self._complete)
+        return self.later
 
     def _check(self, wanted: _Wanted) -> messages.FetchPartitionData | None:
         """Return the error of a partition, or the epoch at which its log diverges from the client's."""
-        if wanted.topic is None or wanted.partition is None or not self._fetch.is_current(wanted):
-            is_unknown_id = self._context.api_version >= _IDS_VERSION and wanted.topic is None
+        if wanted.topic is None or wanted.partition is None or not self.fetch.is_current(wanted):
+            is_unknown_id = self.context.api_version >= IDS_VERSION and wanted.topic is None
             code = ErrorCode.UNKNOWN_TOPIC_ID if is_unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return _refusal(wanted, code, aborted=[])
         log, request = wanted.partition.log, wanted.request
@@ -132,46 +119,46 @@ class _Waiting:
 
     def _is_enough(self) -> bool:
         total = 0
-        for one in self._wanted:
+        for one in self.wanted:
             assert one.partition is not None
-            readable = one.partition.log.readable_bytes(one.request.fetch_offset, self._request.isolation_level)
+            readable = one.partition.log.readable_bytes(one.request.fetch_offset, self.request.isolation_level)
             total += min(readable, one.request.partition_max_bytes)
-        return total >= self._request.min_bytes
+        return total >= self.request.min_bytes
 
     def _look_again(self) -> None:
         """Respond if there is enough now, or something is wrong now."""
-        if any(self._check(one) is not None for one in self._wanted) or self._is_enough():
+        if any(self._check(one) is not None for one in self.wanted) or self._is_enough():
             self._complete()
 
     def _complete(self) -> None:
-        if not self._later.is_done:
+        if not self.later.is_done:
             self._stop()
-            self._later.respond(self._response())
+            self.later.respond(self._response())
 
     def _stop(self) -> None:
         """Wait no longer."""
-        for one in self._wanted:
+        for one in self.wanted:
             assert one.partition is not None
             one.partition.log.watchers.discard(self._look_again)
-        if self._timer is not None:
-            self._timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
 
     def _response(self) -> messages.FetchResponse:
-        left, needs_one = self._fetch.most_bytes(self._request), True
-        by_id = self._context.api_version >= _IDS_VERSION
+        left, needs_one = self.fetch.most_bytes(self.request), True
+        by_id = self.context.api_version >= IDS_VERSION
         topics: dict[object, messages.FetchableTopicResponse] = {}
-        for wanted in self._wanted:
+        for wanted in self.wanted:
             data = self._check(wanted)
             if data is None:
                 data = self._read(wanted, left, min_one_message=needs_one)
                 size = len(data.records or b"")
                 left, needs_one = max(left - size, 0), needs_one and not size
-            is_changed = self._session is None or self._session.is_changed(wanted.key, data)
-            if is_changed or not self._is_incremental:
+            is_changed = self.session is None or self.session.is_changed(wanted.key, data)
+            if is_changed or not self.is_incremental:
                 name = {"topic_id": wanted.key[0]} if by_id else {"topic": wanted.key[0]}
                 topic = topics.setdefault(wanted.key[0], messages.FetchableTopicResponse(**name))
                 topic.partitions.append(data)
-        session_id = SESSIONLESS if self._session is None else self._session.id
+        session_id = SESSIONLESS if self.session is None else self.session.id
         return messages.FetchResponse(session_id=session_id, responses=list(topics.values()))
 
     def _read(self, wanted: _Wanted, left: int, *, min_one_message: bool) -> messages.FetchPartitionData:
@@ -180,7 +167,7 @@ class _Waiting:
             found = wanted.partition.log.read(
                 wanted.request.fetch_offset,
                 min(wanted.request.partition_max_bytes, left),
-                self._request.isolation_level,
+                self.request.isolation_level,
                 min_one_message=min_one_message,
             )
         except OSError as error:

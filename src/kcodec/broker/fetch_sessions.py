@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -14,21 +15,20 @@ SESSIONLESS = 0
 #: Epoch of a request that begins a session, and of one without or at the end of a session.
 FIRST_EPOCH, FINAL_EPOCH = 0, -1
 _HIGHEST_EPOCH = (1 << 31) - 1
-_IDS_VERSION = 13
+#: The first version of Fetch that names topics by their ids.
+IDS_VERSION = 13
 
 #: A topic by name or id, and a partition.
 SessionKey = tuple[Any, int]
 
 
+@dataclass(slots=True)
 class _Known:
-    """A partition of a session: the latest request, and what the client was told."""
+    """A partition of a session: the latest request, and what the latest response says."""
 
-    __slots__ = ("high_watermark", "log_start_offset", "request")
-
-    def __init__(self, request: messages.FetchPartition) -> None:
-        self.request = request
-        self.high_watermark = -1
-        self.log_start_offset = -1
+    request: messages.FetchPartition
+    high_watermark: int = -1
+    log_start_offset: int = -1
 
 
 class FetchSession:
@@ -79,7 +79,7 @@ class FetchSessions:
 
         Raise ApiError for a session that does not exist or is at another epoch.
         """
-        uses_ids = version >= _IDS_VERSION
+        uses_ids = version >= IDS_VERSION
         named = [
             (((topic.topic_id if uses_ids else topic.topic), partition.partition), partition)
             for topic in request.topics
@@ -110,7 +110,7 @@ class FetchSessions:
 
     def named(self, request: messages.FetchRequest, version: int) -> list[tuple[SessionKey, messages.FetchPartition]]:
         """Return the partitions that a request means, those of its session included, without changing the session."""
-        uses_ids = version >= _IDS_VERSION
+        uses_ids = version >= IDS_VERSION
         found = self._sessions.get(request.session_id)
         partitions = {} if found is None else {key: known.request for key, known in found.partitions.items()}
         for topic in request.topics:

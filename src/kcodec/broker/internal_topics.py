@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from random import Random
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -29,7 +29,6 @@ class InternalRecord(NamedTuple):
     """A record in the log of an internal topic. producer_id: -1 unless it is transactional."""
 
     offset: int
-    timestamp: int
     key: bytes
     value: bytes | None
     producer_id: int
@@ -38,7 +37,6 @@ class InternalRecord(NamedTuple):
 class TransactionMarker(NamedTuple):
     """The marker of a transaction in the log of an internal topic."""
 
-    offset: int
     producer_id: int
     is_commit: bool
 
@@ -84,24 +82,19 @@ def replayed(log: PartitionLog) -> Iterator[InternalRecord | TransactionMarker]:
         for record in batch.records():
             if batch.is_control_batch:
                 kind = int.from_bytes((record.key or b"")[2:4], "big", signed=True)
-                yield TransactionMarker(record.offset, batch.producer_id, kind == ControlType.COMMIT)
+                yield TransactionMarker(batch.producer_id, kind == ControlType.COMMIT)
             else:
                 producer_id = batch.producer_id if batch.is_transactional else -1
-                yield InternalRecord(record.offset, record.timestamp, record.key or b"", record.value, producer_id)
+                yield InternalRecord(record.offset, record.key or b"", record.value, producer_id)
 
 
+@dataclass(slots=True)
 class GroupHost:
-    """What the group coordinator gets from the broker."""
+    """What the coordinators get from the broker."""
 
-    def __init__(self, clock: Clock, settings: BrokerSettings, topics: Topics) -> None:
-        self.clock = clock
-        self.settings = settings
-        self.topics = topics
-
-    @property
-    def random(self) -> Random:
-        """The broker's random numbers, seeded."""
-        return self.topics.random
+    clock: Clock
+    settings: BrokerSettings
+    topics: Topics
 
     def new_uuid(self) -> UUID:
         """Return a random id."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS of the broker's listener: the layer between a socket and a connection, the context, and a client's principal.
+"""TLS of the broker's listener: the layer between a socket and a connection, and its context.
 
-asyncio's own layer ends a failed handshake without the alert that tells the client what is wrong.
+asyncio's own layer ends a failed handshake without the alert that gives the client the reason.
 """
 
 from __future__ import annotations
@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 #: Time for a TLS handshake.
 HANDSHAKE_SECONDS = 10
-#: The short names of attributes in the order of RFC 2253, as in Kafka's principals.
-_SHORT = {
-    "commonName": "CN",
-    "organizationalUnitName": "OU",
-    "organizationName": "O",
-    "localityName": "L",
-    "stateOrProvinceName": "ST",
-    "countryName": "C",
-    "streetAddress": "STREET",
-    "domainComponent": "DC",
-    "userId": "UID",
-}
 
 
 def server_context(settings: BrokerSettings) -> ssl.SSLContext | None:
@@ -192,22 +180,4 @@ class ListenerTls(asyncio.Transport, asyncio.Protocol):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """See asyncio.Transport."""
-        if name == "peercert":
-            return self._tls.getpeercert()
         return default if self._socket is None else self._socket.get_extra_info(name, default)
-
-
-def principal_of(certificate: dict[str, Any] | None) -> str:
-    """Return the principal of a client with this certificate: its name in the form of RFC 2253."""
-    if not certificate:
-        return "User:ANONYMOUS"
-    names = [
-        "+".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in part)
-        for part in reversed(certificate.get("subject", ()))
-    ]
-    return f"User:{','.join(names)}"
-
-
-def _escaped(value: str) -> str:
-    text = "".join(f"\\{character}" if character in ',+"\\<>;' else character for character in value)
-    return f"\\{text}" if text[:1] in ("#", " ") else text

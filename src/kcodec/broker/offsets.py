@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: what clients ask about offsets of a partition."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: the requests about the offsets of a partition."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from kcodec.broker.api import Api, ApiError, RequestContext
+from kcodec.broker.api import Api, ApiError, RequestContext, by_topic
 from kcodec.broker.partition_log import READ_COMMITTED
 from kcodec.broker.topics import Partition, Topics
 from kcodec.protocol import messages
@@ -41,15 +42,9 @@ class OffsetApis:
         self, context: RequestContext, request: messages.ListOffsetsRequest
     ) -> messages.ListOffsetsResponse:
         """Respond to ListOffsets."""
-        return messages.ListOffsetsResponse(
-            topics=[
-                messages.ListOffsetsTopicResponse(
-                    name=topic.name,
-                    partitions=[self._listed(context, request, topic.name, one) for one in topic.partitions],
-                )
-                for topic in request.topics
-            ]
-        )
+        listed = partial(self._listed, context, request)
+        topics = by_topic(messages.ListOffsetsTopicResponse, request.topics, listed)
+        return messages.ListOffsetsResponse(topics=topics)
 
     def _listed(
         self, context: RequestContext, request: messages.ListOffsetsRequest, topic: str, one: Any
@@ -66,7 +61,6 @@ class OffsetApis:
             return response
         log = partition.log
         last = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
-        has_epoch = context.api_version >= 4
         if one.timestamp == LATEST:
             response.offset = last
             epoch = partition.leader_epoch
@@ -82,7 +76,7 @@ class OffsetApis:
                 return response
             response.offset, response.timestamp = found
             epoch = log.epoch_of(found[0])
-        if has_epoch:
+        if context.api_version >= 4:
             response.leader_epoch = epoch
         return response
 
@@ -90,14 +84,8 @@ class OffsetApis:
         self, context: RequestContext, request: messages.OffsetForLeaderEpochRequest
     ) -> messages.OffsetForLeaderEpochResponse:
         """Respond to OffsetForLeaderEpoch."""
-        return messages.OffsetForLeaderEpochResponse(
-            topics=[
-                messages.OffsetForLeaderTopicResult(
-                    topic=topic.topic, partitions=[self._end_of_epoch(topic.topic, one) for one in topic.partitions]
-                )
-                for topic in request.topics
-            ]
-        )
+        topics = by_topic(messages.OffsetForLeaderTopicResult, request.topics, self._end_of_epoch)
+        return messages.OffsetForLeaderEpochResponse(topics=topics)
 
     def _end_of_epoch(self, topic: str, one: messages.OffsetForLeaderPartition) -> messages.EpochEndOffset:
         try:
@@ -111,24 +99,16 @@ class OffsetApis:
         self, context: RequestContext, request: messages.DeleteRecordsRequest
     ) -> messages.DeleteRecordsResponse:
         """Respond to DeleteRecords."""
-        response = messages.DeleteRecordsResponse(
-            topics=[
-                messages.DeleteRecordsTopicResult(
-                    name=topic.name, partitions=[self._delete(topic.name, one) for one in topic.partitions]
-                )
-                for topic in request.topics
-            ]
-        )
+        topics = by_topic(messages.DeleteRecordsTopicResult, request.topics, self._delete)
         self._topics.keep_starts()
-        return response
+        return messages.DeleteRecordsResponse(topics=topics)
 
     def _delete(self, topic: str, one: messages.DeleteRecordsPartition) -> messages.DeleteRecordsPartitionResult:
         try:
             found = self._topics.get(topic)
             if found is not None and (found.is_internal or "delete" not in found.config("cleanup.policy")):
-                raise ApiError(
-                    ErrorCode.POLICY_VIOLATION if not found.is_internal else ErrorCode.INVALID_TOPIC_EXCEPTION
-                )
+                is_internal = found.is_internal
+                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION if is_internal else ErrorCode.POLICY_VIOLATION)
             low = self._partition(topic, one.partition_index).log.delete_before(one.offset)
         except ApiError as error:
             return messages.DeleteRecordsPartitionResult(

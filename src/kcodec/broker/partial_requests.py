@@ -140,10 +140,6 @@ def _lists(one: Any) -> dict[str, list[Any]]:
     return {name: value for name, value in values.items() if isinstance(value, list)}
 
 
-def _is_partition(one: Any) -> bool:
-    return number_of(one) is not None
-
-
 def number_of(one: Any) -> int | None:
     """Return the partition that an element of a list stands for."""
     if isinstance(one, Struct):

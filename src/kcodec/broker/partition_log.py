@@ -11,13 +11,14 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, NamedTuple
 
 from kcodec._fast import RecordBatch, batches, crc32c, decode, encode_batch, encode_end_transaction_marker
 from kcodec.broker import recovery
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
-from kcodec.broker.derived_file import DerivedFile, write_small
+from kcodec.broker.derived_file import try_write_small, write_small
 from kcodec.broker.producer_state import BatchHeader, CompletedTransaction, ProducerStates
 from kcodec.broker.segment import Segment
 from kcodec.constants import Compression, ControlType, TimestampType
@@ -38,12 +39,10 @@ _CRC, _SEQUENCE = slice(17, 21), slice(53, 57)
 
 
 class Appended(NamedTuple):
-    """Where a batch is in the log."""
+    """Where a batch is in the log. log_append_time: -1 if its records have the times of the producer."""
 
     base_offset: int
-    last_offset: int
-    log_append_time: int = -1
-    is_duplicate: bool = False
+    log_append_time: int
 
 
 class FetchedData(NamedTuple):
@@ -141,17 +140,9 @@ class PartitionLog:
     # ----------------------------------------------------------------------------------------------------- appending
 
     def append_client(
-        self,
-        data: bytes | bytearray | memoryview,
-        *,
-        api_version: int,
-        has_transactional_id: bool,
-        is_verified: bool,
+        self, data: bytes | bytearray | memoryview, *, api_version: int, has_transactional_id: bool
     ) -> Appended:
-        """Check and append the one batch of a produce request. Raise RecordValidationError or ApiError.
-
-        is_verified: the transaction coordinator knows that the partition is in the transaction of the batch.
-        """
+        """Check and append the one batch of a produce request. Raise RecordValidationError or ApiError."""
         settings, now = self._settings(), self._clock.now_ms()
         validate(
             data,
@@ -176,13 +167,13 @@ class PartitionLog:
             header = _header(batch, self.log_end_offset, now if append_time >= 0 else _max_timestamp(buffer))
             kept = self.producers.duplicate(header)
             if kept is not None:
-                return Appended(kept.first_offset, kept.last_offset, kept.timestamp, is_duplicate=True)
-            self.producers.check_batch(header, is_client=True, is_verified=is_verified)
+                return Appended(kept.first_offset, kept.timestamp)
+            self.producers.check_batch(header, is_client=True)
         base = self._write(buffer, batch.last_offset_delta, _max_timestamp(buffer))
         if header is not None:
             self.producers.add_batch(header)
         self._moved()
-        return Appended(base, self.log_end_offset - 1, append_time)
+        return Appended(base, append_time)
 
     def _stored(self, batch: RecordBatch, settings: LogSettings, now: int) -> tuple[bytearray, int]:
         """Return the batch as the leader stores it, and the LogAppendTime; -1 without one (LogValidator)."""
@@ -209,14 +200,13 @@ class PartitionLog:
         producer_id: int = -1,
         producer_epoch: int = -1,
         sequence: int = -1,
-        timestamp: int | None = None,
     ) -> int:
         """Append one batch that the broker writes itself, and return its first offset. Raise ApiError if it is fenced.
 
         With a producer id it is a transactional batch, as committed offsets are. sequence: -1, or 0 as the group
         coordinator of Kafka 4.4 writes it.
         """
-        now = self._clock.now_ms() if timestamp is None else timestamp
+        now = self._clock.now_ms()
         buffer = bytearray(
             encode_batch(
                 [(key, value, (), now) for key, value in records],
@@ -299,7 +289,8 @@ class PartitionLog:
         return self.roll()
 
     def roll(self) -> Segment:
-        """Begin a new segment, with a snapshot of the producers at its first offset."""
+        """Begin a new segment, with a snapshot of the producers at its first offset. Raise OSError."""
+        self._segments[-1].cut_torn()
         self._segments[-1].end()
         segment = Segment(self.log_end_offset, self._directory, self._clock.now_ms())
         segment.keep_snapshot(pack_snapshot(self.producers.stored()))
@@ -312,7 +303,7 @@ class PartitionLog:
             segment.write_derived()
 
     def _moved(self) -> None:
-        """Compute the last stable offset, and wake those who wait for it or for data."""
+        """Compute the last stable offset, and call the watchers."""
         unstable = self.producers.first_unstable_offset()
         self.last_stable_offset = self.log_end_offset if unstable is None else self._unstable_batch(unstable)
         for watcher in list(self.watchers):
@@ -593,19 +584,17 @@ class PartitionLog:
     def _take_snapshot(self) -> None:
         """Write the snapshot at the end of the log, for Kafka: `load` replays the log."""
         if self._directory is not None:
-            snapshot = DerivedFile(self._directory / f"{self.log_end_offset:020}.snapshot")
-            snapshot.add(pack_snapshot(self.producers.stored()))
-            snapshot.write()
+            # An empty segment has this snapshot already. If the log begins there, nothing else knows the producers.
+            path = self._directory / f"{self.log_end_offset:020}.snapshot"
+            try_write_small(path, pack_snapshot(self.producers.stored()))
 
     def delete(self) -> None:
-        """Remove the files of a deleted topic, and wake those who wait."""
+        """Remove the files of a deleted topic, and call the watchers."""
         for segment in self._segments:
-            segment.delete()
+            segment.close()
         self._segments.clear()
         if self._directory is not None:
-            for path in self._directory.iterdir():
-                path.unlink()
-            self._directory.rmdir()
+            rmtree(self._directory, ignore_errors=True)  # the next start removes what stays
         for watcher in list(self.watchers):
             watcher()
 

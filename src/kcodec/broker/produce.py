@@ -83,7 +83,7 @@ class Produce:
     def produce(self, context: RequestContext, request: messages.ProduceRequest) -> Any:
         """Respond to Produce, not at all with acks=0."""
         parts = [
-            _Part(topic, data, self._find(context, topic, data), *_looked_at(data.records, context.api_version))
+            _Part(topic, data, self._find(context, topic, data), *_first_batch(data.records, context.api_version))
             for topic in request.topic_data
             for data in topic.partition_data
         ]
@@ -143,12 +143,12 @@ class Produce:
                 keys.append(part.key)
             except ApiError as error:
                 refused[part.key] = error.code
-        return refused | self._asked(context, transactional_id, producer, keys)
+        return refused | self._add_or_verify(context, transactional_id, producer, keys)
 
-    def _asked(
+    def _add_or_verify(
         self, context: RequestContext, transactional_id: str, producer: ProducerIdentity, keys: list[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Ask the coordinator. Return the errors."""
+        """Let the coordinator add or verify partitions. Return the errors."""
         adds = context.api_version >= ADD_PARTITION_VERSION
         if not keys:
             return {}
@@ -205,7 +205,6 @@ class Produce:
                 part.data.records or b"",
                 api_version=context.api_version,
                 has_transactional_id=request.transactional_id is not None,
-                is_verified=True,
             )
         except RecordValidationError as error:
             response = _refusal(part, ErrorCode(error.code), error.reason)
@@ -253,8 +252,8 @@ def _is_open(part: _Part) -> bool:
     return log.producers.has_open_transaction(part.batch.producer_id, part.batch.producer_epoch)
 
 
-def _looked_at(records: Any, api_version: int) -> tuple[RecordBatch | None, tuple[ErrorCode, str] | None]:
-    """Return the first batch, and the error of a record set that no log is asked about (ProduceRequest)."""
+def _first_batch(records: Any, api_version: int) -> tuple[RecordBatch | None, tuple[ErrorCode, str] | None]:
+    """Return the first batch, and the error of a record set that is refused before its log is read (ProduceRequest)."""
     try:
         found = batches(records or b"")
         first = next(iter(found), None)

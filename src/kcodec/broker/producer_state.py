@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kcodec.broker.api import ApiError
+from kcodec.broker.transactions.state import EPOCH_BUMP_VERSION, HIGHEST_EPOCH, NO_EPOCH
 from kcodec.log import ProducerState
 from kcodec.protocol.error_codes import ErrorCode
 
 #: The batches of a producer in which a repeated one is recognized; why a client may have five requests in flight.
 WINDOW = 5
 HIGHEST_SEQUENCE = (1 << 31) - 1
-HIGHEST_EPOCH = (1 << 15) - 1
-NO_EPOCH = NO_SEQUENCE = -1
-#: From this transaction version on the marker of a transaction has a higher epoch than its data (KIP-890).
-EPOCH_BUMP_VERSION = 2
+NO_SEQUENCE = -1
 
 
 class BatchHeader(NamedTuple):
@@ -139,7 +137,7 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, bumps_epoch: bool
     ) -> None:
-        """Note the first batch of a transaction before the coordinator is asked about it.
+        """Note the first batch of a transaction before the coordinator verifies it.
 
         Raise ApiError for an epoch that the partition knows to be fenced. bumps_epoch: the producer ends transactions
         with an epoch bump; what its first attempt said counts.
@@ -162,8 +160,8 @@ class ProducerStates:
         wanted = (batch.base_sequence, batch.last_sequence)
         return next((kept for kept in entry.batches if kept[:2] == wanted), None)
 
-    def check_batch(self, batch: BatchHeader, *, is_client: bool, is_verified: bool = True) -> None:
-        """Raise ApiError if a leader refuses the batch. is_verified: the transaction is known to the coordinator."""
+    def check_batch(self, batch: BatchHeader, *, is_client: bool) -> None:
+        """Raise ApiError if a leader refuses the batch. The coordinator knows its transaction already."""
         entry = self._entries.get(batch.producer_id)
         epoch = NO_EPOCH if entry is None else entry.epoch
         if batch.producer_epoch < epoch:
@@ -172,9 +170,6 @@ class ProducerStates:
                 f"Epoch of producer {batch.producer_id} is {batch.producer_epoch}, which is smaller than the last seen"
                 f" epoch {epoch}",
             )
-        is_open = entry is not None and entry.first_offset is not None and epoch == batch.producer_epoch
-        if batch.is_transactional and not is_open and not is_verified:
-            raise ApiError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
         if is_client:
             self._check_sequence(batch, entry)
         if entry is not None and entry.first_offset is not None and not batch.is_transactional:
@@ -259,15 +254,13 @@ class ProducerStates:
 
     # ------------------------------------------------------------------------------------------- expiry and snapshots
 
-    def expire(self, before_ms: int, producer_ids: Iterable[int] | None = None) -> None:
+    def expire(self, before_ms: int) -> None:
         """Forget producers without an open transaction whose last batch or marker is not after `before_ms`."""
-        chosen = None if producer_ids is None else set(producer_ids)
         for entry in list(self._entries.values()):
-            is_chosen = chosen is None or entry.producer_id in chosen
-            if is_chosen and entry.first_offset is None and entry.timestamp <= before_ms:
+            if entry.first_offset is None and entry.timestamp <= before_ms:
                 del self._entries[entry.producer_id]
         for producer_id, verification in list(self._verifications.items()):
-            if (chosen is None or producer_id in chosen) and verification.timestamp <= before_ms:
+            if verification.timestamp <= before_ms:
                 del self._verifications[producer_id]
 
     def stored(self) -> list[ProducerState]:

@@ -43,7 +43,7 @@ def cut(path: Path, position: int) -> None:
             _write_new(kept, data)
         os.ftruncate(file.fileno(), position)
     _log.warning(
-        "%s: %d bytes from position %d on do not begin with a whole batch with a right CRC; they are moved to %s",
+        "%s: the %d bytes from position %d on do not begin with a whole batch and a valid CRC; they are moved to %s",
         path,
         len(data),
         position,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a broker stores of passwords for SCRAM, in the records of ``__cluster_metadata``.
 
-The setting `users` gives users their first credentials; AlterUserScramCredentials changes them for good. So that a
-start can tell one from the other, the salt of a credential from `users` has a form that no other salt has.
+The setting `users` gives users their first credentials, and AlterUserScramCredentials changes them. So that a start
+can tell one from the other, the salt of a credential from `users` has a form that no other salt has.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def changes_of_users(
     mechanisms: Sequence[str],
     known: Mapping[tuple[str, str], ScramCredential],
     configured: Mapping[tuple[str, str], ScramCredential],
-) -> list[MetadataRecord]:
-    """Return the records that the setting `users` adds to the metadata log at a start.
+) -> Iterator[MetadataRecord]:
+    """Yield the records that the setting `users` adds to the metadata log at a start.
 
     known:      the credentials in the log, by user and mechanism.
     configured: the latest credentials that came from `users`; AlterUserScramCredentials may have replaced them.
@@ -100,42 +100,23 @@ def changes_of_users(
     A password that has been altered stays, until the password in `users` changes. A user that is not in `users` any
     more loses its credential, unless it has been altered. Without any users, all credentials stay.
     """
-    added = [
-        credential_record(name, mechanism, password_credential(mechanism, password, _new_salt()))
-        for name, mechanism, password in _changed(users, mechanisms, known, configured)
-    ]
-    return [*added, *(_removed(users, known, configured) if users else ())]
-
-
-def _changed(
-    users: Mapping[str, Secret],
-    mechanisms: Sequence[str],
-    known: Mapping[tuple[str, str], ScramCredential],
-    configured: Mapping[tuple[str, str], ScramCredential],
-) -> Iterator[tuple[str, str, Secret]]:
-    """Yield the users whose password is not in the log, or was changed in the settings after it."""
     for mechanism in filter(HASHES.__contains__, mechanisms):
         for name, password in users.items():
             present, former = known.get((name, mechanism)), configured.get((name, mechanism))
-            if present is None:
-                yield name, mechanism, password
-            elif present.has_password(mechanism, password):
+            if present is not None and present.has_password(mechanism, password):
                 continue
-            elif present != former and former is not None and former.has_password(mechanism, password):
+            if (
+                present is not None
+                and present != former
+                and former is not None
+                and former.has_password(mechanism, password)
+            ):
                 _log.info("user %r: the altered password of %s stays, not that in users", name, mechanism)
-            else:
-                if not present.is_from_settings:
-                    _log.warning("user %r: the password in users replaces the altered one of %s", name, mechanism)
-                yield name, mechanism, password
-
-
-def _removed(
-    users: Mapping[str, Secret],
-    known: Mapping[tuple[str, str], ScramCredential],
-    configured: Mapping[tuple[str, str], ScramCredential],
-) -> Iterator[MetadataRecord]:
-    """Yield records for credentials from `users` whose users are not there any more."""
-    for (name, mechanism), present in known.items():
+                continue
+            if present is not None and not present.is_from_settings:
+                _log.warning("user %r: the password in users replaces the altered one of %s", name, mechanism)
+            yield credential_record(name, mechanism, password_credential(mechanism, password, _new_salt()))
+    for (name, mechanism), present in known.items() if users else ():
         if name in users or (name, mechanism) not in configured:
             continue
         if present.is_from_settings:

@@ -86,9 +86,7 @@ class Segment:
 
     def _write(self, file: int, data: bytes) -> None:
         """Write a batch, or raise OSError. What was written of it is cut off, now or before the next batch."""
-        if self._is_torn:
-            os.ftruncate(file, self.size)
-            self._is_torn = False
+        self.cut_torn()
         try:
             written = os.write(file, data)
             while written < len(data):
@@ -99,6 +97,12 @@ class Segment:
                 os.ftruncate(file, self.size)
                 self._is_torn = False
             raise
+
+    def cut_torn(self) -> None:
+        """Cut off what a failed write has left of a batch. Raise OSError: no batch and no segment may follow it."""
+        if self._is_torn and self._file is not None:
+            os.ftruncate(self._file, self.size)
+            self._is_torn = False
 
     def add(self, base_offset: int, last_offset: int, max_timestamp: int, size: int) -> None:
         """Note a batch that is at the end of the file, and its entries of the indexes (LogSegment.append)."""
@@ -194,7 +198,10 @@ class Segment:
     def read(self, position: int, size: int) -> bytes:
         """Return bytes from the beginning of a batch on."""
         if self._file is not None:
-            return os.pread(self._file, size, position)
+            data = os.pread(self._file, size, position)
+            while len(data) < size and (more := os.pread(self._file, size - len(data), position + len(data))):
+                data += more  # Linux reads at most 2 GiB less 4 KiB at once; a segment can be larger
+            return data
         number = bisect_left(self._positions, position)
         end = bisect_left(self._positions, position + size)
         if end == number + 1 and len(self._chunks[number]) == size:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kcodec.broker.api import CLOSE
 from kcodec.broker.core import BrokerCore, ConnectionInfo
-from kcodec.broker.listener_tls import ListenerTls, factory, principal_of
+from kcodec.broker.listener_tls import ListenerTls, factory
 from kcodec.errors import DecodeError
 from kcodec.protocol.frame import FrameReader
 
@@ -40,7 +40,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(server.core.settings.max_request_bytes)
         self._reader.set_limit(server.core.settings.max_request_bytes, "max_request_bytes")
         self._frames: deque[bytes | memoryview] = deque()
-        self._waiting_bytes = self._held_bytes = 0
+        #: The bytes of requests that are not handled yet: those that wait, and with a part of one that has arrived.
+        self._waiting_bytes = self.held_bytes = 0
         #: The requests without a response that is sent, in order: a fault may let a later one overtake.
         self._replies: deque[list[Any]] = deque()
         self._is_busy = self._is_serving = False
@@ -57,9 +58,8 @@ class _Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        principal = principal_of(transport.get_extra_info("peercert"))
         host = f"/{peer[0]}" if peer else ""
-        self._info = self._server.core.new_connection(self._server.next_connection_id(), host, principal)
+        self._info = self._server.core.new_connection(self._server.next_connection_id(), host)
         if self._info.login is not None:
             self._reader.set_limit(LOGIN_REQUEST_BYTES, "LOGIN_REQUEST_BYTES")
         self._server.connections.add(self)
@@ -69,8 +69,8 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
         self._server.stalled.pop(self, None)
-        self._server.hold(self, -self._held_bytes, is_holding=False)
-        self._held_bytes = 0
+        self._server.hold(self, -self.held_bytes, is_holding=False)
+        self.held_bytes = 0
         self._server.core.disconnected(self._info)
         self._transport = self._closing = None
         self._frames.clear()
@@ -84,14 +84,9 @@ class _Connection(asyncio.BufferedProtocol):
 
     def drop(self) -> None:
         """Close, and forget the requests that are not handled yet, which the server does not count any more."""
-        self._held_bytes = self._waiting_bytes = 0
+        self.held_bytes = self._waiting_bytes = 0
         self._frames.clear()
         self.close()
-
-    @property
-    def held_bytes(self) -> int:
-        """The bytes of requests that are not handled yet."""
-        return self._held_bytes
 
     @property
     def unsent_bytes(self) -> int:
@@ -119,12 +114,12 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _count_held(self) -> None:
-        """Tell the server how much of requests is here that is not handled yet."""
+        """Report to the server how many bytes of requests have arrived and are not handled yet."""
         if self._transport is None:
             return
         held = self._reader.unfinished_bytes + self._waiting_bytes
-        if held != self._held_bytes:
-            self._held_bytes, before = held, self._held_bytes
+        if held != self.held_bytes:
+            self.held_bytes, before = held, self.held_bytes
             self._server.hold(self, held - before, is_holding=held > 0)
 
     def pause_writing(self) -> None:
@@ -222,14 +217,10 @@ class Server:
         return self._is_full
 
     def handshake_began(self, socket: ListenerTls) -> None:
-        """Count a socket that has been accepted, until `handshake_ended`."""
+        """Count a socket that has been accepted, until it is lost or becomes a connection."""
         self._handshakes.add(socket)
         if self.has_too_many():
             socket.abort()
-
-    def handshake_ended(self, socket: ListenerTls) -> None:
-        """Forget a socket: it is lost, or becomes a connection now."""
-        self._handshakes.discard(socket)
 
     def hold(self, connection: _Connection, change: int, *, is_holding: bool) -> None:
         """Count bytes of requests that are not handled yet. Close connections until max_incomplete_bytes are kept."""
@@ -266,7 +257,7 @@ class Server:
         """Listen, and return the port. Raise OSError."""
         self._loop = asyncio.get_running_loop()
         protocol = factory(
-            self.core.settings, lambda: _Connection(self), began=self.handshake_began, ended=self.handshake_ended
+            self.core.settings, lambda: _Connection(self), began=self.handshake_began, ended=self._handshakes.discard
         )
         self._server = await self._listen(protocol, host, port)
         ports = [listener.getsockname()[1] for listener in self._server.sockets]

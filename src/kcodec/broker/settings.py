@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from kcodec.broker import topic_configs
 from kcodec.broker.api import ApiError
@@ -61,26 +62,26 @@ class BrokerSettings:
     transaction_version: Level of the feature transaction.version: 0, 1 or 2 (KIP-890).
     seed:                Seed of all that is random: member ids, topic ids, probabilities of fault rules.
     group_version:       1 has the consumer group protocol of KIP-848, 0 only the classic one.
-    max_versions:        Highest versions of APIs, to play an older broker: {"Produce": 8}. -1 leaves the API out.
+    max_versions:        Highest versions of APIs, to behave as an older broker: {"Produce": 8}. -1 leaves the API out.
 
     auto_create_topics:  Whether a Metadata request creates the topics that it names.
     default_partitions:  Partitions of a topic that is created without a number.
     topic_defaults:      Defaults of topic settings, by Kafka's names: {"max.message.bytes": "2000000"}.
-    retention_check_interval_ms: Time between two looks for segments that retention removes.
+    retention_check_interval_ms: Interval between two checks for segments that retention removes.
 
     transaction_topic_partitions: Partitions of `__transaction_state`.
     max_transaction_timeout_ms:   Longest transaction timeout that InitProducerId may request.
-    transaction_timeout_scan_ms:  Time between two looks for transactions that have timed out.
+    transaction_timeout_scan_ms:  Interval between two checks for transactions that have timed out.
     transactional_id_expiration_ms: A transactional id that is not used for this time is forgotten.
-    transactional_id_scan_ms:     Time between two looks for such ids.
+    transactional_id_scan_ms:     Interval between two checks for such ids.
     marker_delay_ms:              Time between the decision about a transaction (EndTxn) and its markers.
     producer_id_expiration_ms:    A partition forgets a producer that has written nothing for this time.
-    verifies_transactions:        Whether a leader asks the coordinator about the transactions of older clients.
+    verifies_transactions:        Whether a leader verifies the transactions of older clients with the coordinator.
 
     offsets_topic_partitions:  Partitions of `__consumer_offsets`.
     offset_metadata_max_bytes: Longest metadata of a committed offset.
     offsets_retention_ms:      Committed offsets of a group without members are removed after this time.
-    offsets_retention_check_interval_ms: Time between two looks for such offsets.
+    offsets_retention_check_interval_ms: Interval between two checks for such offsets.
     group_initial_rebalance_delay_ms: Time that the first rebalance of a classic group waits for further members.
     group_min_session_timeout_ms: Shortest session timeout of a classic member.
     group_max_session_timeout_ms: Longest session timeout of a classic member.
@@ -98,8 +99,8 @@ class BrokerSettings:
     sasl_mechanisms: Mechanisms of logins: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Without one, clients do not log in.
     users:           Names and passwords of the users. Their SCRAM credentials are written to the metadata log, where
                      AlterUserScramCredentials changes them: an altered password stays in effect at the next start,
-                     unless the password here has changed. A user that is removed here loses its credential, unless
-                     it has been altered. PLAIN uses only the passwords here.
+                     unless the password here has changed. A deleted credential is written again. A user that is
+                     removed here loses its credential, unless it has been altered. PLAIN uses only the passwords here.
     sasl_session_ms: A client has to log in again after this time (KIP-368). 0: never.
 
     max_request_bytes:  Size of the largest request. A connection that announces a larger one is closed.
@@ -194,6 +195,12 @@ class BrokerSettings:
                 raise ValueError(f"topic_defaults: {error}") from None
 
 
+def check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
+    """Raise TypeError unless a value is of one of these types. A bool is not a number."""
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise TypeError(f"{name} must be {expected}, got {value!r}")
+
+
 def _check_security(settings: BrokerSettings) -> None:
     if not isinstance(settings.sasl_mechanisms, list | tuple):
         raise TypeError(f"sasl_mechanisms must be a list of names, got {settings.sasl_mechanisms!r}")
@@ -222,10 +229,8 @@ def _check_dict(name: str, value: object, kind: type) -> None:
         raise TypeError(f"{name} must be a dict of names and values ({kind.__name__}), got {value!r}")
 
 
-def _check_number(name: str, value: object) -> None:
+def _check_number(name: str, value: Any) -> None:
     least, most = _RANGES.get(name, (1 if name in _PERIODS else 0, (1 << 63) - 1))
-    kinds = (int, float) if name.endswith("_ms") else (int,)
-    if not isinstance(value, kinds) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+    check_kind(name, value, (int, float) if name.endswith("_ms") else (int,), "a number")
     if not least <= value <= most:
         raise ValueError(f"{name} must be between {least} and {most}, got {value}")

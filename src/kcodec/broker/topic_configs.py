@@ -1,118 +1,122 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of topics: Kafka's names, defaults and ranges (LogConfig, TopicConfig)."""
+"""The settings of topics: Kafka's names, defaults, types and ranges (LogConfig, TopicConfig)."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from kcodec.broker.api import ApiError
 from kcodec.constants import Compression
 from kcodec.protocol.error_codes import ErrorCode
 
-_LONG_MAX = str((1 << 63) - 1)
+# ConfigDef.Type, as numbers of the protocol.
+BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
+INT_MAX, LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
 
-#: Kafka's defaults. The empty internal.segment.bytes stands for "not set": it is for tests, below the minimum of
-#: segment.bytes.
-DEFAULTS = {
-    "cleanup.policy": "delete",
-    "compression.gzip.level": "-1",
-    "compression.lz4.level": "9",
-    "compression.type": "producer",
-    "compression.zstd.level": "3",
-    "delete.retention.ms": "86400000",
-    "file.delete.delay.ms": "60000",
-    "flush.messages": _LONG_MAX,
-    "flush.ms": _LONG_MAX,
-    "follower.replication.throttled.replicas": "",
-    "index.interval.bytes": "4096",
-    "internal.segment.bytes": "",
-    "leader.replication.throttled.replicas": "",
-    "local.retention.bytes": "-2",
-    "local.retention.ms": "-2",
-    "max.compaction.lag.ms": _LONG_MAX,
-    "max.message.bytes": "1048588",
-    "message.timestamp.after.max.ms": "3600000",
-    "message.timestamp.before.max.ms": _LONG_MAX,
-    "message.timestamp.type": "CreateTime",
-    "min.cleanable.dirty.ratio": "0.5",
-    "min.compaction.lag.ms": "0",
-    "min.insync.replicas": "1",
-    "preallocate": "false",
-    "remote.log.copy.disable": "false",
-    "remote.log.delete.on.disable": "false",
-    "remote.storage.enable": "false",
-    "retention.bytes": "-1",
-    "retention.ms": "604800000",
-    "segment.bytes": "1073741824",
-    "segment.index.bytes": "10485760",
-    "segment.jitter.ms": "0",
-    "segment.ms": "604800000",
-    "unclean.leader.election.enable": "false",
-}
 
-#: The least and the greatest value of the settings that are numbers.
-RANGES: dict[str, tuple[int, int]] = {
-    "compression.gzip.level": (-1, 9),
-    "compression.lz4.level": (1, 17),
-    "compression.zstd.level": (-131_072, 22),
-    "delete.retention.ms": (0, (1 << 63) - 1),
-    "file.delete.delay.ms": (0, (1 << 63) - 1),
-    "flush.messages": (1, (1 << 63) - 1),
-    "flush.ms": (0, (1 << 63) - 1),
-    "index.interval.bytes": (0, (1 << 31) - 1),
-    "internal.segment.bytes": (1, (1 << 31) - 1),
-    "local.retention.bytes": (-2, (1 << 63) - 1),
-    "local.retention.ms": (-2, (1 << 63) - 1),
-    "max.compaction.lag.ms": (1, (1 << 63) - 1),
-    "max.message.bytes": (0, (1 << 31) - 1),
-    "message.timestamp.after.max.ms": (0, (1 << 63) - 1),
-    "message.timestamp.before.max.ms": (0, (1 << 63) - 1),
-    "min.compaction.lag.ms": (0, (1 << 63) - 1),
-    "min.insync.replicas": (1, (1 << 31) - 1),
-    "retention.bytes": (-(1 << 63), (1 << 63) - 1),
-    "retention.ms": (-1, (1 << 63) - 1),
-    "segment.bytes": (1 << 20, (1 << 31) - 1),
-    "segment.index.bytes": (4, (1 << 31) - 1),
-    "segment.jitter.ms": (0, (1 << 63) - 1),
-    "segment.ms": (1, (1 << 63) - 1),
-}
+class TopicConfig(NamedTuple):
+    """A setting of topics.
+
+    default:     Kafka's default.
+    type:        One of the types above.
+    broker_name: The setting of the broker that is its default; None without one.
+    least, most: The range of a number; without `most`, that of its type.
+    choices:     What a string, or each item of a list, may be; empty for any value.
+    """
+
+    default: str
+    type: int
+    broker_name: str | None = None
+    least: int = 0
+    most: int | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The least and the greatest value of a number."""
+        greatest = INT_MAX if self.type == INT else LONG_MAX
+        return self.least, greatest if self.most is None else self.most
+
+
+def _boolean(broker_name: str | None = None) -> TopicConfig:
+    return TopicConfig("false", BOOLEAN, broker_name, choices=("true", "false"))
+
 
 _COMPRESSIONS = ("producer", "uncompressed", *(str(codec) for codec in Compression if codec != Compression.NONE))
-CHOICES: dict[str, tuple[str, ...]] = {
-    "compression.type": _COMPRESSIONS,
-    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
-    "preallocate": ("true", "false"),
-    "remote.log.copy.disable": ("true", "false"),
-    "remote.log.delete.on.disable": ("true", "false"),
-    "remote.storage.enable": ("true", "false"),
-    "unclean.leader.election.enable": ("true", "false"),
+_TIMESTAMPS = ("CreateTime", "LogAppendTime")
+_FOREVER = str(LONG_MAX)
+
+#: The settings by name. The empty internal.segment.bytes stands for "not set": it is for tests, below the minimum of
+#: segment.bytes.
+CONFIGS = {
+    "cleanup.policy": TopicConfig("delete", LIST, "log.cleanup.policy", choices=("compact", "delete")),
+    "compression.gzip.level": TopicConfig("-1", INT, "compression.gzip.level", -1, 9),
+    "compression.lz4.level": TopicConfig("9", INT, "compression.lz4.level", 1, 17),
+    "compression.type": TopicConfig("producer", STRING, "compression.type", choices=_COMPRESSIONS),
+    "compression.zstd.level": TopicConfig("3", INT, "compression.zstd.level", -131_072, 22),
+    "delete.retention.ms": TopicConfig("86400000", LONG, "log.cleaner.delete.retention.ms"),
+    "file.delete.delay.ms": TopicConfig("60000", LONG, "log.segment.delete.delay.ms"),
+    "flush.messages": TopicConfig(_FOREVER, LONG, "log.flush.interval.messages", 1),
+    "flush.ms": TopicConfig(_FOREVER, LONG),
+    "follower.replication.throttled.replicas": TopicConfig("", LIST),
+    "index.interval.bytes": TopicConfig("4096", INT, "log.index.interval.bytes"),
+    "internal.segment.bytes": TopicConfig("", INT, least=1),
+    "leader.replication.throttled.replicas": TopicConfig("", LIST),
+    "local.retention.bytes": TopicConfig("-2", LONG, "log.local.retention.bytes", -2),
+    "local.retention.ms": TopicConfig("-2", LONG, "log.local.retention.ms", -2),
+    "max.compaction.lag.ms": TopicConfig(_FOREVER, LONG, "log.cleaner.max.compaction.lag.ms", 1),
+    "max.message.bytes": TopicConfig("1048588", INT, "message.max.bytes"),
+    "message.timestamp.after.max.ms": TopicConfig("3600000", LONG, "log.message.timestamp.after.max.ms"),
+    "message.timestamp.before.max.ms": TopicConfig(_FOREVER, LONG, "log.message.timestamp.before.max.ms"),
+    "message.timestamp.type": TopicConfig("CreateTime", STRING, "log.message.timestamp.type", choices=_TIMESTAMPS),
+    "min.cleanable.dirty.ratio": TopicConfig("0.5", DOUBLE, "log.cleaner.min.cleanable.ratio", 0, 1),
+    "min.compaction.lag.ms": TopicConfig("0", LONG, "log.cleaner.min.compaction.lag.ms"),
+    "min.insync.replicas": TopicConfig("1", INT, "min.insync.replicas", 1),
+    "preallocate": _boolean("log.preallocate"),
+    "remote.log.copy.disable": _boolean(),
+    "remote.log.delete.on.disable": _boolean(),
+    "remote.storage.enable": _boolean(),
+    "retention.bytes": TopicConfig("-1", LONG, "log.retention.bytes", -(1 << 63)),
+    "retention.ms": TopicConfig("604800000", LONG, "log.retention.ms", -1),
+    "segment.bytes": TopicConfig("1073741824", INT, "log.segment.bytes", 1 << 20),
+    "segment.index.bytes": TopicConfig("10485760", INT, "log.index.size.max.bytes", 4),
+    "segment.jitter.ms": TopicConfig("0", LONG),
+    "segment.ms": TopicConfig("604800000", LONG, least=1),
+    "unclean.leader.election.enable": _boolean("unclean.leader.election.enable"),
 }
+
+
+def items_of(value: str) -> list[str]:
+    """Return the items of a list."""
+    return [item.strip() for item in value.split(",") if item.strip()]
 
 
 def check(name: str, value: str) -> None:
     """Raise ApiError with INVALID_CONFIG for a setting that does not exist, or a value that it cannot have."""
-    if name not in DEFAULTS:
+    config = CONFIGS.get(name)
+    if config is None:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
-    if name in RANGES:
-        least, most = RANGES[name]
-        if not value.strip().removeprefix("-").isdecimal():
-            expected = f"Not a number of type {'LONG' if most >> 31 else 'INT'}"
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {expected}")
-        if not least <= int(value) <= most or (name == "compression.gzip.level" and int(value) == 0):
+    wrong, expected = value, ""
+    if config.type in (INT, LONG, DOUBLE):
+        least, most = config.range
+        number = _number(value, config.type)
+        if number is None and config.type != DOUBLE:
+            expected = f"Not a number of type {'INT' if config.type == INT else 'LONG'}"
+        elif number is None or not least <= number <= most or (name == "compression.gzip.level" and number == 0):
             expected = f"Value must be between {least} and {most}"
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {expected}")
-    elif name == "min.cleanable.dirty.ratio":
+    elif config.choices:
+        found = items_of(value) if config.type == LIST else [value]
+        refused = [item for item in found if item not in config.choices]
+        if refused:
+            wrong, expected = refused[0], f"String must be one of: {', '.join(config.choices)}"
+    if expected:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {wrong} for configuration {name}: {expected}")
+
+
+def _number(value: str, kind: int) -> float | None:
+    if kind == DOUBLE:
         try:
-            is_ratio = 0 <= float(value) <= 1
+            return float(value)
         except ValueError:
-            is_ratio = False
-        if not is_ratio:
-            expected = "Value must be between 0 and 1"
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {expected}")
-    elif name == "cleanup.policy":
-        found = [policy.strip() for policy in value.split(",") if policy.strip()]
-        wrong = next((policy for policy in found if policy not in ("delete", "compact")), None)
-        if wrong is not None:
-            expected = "String must be one of: compact, delete"
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {wrong} for configuration {name}: {expected}")
-    elif name in CHOICES and value not in CHOICES[name]:
-        expected = f"String must be one of: {', '.join(CHOICES[name])}"
-        raise ApiError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {expected}")
+            return None
+    return int(value) if value.strip().removeprefix("-").isdecimal() else None

@@ -12,7 +12,8 @@ from __future__ import annotations
 import random
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from uuid import UUID
@@ -20,7 +21,7 @@ from uuid import UUID
 from kcodec.broker import topic_configs
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
-from kcodec.broker.derived_file import DerivedFile, write_small
+from kcodec.broker.derived_file import try_write_small, write_small
 from kcodec.broker.partition_log import LogSettings, PartitionLog
 from kcodec.broker.scram_credentials import MECHANISM_NAMES, ScramCredential, credential_of_record
 from kcodec.broker.settings import BrokerSettings
@@ -36,21 +37,19 @@ INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 LONGEST_NAME = 249
 MOST_PARTITIONS = 10_000
 PRODUCER_ID_BLOCK = 1000
-TOPIC_RESOURCE = 2
-GROUP_RESOURCE = 32
+# ConfigResource.Type: what a configuration belongs to.
+TOPIC, GROUP = 2, 32
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _FRAME_VERSION = 1
 
 
+@dataclass(slots=True, eq=False)
 class Partition:
     """A partition: its number, leader epoch and log."""
 
-    __slots__ = ("leader_epoch", "log", "number")
-
-    def __init__(self, number: int, leader_epoch: int, log: PartitionLog) -> None:
-        self.number = number
-        self.leader_epoch = leader_epoch
-        self.log = log
+    number: int
+    leader_epoch: int
+    log: PartitionLog
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Raise ApiError if a client knows another leader epoch; -1 is any."""
@@ -78,7 +77,7 @@ class Topic:
 
     def config(self, name: str) -> str:
         """Return a setting: the topic's own, the broker's or Kafka's default."""
-        return self.configs.get(name) or self._defaults.get(name) or topic_configs.DEFAULTS[name]
+        return self.configs.get(name) or self._defaults.get(name) or topic_configs.CONFIGS[name].default
 
     def log_settings(self) -> LogSettings:
         """Return the settings of the topic's logs."""
@@ -104,7 +103,7 @@ class Topics:
     def __init__(self, settings: BrokerSettings, clock: Clock, directory: Path | None) -> None:
         self._settings = settings
         self._clock = clock
-        self._directory = directory
+        self.directory = directory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._by_unified: dict[str, str] = {}
@@ -119,20 +118,19 @@ class Topics:
         self.scram_credentials: dict[tuple[str, str], ScramCredential] = {}
         #: As far as the passwords come from the setting `users`; they may have been altered since.
         self.configured_credentials: dict[tuple[str, str], ScramCredential] = {}
-        #: Called with the names of deleted topics.
-        self.on_deleted: Callable[[list[str]], None] = lambda names: None
+        #: Called with the name of a deleted topic.
+        self.on_deleted: Callable[[str], None] = lambda name: None
         home = None if directory is None else directory / f"{METADATA_TOPIC}-0"
         own = Topic(METADATA_TOPIC, UUID(int=1), {})
         self._log = PartitionLog(home, clock, own.log_settings)
-        if home is not None:
-            self._load()
-        self.random = random.Random(f"{settings.seed}/{self._registrations}")
-        self._register()
-
-    @property
-    def directory(self) -> Path | None:
-        """The directory of the logs; None in memory."""
-        return self._directory
+        try:
+            if home is not None:
+                self._load()
+            self.random = random.Random(f"{settings.seed}/{self._registrations}")
+            self._register()
+        except BaseException:
+            self.close(is_clean=False)
+            raise
 
     @property
     def metadata_end_offset(self) -> int:
@@ -189,10 +187,11 @@ class Topics:
         configs = dict(configs or {})
         self.check_new(name, partitions, configs)
         topic_id = self.new_uuid()
-        records: list[tuple[MetadataRecord, int]] = [(messages.TopicRecord(name=name, topic_id=topic_id), 0)]
-        records += [(_config(name, key, value), 0) for key, value in configs.items()]
-        records += [(self._partition_record(topic_id, number), 0) for number in range(partitions)]
-        self._write(records)
+        self._write(
+            messages.TopicRecord(name=name, topic_id=topic_id),
+            *(_config(name, key, value) for key, value in configs.items()),
+            *(self._partition_record(topic_id, number) for number in range(partitions)),
+        )
         return self._by_name[name]
 
     def create_internal(self, name: str) -> Topic:
@@ -212,47 +211,34 @@ class Topics:
         topic = self._by_name.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-        self._write([(messages.RemoveTopicRecord(topic_id=topic.id), 0)])
+        self._write(messages.RemoveTopicRecord(topic_id=topic.id))
         for partition in topic.partitions:
             partition.log.delete()
         self.keep_starts()  # a topic of the same name begins at offset 0
-        self.on_deleted([name])
+        self.on_deleted(name)
 
     def add_partitions(self, topic: Topic, total: int) -> None:
-        """Add partitions up to `total`. Raise ApiError."""
-        if total <= len(topic.partitions) or total > MOST_PARTITIONS:
-            reason = f"The topic {topic.name} currently has {len(topic.partitions)} partition(s); {total} is not more."
-            raise ApiError(ErrorCode.INVALID_PARTITIONS, reason)
-        added = range(len(topic.partitions), total)
-        self._write([(self._partition_record(topic.id, number), 0) for number in added])
+        """Add partitions up to `total`, which has been checked."""
+        self._write(*(self._partition_record(topic.id, number) for number in range(len(topic.partitions), total)))
 
     def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """Replace the topic's own settings. Raise ApiError."""
-        for name, value in configs.items():
-            topic_configs.check(name, value)
+        """Replace the topic's own settings, which have been checked."""
         changed = [_config(topic.name, name, value) for name, value in configs.items()]
-        removed = [_config(topic.name, name, None) for name in topic.configs if name not in configs]
-        if changed or removed:
-            self._write([(record, 0) for record in (*changed, *removed)])
+        self._write(*changed, *(_config(topic.name, name, None) for name in topic.configs if name not in configs))
 
     def set_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
         """Replace the configurations of a group."""
         names = dict.fromkeys((*configs, *self.group_configs.get(group_id, {})))
-        records = [_config(group_id, name, configs.get(name), GROUP_RESOURCE) for name in names]
-        if records:
-            self._write([(record, 0) for record in records])
+        self._write(*(_config(group_id, name, configs.get(name), GROUP) for name in names))
 
-    def change_users(self, records: list[MetadataRecord]) -> None:
+    def change_users(self, records: Iterable[MetadataRecord]) -> None:
         """Write and apply records of SCRAM credentials."""
-        if records:
-            self._write([(record, 0) for record in records])
+        self._write(*records)
 
     def change_leader_epoch(self, topic: Topic, partition: Partition) -> None:
         """Elect the leader of a partition again, which raises its leader epoch by 1."""
-        record = messages.PartitionChangeRecord(
-            partition_id=partition.number, topic_id=topic.id, leader=self._settings.node_id
-        )
-        self._write([(record, 0)])
+        node = self._settings.node_id
+        self._write(messages.PartitionChangeRecord(partition_id=partition.number, topic_id=topic.id, leader=node))
 
     def next_producer_id(self) -> int:
         """Return a producer id that was never given out; blocks of 1000 are written to the log."""
@@ -262,7 +248,7 @@ class Topics:
                 broker_epoch=self._registrations,
                 next_producer_id=self._end_of_block + PRODUCER_ID_BLOCK,
             )
-            self._write([(record, 0)])
+            self._write(record)
         self._next_producer_id += 1
         return self._next_producer_id - 1
 
@@ -289,17 +275,18 @@ class Topics:
         feature = messages.FeatureLevelRecord(
             name="transaction.version", feature_level=self._settings.transaction_version
         )
-        self._write([(record, 1), (feature, 0)])
+        self._write(record, feature)
 
-    def _write(self, records: list[tuple[MetadataRecord, int]]) -> None:
-        values: list[tuple[bytes | None, bytes | None]] = [(None, _framed(*record)) for record in records]
-        self._log.append_records(values)
-        for record, _ in records:
+    def _write(self, *records: MetadataRecord) -> None:
+        """Append records as one batch, then apply them."""
+        if records:
+            self._log.append_records([(None, _framed(record)) for record in records])
+        for record in records:
             self._apply(record, is_new=True)
 
     def _load(self) -> None:
         self._log.load(0)
-        starts = (self._directory or Path()) / LOG_START_OFFSETS
+        starts = (self.directory or Path()) / LOG_START_OFFSETS
         self._starts = read_offsets(starts) if starts.exists() else {}
         for batch in self._log.batches_from(0):
             for record in batch.records():
@@ -327,11 +314,11 @@ class Topics:
                 del self._by_name[topic.name], self._by_unified[_unified(topic.name)]
                 if not is_new:
                     self._removed.update((topic.name, partition.number) for partition in topic.partitions)
-            case messages.ConfigRecord() if record.resource_type == TOPIC_RESOURCE:
+            case messages.ConfigRecord() if record.resource_type == TOPIC:
                 topic = self._by_name[record.resource_name]
                 _set(topic.configs, record)
                 topic.forget_settings()
-            case messages.ConfigRecord() if record.resource_type == GROUP_RESOURCE:
+            case messages.ConfigRecord() if record.resource_type == GROUP:
                 _set(self.group_configs.setdefault(record.resource_name, {}), record)
             case messages.PartitionChangeRecord():
                 self._raise_epoch(self._by_id[record.topic_id].partitions[record.partition_id], 1, begins=is_new)
@@ -362,9 +349,7 @@ class Topics:
         if is_new:
             log.begin_epoch(record.leader_epoch)
         if home is not None and not (home / PARTITION_METADATA).exists():
-            metadata = DerivedFile(home / PARTITION_METADATA)
-            metadata.add(f"version: 0\ntopic_id: {short_id(topic.id)}\n".encode())
-            metadata.write()
+            try_write_small(home / PARTITION_METADATA, f"version: 0\ntopic_id: {short_id(topic.id)}\n".encode())
 
     def _raise_epoch(self, partition: Partition, by: int, *, begins: bool) -> None:
         partition.leader_epoch += by
@@ -374,11 +359,11 @@ class Topics:
     # --------------------------------------------------------------------------------------------------- the directory
 
     def _home(self, topic: str, partition: int) -> Path | None:
-        return None if self._directory is None else self._directory / f"{topic}-{partition}"
+        return None if self.directory is None else self.directory / f"{topic}-{partition}"
 
     def keep_starts(self) -> None:
         """Write log-start-offset-checkpoint, after a log start offset has moved."""
-        if self._directory is None:
+        if self.directory is None:
             return
         moved = [
             f"{topic.name} {partition.number} {partition.log.log_start_offset}"
@@ -387,7 +372,7 @@ class Topics:
             if partition.log.log_start_offset > 0
         ]
         content = "\n".join(["0", str(len(moved)), *moved]) + "\n"
-        write_small(self._directory / LOG_START_OFFSETS, content.encode())
+        write_small(self.directory / LOG_START_OFFSETS, content.encode())
 
     def apply_retention(self) -> None:
         """Delete what the settings of the topics do not keep, and forget idle producers."""
@@ -431,7 +416,7 @@ def short_id(value: UUID) -> str:
     return urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
-def _config(owner: str, name: str, value: str | None, kind: int = TOPIC_RESOURCE) -> MetadataRecord:
+def _config(owner: str, name: str, value: str | None, kind: int = TOPIC) -> MetadataRecord:
     return messages.ConfigRecord(resource_type=kind, resource_name=owner, name=name, value=value)
 
 
@@ -441,8 +426,9 @@ def _set(configs: dict[str, str], record: messages.ConfigRecord) -> None:
         configs[record.name] = record.value
 
 
-def _framed(record: MetadataRecord, version: int) -> bytes:
+def _framed(record: MetadataRecord) -> bytes:
     """A record of the metadata log: frame version, type and version as varints, then the message."""
+    version = 1 if isinstance(record, messages.RegisterBrokerRecord) else 0
     return bytes((_FRAME_VERSION, record.api_key, version)) + record.encode(version)
 
 

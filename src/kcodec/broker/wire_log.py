@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import logging
 from collections import deque
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
+
+from kcodec.protocol import messages
 
 _log = logging.getLogger(__name__)
 #: The limits of the wire log.
@@ -78,8 +81,18 @@ class WireLog:
             self._bytes -= oldest.size
 
     def requests(self, api: str | None = None, client: str | None = None) -> list[WireEntry]:
-        """Return the entries of an API ("Produce"), of a client, or all, in the order of arrival."""
-        return [one for one in self if api in (None, one.api) and client in (None, one.client_id)]
+        """Return the entries of an API ("Produce"), of a client, or all, in the order of arrival.
+
+        Raise ValueError if Kafka has no API of this name.
+        """
+        found = [one for one in self if api in (None, one.api) and client in (None, one.client_id)]
+        if api is not None and not found:
+            known = {request.__name__.removesuffix("Request") for request in messages.all_requests().values()}
+            if api not in known:
+                near = difflib.get_close_matches(str(api), known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"Kafka has no API {api!r}{hint}")
+        return found
 
     def clear(self) -> None:
         """Forget all entries."""

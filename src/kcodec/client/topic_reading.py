@@ -46,8 +46,10 @@ class BoundedReading:
         self.row_error: DeserializationError | None = None
         self._records: list[Record] = []
         self._read: BoundedRead | None = None
+        #: The partition of the last response, the offset that its records begin at, and whether it is being decoded.
         self._partition: PartitionRead | None = None
         self._decoded_from = 0
+        self._is_decoding = False
 
     @property
     def schema(self) -> ColumnsSchema:
@@ -60,11 +62,21 @@ class BoundedReading:
         assert self._read is not None
         return (yield from self._read.next_response())
 
-    def decoded(self, response: FetchedResponse) -> tuple[list[DecodedRecords], DecodeError | None]:
-        """Return the chunks of a response, and the error to raise after them."""
+    def decode(self, response: FetchedResponse) -> DecodeError | None:
+        """Add the chunks of a response to `ready`, and return the error to raise after them.
+
+        A call that is cancelled does not end the thread that decodes: the chunks are in `ready` nevertheless, and until
+        then the progress ends before them.
+        """
+        if self._partition is not None:
+            self._partition.undelivered = None
         self._partition = partition = response.partition
         self._decoded_from = max(partition.next_offset, response.position)
-        return self.decoder.decode(response)
+        self._is_decoding = True
+        chunks, error = self.decoder.decode(response)
+        self.ready.extend(chunks)
+        self._is_decoding = False
+        return error
 
     def take_rows(self, batch: DecodedRecords) -> None:
         """Begin with the rows of a batch. An exception such as KeyboardInterrupt in a deserializer returns the batch to
@@ -97,6 +109,8 @@ class BoundedReading:
             self._partition.undelivered = self._first_undelivered()
 
     def _first_undelivered(self) -> int | None:
+        if self._is_decoding:
+            return self._decoded_from
         if "offset" not in self.settings.columns:
             return self._decoded_from if self.has_rows or self.ready else None
         if left := length_hint(self.rows):

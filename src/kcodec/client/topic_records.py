@@ -159,8 +159,7 @@ class BoundedRecords(ClientBase, Iterator[DecodedRecords], Generic[R]):
             reading.finished()
             self._is_done = True
             return
-        chunks, self._error = reading.decoded(response)
-        reading.ready.extend(chunks)
+        self._error = reading.decode(response)
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()

@@ -340,8 +340,10 @@ class AdminMethods:
         types_int: list[int] | None = None,
         request_timeout: float = UNSET,
     ) -> None:
-        """List the groups of consumers."""
+        """List the groups of consumers. Raise ValueError for the type UNKNOWN."""
         limit = self._limit(request_timeout)
+        if ConsumerGroupType.UNKNOWN.value in (types_int or ()):
+            raise ValueError("UNKNOWN type is not allowed")
         states = [name for name, one in STATES.items() if one.value in (states_int or [])]
         types = [name for name, one in TYPES.items() if one.value in (types_int or [])]
         client = self._admin()

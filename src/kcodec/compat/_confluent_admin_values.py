@@ -56,6 +56,7 @@ STATES = {
     "Stable": ConsumerGroupState.STABLE,
     "Dead": ConsumerGroupState.DEAD,
     "Empty": ConsumerGroupState.EMPTY,
+    "Unknown": ConsumerGroupState.UNKNOWN,  # a filter with no other state selects no group
 }
 TYPES = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupType.CONSUMER}
 

@@ -10,6 +10,7 @@ import contextlib
 import re
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
@@ -80,6 +81,8 @@ class ConsumerMethods:
         self._rebalancing: frozenset[TopicPartition] = frozenset()
         #: What such a callback has raised last.
         self._raised: BaseException | None = None
+        #: The callbacks of `subscribe` by name.
+        self._functions: dict[str, Callable[..., Any] | None] = {}
         #: What the next commit without arguments commits.
         self._stored: Offsets = {}
         self._positions: dict[TopicPartition, int] = {}
@@ -122,9 +125,9 @@ class ConsumerMethods:
             self.unassign()
         self._topics.subscribe(topics if self._settings.options.get("group_protocol") != "consumer" else [])
         callbacks: dict[str, Any] = {
-            "on_assigned": self._called("assign", on_assign),
-            "on_revoked": self._called("revoke", on_revoke),
-            "on_lost": None if on_lost is None else self._called("revoke", on_lost),
+            "on_assigned": self._called("on_assign", on_assign),
+            "on_revoked": self._called("on_revoke", on_revoke),
+            "on_lost": None if on_lost is None else self._called("on_lost", on_lost),
         }
         with as_kafka_exceptions(self._is_of_callback):
             if any(one.startswith("^") for one in topics):
@@ -138,23 +141,34 @@ class ConsumerMethods:
         rest = "" if self._settings.options.get("group_protocol") == "consumer" else ".*"
         return "|".join(f"(?:{one}){rest}" if one.startswith("^") else re.escape(one) for one in topics)
 
-    def _called(self, kind: str, function: Callable[..., Any] | None) -> Callable[[frozenset[TopicPartition]], None]:
+    def _called(self, name: str, function: Callable[..., Any] | None) -> Callable[[frozenset[TopicPartition]], None]:
+        """Return what kcodec calls in a rebalance. It refers to this consumer weakly, as the I/O thread refers to it: a
+        consumer that the program has forgotten is collected, and leaves its group."""
+        self._functions[name] = function
+        weak = weakref.ref(self)
+
         def call(partitions: frozenset[TopicPartition]) -> None:
-            if kind == "assign":
-                self._assigned.update(dict.fromkeys(partitions, OFFSET_STORED))
-            self._rebalance, self._rebalancing = kind, partitions
-            try:
-                if function is not None:
-                    function(self, [Place(*one) for one in sorted(partitions)])
-            except BaseException as error:
-                self._raised = error
-                raise
-            finally:
-                self._rebalance = None
-                if kind == "revoke":
-                    self._forget(partitions)
+            consumer = weak()
+            if consumer is not None:
+                consumer._call_back(name, partitions)
 
         return call
+
+    def _call_back(self, name: str, partitions: frozenset[TopicPartition]) -> None:
+        kind, function = "assign" if name == "on_assign" else "revoke", self._functions[name]
+        if kind == "assign":
+            self._assigned.update(dict.fromkeys(partitions, OFFSET_STORED))
+        self._rebalance, self._rebalancing = kind, partitions
+        try:
+            if function is not None:
+                function(self, [Place(*one) for one in sorted(partitions)])
+        except BaseException as error:
+            self._raised = error
+            raise
+        finally:
+            self._rebalance = None
+            if kind == "revoke":
+                self._forget(partitions)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         self._feed.note_last()
@@ -627,10 +641,13 @@ class ConsumerMethods:
                 consumer.close()
         finally:
             self._kcodec = None
+            failed: list[Exception] = []
             try:
-                serve_all(self._events)
+                serve_all(self._events, failed)
             finally:
                 self._cluster.close()
+            if failed:
+                raise failed[0]
 
     def __enter__(self) -> Self:
         return self

@@ -64,6 +64,10 @@ def kafka_error(error: BaseException, code: int | None = None) -> KafkaError:
 
 def code_of(error: BaseException) -> int:
     """Return the code of an error of kcodec: the broker's number, or one of librdkafka's negative numbers."""
+    if isinstance(error, errors.EncodeError) and error.field == "partition":
+        return KafkaError._UNKNOWN_PARTITION
+    if isinstance(error, errors.EncodeError) and error.field == "max_request_size":
+        return KafkaError.MSG_SIZE_TOO_LARGE
     for kind, code in CODES:
         if isinstance(error, kind):
             return code

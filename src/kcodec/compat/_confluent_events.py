@@ -74,18 +74,16 @@ class DeliveryEvents(ReportQueue):
         return self._waiting.serve_within(timeout, look)
 
 
-def serve_all(events: EventQueue) -> None:
-    """Call what waits as a client ends. Raise the first exception of a callback after that, and log the others."""
-    failed: list[Exception] = []
+def serve_all(events: EventQueue, failed: list[Exception]) -> None:
+    """Call what waits as a client ends. Keep the first exception of a callback in `failed`, and log the others."""
     while not events.is_empty:
         try:
             events.serve()
         except Exception as error:
             if failed:
                 log.exception("a callback failed as the client was closed")
-            failed.append(error)
-    if failed:
-        raise failed[0]
+            else:
+                failed.append(error)
 
 
 def _log_lost(topic: str, error: KafkaError) -> None:

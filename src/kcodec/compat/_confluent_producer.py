@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
@@ -150,10 +151,13 @@ class ProducerMethods:
 
     def flush(self, timeout: float = -1) -> int:
         """Send all records, call their callbacks, and return the number of records that are left after `timeout`."""
+        return self._flush(timeout, lambda: self._serve(0))
+
+    def _flush(self, timeout: float, serve: Callable[[], object]) -> int:
         producer = self._open()
         deadline = None if timeout < 0 else time.monotonic() + timeout
         while True:
-            self._serve(0)
+            serve()
             left = STEP_SECONDS if deadline is None else deadline - time.monotonic()
             if not len(self) or left <= 0:
                 return len(self)
@@ -284,21 +288,37 @@ class ProducerMethods:
     def close(self) -> bool:
         """Abort an open transaction, send the records, call all callbacks, and end.
 
-        Raise the exception of the first callback that fails, once the producer is closed; others are logged.
+        Callbacks may produce records, which are sent, too, within message.timeout.ms. Raise the exception of the first
+        callback that fails, once the producer is closed; others are logged.
         """
         producer = self._kcodec
         if producer is not None:
+            failed: list[Exception] = []
+            self._events.closing_thread = threading.get_ident()
             try:
                 with as_kafka_exceptions(), contextlib.suppress(errors.DeliveryErrors):
+                    self._send_last_records(producer, failed)
                     producer.close()
             finally:
                 self._events.detach()
                 self._kcodec = None
                 try:
-                    serve_all(self._events)
+                    serve_all(self._events, failed)
                 finally:
                     self._cluster.close()
+                if failed:
+                    raise failed[0]
         return True
+
+    def _send_last_records(self, producer: ReportingProducer, failed: list[Exception]) -> None:
+        """Send the records while callbacks can still produce others; those of a transaction are dropped."""
+        if self._settings.options.get("transactional_id") is not None:
+            return
+        try:
+            self._flush(self._settings.options["delivery_timeout_ms"] / 1000, lambda: serve_all(self._events, failed))
+        except BaseException:
+            producer.close(0)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -344,13 +364,7 @@ def _refuse(error: errors.KcodecError) -> NoReturn:
     """Raise what produce() raises for an error of send()."""
     if isinstance(error, errors.BufferFullError):
         raise BufferError("Local: Queue full") from error
-    code = None
-    if isinstance(error, errors.EncodeError):
-        if "max_request_size" in str(error):
-            code = KafkaError.MSG_SIZE_TOO_LARGE
-        elif error.field == "partition":
-            code = KafkaError._UNKNOWN_PARTITION
-    raise KafkaException(kafka_error(error, code)) from error
+    raise KafkaException(kafka_error(error)) from error
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kcodec import Record
     from kcodec.client import Delivery, Producer, aio
 
-MISSING = "{} needs the package opentelemetry-api: pip install kcodec[otel]"
+MISSING = "{} needs the package opentelemetry-api: pip install opentelemetry-api"
 
 
 class OpenTelemetryMetrics:

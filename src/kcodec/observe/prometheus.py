@@ -46,7 +46,7 @@ class PrometheusMetrics:
             import prometheus_client
         except ImportError as error:
             raise ImportError(
-                "PrometheusMetrics needs the package prometheus-client: pip install kcodec[prometheus]"
+                "PrometheusMetrics needs the package prometheus-client: pip install prometheus-client"
             ) from error
         self._library = prometheus_client
         self._registry = prometheus_client.REGISTRY if registry is None else registry

@@ -213,7 +213,7 @@ class BoundedRead:
 
     def stop(self) -> None:
         """On the I/O loop: stop fetching; `next_response` raises TransportError if something was left."""
-        if self._left:
+        if self._left or self._responses:
             self._error = TransportError("the read was closed before it was complete")
         for task in self._tasks:
             task.cancel()

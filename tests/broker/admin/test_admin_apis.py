@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from admin_requests import described, requests, shared
+from broker_core import CoreClient
 from group_pairs import KafkaConnection
 from memory_groups import MemoryGroups
 
 from kcodec.broker.admin import admin_apis
 from kcodec.broker.api import Later, RequestContext
 from kcodec.broker.settings import BrokerSettings
-from kcodec.broker.topic_configs import DEFAULTS
+from kcodec.broker.topic_configs import CONFIGS
 from kcodec.broker.topics import Topics
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
@@ -76,7 +77,7 @@ def test_every_topic_configuration_is_described(host: Host) -> None:
     host.topics.create("set", 1, {"retention.ms": "7"})
     request, version = described(2, "set", None, with_synonyms=True)
     configs = {one.name: one for one in host.ask(request, version).results[0].configs}
-    assert set(configs) == {name for name in DEFAULTS if not name.startswith("internal.")}
+    assert set(configs) == {name for name in CONFIGS if not name.startswith("internal.")}
     synonyms = [(one.name, one.value, one.source) for one in configs["retention.ms"].synonyms]
     assert synonyms == [("retention.ms", "7", 1), ("log.retention.ms", "-1", 4), ("log.retention.ms", "604800000", 5)]
     assert configs["segment.ms"].config_source == 5
@@ -166,3 +167,18 @@ def test_groups_have_configurations(host: Host) -> None:
     configs = {one.name: (one.value, one.config_source) for one in host.ask(request, version).results[0].configs}
     assert configs["consumer.session.timeout.ms"] == ("2000", 8)
     assert configs["consumer.heartbeat.interval.ms"] == ("5000", 5)
+
+
+def test_operations_of_the_cluster_are_those_of_kafka(apache_kafka: ApacheKafka) -> None:
+    """Metadata up to version 10 and DescribeCluster report the same bits."""
+    both = [
+        (messages.MetadataRequest(topics=[], include_cluster_authorized_operations=True), 10),
+        (messages.DescribeClusterRequest(include_cluster_authorized_operations=True), 1),
+    ]
+    client, connection = CoreClient(), KafkaConnection(apache_kafka.bootstrap_servers)
+    try:
+        for request, version in both:
+            expected = connection.ask(request, version).cluster_authorized_operations
+            assert client.ask(request, version).cluster_authorized_operations == expected > 0
+    finally:
+        connection.close()

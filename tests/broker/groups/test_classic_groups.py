@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from memory_groups import MemoryGroups
+import pytest
+from memory_groups import MemoryGroups, refuse_write
 
+from kcodec.broker.internal_topics import GroupHost
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -115,6 +117,20 @@ def test_members_that_never_sync_are_removed() -> None:
         groups.clock.advance(5_000)
         groups.heartbeat("g", member, 1)
     assert groups.heartbeat("g", member, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_leader_is_removed_after_a_sync_that_was_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its session ends, so that the member that waits for its assignment joins again."""
+    groups = MemoryGroups()
+    leader = groups.stable_group()
+    follower = groups.join("g", groups.member_id("g"))
+    groups.join("g", leader)
+    waiting = groups.sync("g", follower.now.member_id, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupHost, "append", refuse_write)
+        assert groups.sync("g", leader, 2).now.error_code == ErrorCode.NOT_COORDINATOR
+    groups.clock.advance(11_000)
+    assert waiting.now.error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_a_stable_group_survives_a_restart() -> None:

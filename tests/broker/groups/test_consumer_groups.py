@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
-from memory_groups import MemoryGroups
+from memory_groups import MemoryGroups, refuse_write
 
 from kcodec.broker.api import ApiError
 from kcodec.broker.groups.server_assignors import AssignedMember, assign_range, assign_uniform
 from kcodec.broker.groups.topic_patterns import compile_pattern, matching_topics
+from kcodec.broker.internal_topics import GroupHost
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages import group_records
@@ -131,6 +134,18 @@ def test_expressions_are_matched_after_the_heartbeat() -> None:
     assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
+def test_expression_is_matched_again_after_a_failed_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = MemoryGroups()
+    groups.report("g", "a", 0, subscribed_topic_names=None, subscribed_topic_regex="[tx]+")
+    assert partitions(groups.report("g", "a", 1)) == [0, 1, 2]
+    groups.topics.create("xx", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupHost, "append", refuse_write)
+        assert groups.report("g", "a", 2).error_code == ErrorCode.NONE
+    assert groups.report("g", "a", 2).assignment is None
+    assert partitions(groups.report("g", "a", 2)) == [0, 0, 1, 2]
+
+
 @pytest.mark.parametrize("pattern", ["(", "a(?=b)", "(?<!a)b", r"(a)\1", "a++", "(?>a)", "(?P<n>a)(?P=n)", r"\p{L}"])
 def test_expressions_that_re2_refuses_are_refused(pattern: str) -> None:
     """Also those of RE2 that Python does not know."""
@@ -214,6 +229,21 @@ def test_uniform_chooses_the_partitions_that_kafka_chooses() -> None:
         {"m0": [0, 1, 2], "m1": [6, 7, 8], "m2": [4, 5, 10], "m3": [3, 9, 11]},
         {"m1": [0, 6, 7, 8], "m2": [1, 4, 5, 10], "m3": [2, 3, 9, 11]},
     ]
+
+
+def test_uniform_takes_no_quadratic_time() -> None:
+    """The broker serves no other client meanwhile. One member owns all partitions when others join it."""
+    topics = [UUID(int=number) for number in range(20)]
+    counts = dict.fromkeys(topics, 500)
+    owned = dict.fromkeys(topics, frozenset(range(500)))
+    for joining in (1, 999):
+        members = [AssignedMember("m0", None, frozenset(topics), owned)]
+        members += [AssignedMember(f"n{number}", None, frozenset(topics[1:])) for number in range(joining)]
+        begin = time.process_time()
+        shares = assign_uniform(members, counts)
+        assert time.process_time() - begin < 2
+        sizes = sorted(sum(map(len, share.values())) for share in shares.values())
+        assert sizes in ([5000, 5000], [9] * 490 + [10] * 509 + [500])
 
 
 def test_uniform_moves_no_more_than_it_must() -> None:

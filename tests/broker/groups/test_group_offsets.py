@@ -185,7 +185,7 @@ def test_offsets_of_deleted_topics_are_removed() -> None:
     """With tombstones in the log."""
     groups = MemoryGroups()
     groups.commit("g", 5)
-    groups.coordinator.topics_deleted(["t"])
+    groups.coordinator.offsets.drop_topic("t")
     assert groups.fetch("g") == (-1, ErrorCode.NONE)
     groups.restart()
     assert groups.fetch("g") == (-1, ErrorCode.NONE)

@@ -217,15 +217,14 @@ AppendResult writer_append_from(BatchWriter *writer, RecordFields *record, const
     return APPEND_DONE;
 }
 
-AppendResult writer_append(BatchWriter *writer, const RecordFields *record, int64_t row, Fault *fault) {
-    RecordFields own = *record;
-    HeaderSource headers = {NULL, 0, own.headers_count, own.headers};
-    if (own.key.length > INT32_MAX || own.value.length > INT32_MAX || own.headers_count > INT32_MAX) {
-        row_fault(fault, FAULT_ENCODE_LENGTH, "record", own.key.length > INT32_MAX ? own.key.length : own.value.length,
-                  INT32_MAX, row);
+AppendResult writer_append(BatchWriter *writer, RecordFields *record, int64_t row, Fault *fault) {
+    int64_t key = record->key.length, value = record->value.length;
+    if (unlikely(key > INT32_MAX || value > INT32_MAX || record->headers_count > INT32_MAX)) {
+        row_fault(fault, FAULT_ENCODE_LENGTH, "record", key > INT32_MAX ? key : value, INT32_MAX, row);
         return APPEND_FAULT;
     }
-    return writer_append_from(writer, &own, &headers, row, fault);
+    HeaderSource headers = {NULL, 0, record->headers_count, record->headers};
+    return writer_append_from(writer, record, &headers, row, fault);
 }
 
 // ----------------------------------------------------------------------------------------------------- ending a batch

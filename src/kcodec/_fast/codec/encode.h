@@ -71,8 +71,9 @@ typedef enum { APPEND_DONE, APPEND_FULL, APPEND_FAULT } AppendResult;
 
 void writer_begin(BatchWriter *writer, const BatchSettings *settings);
 void writer_free(BatchWriter *writer);
-// One record. FULL: it does not fit into the open batch any more, and nothing has changed. `row` is named in faults.
-AppendResult writer_append(BatchWriter *writer, const RecordFields *record, int64_t row, Fault *fault);
+// One record. FULL: it does not fit into the open batch any more, which is as it was. `row` is named in faults. Offset and
+// timestamp of the record may be filled in.
+AppendResult writer_append(BatchWriter *writer, RecordFields *record, int64_t row, Fault *fault);
 // Ends the open batch, if there is one: compression, header, CRC. -1 with the fault.
 int writer_finish_batch(BatchWriter *writer, Fault *fault);
 // A batch without records, as the cleaner retains it (DefaultRecordBatch.writeEmptyHeader).
@@ -88,7 +89,7 @@ typedef struct {               // where a record's headers come from: an Arrow l
 
 // ---- what encode.c and encode_rows.c share
 
-// As writer_append; offset and timestamp of the record may be filled in.
+// As writer_append, with headers from elsewhere.
 AppendResult writer_append_from(BatchWriter *writer, RecordFields *record, const HeaderSource *headers, int64_t row,
                                 Fault *fault);
 // Opens a batch whose base offset and base timestamp are these, unless the settings say another timestamp.

@@ -109,7 +109,8 @@ cdef extern from "_fast/codec/encode.h" nogil:
 
     void writer_begin(BatchWriter *writer, const BatchSettings *settings)
     void writer_free(BatchWriter *writer)
-    AppendResult writer_append(BatchWriter *writer, const RecordFields *record, int64_t row, Fault *fault)
+    bint writer_compresses(const BatchWriter *writer) nogil
+    AppendResult writer_append(BatchWriter *writer, RecordFields *record, int64_t row, Fault *fault)
     int writer_finish_batch(BatchWriter *writer, Fault *fault)
     int writer_empty_batch(BatchWriter *writer, Fault *fault)
     int writer_append_rows(BatchWriter *writer, const RowsInput *rows, int64_t first_row, int one_batch, Fault *fault)

@@ -72,6 +72,11 @@ cdef int _attribute(BatchHeader *header, int bits, bint wanted) except -1:
     return 0
 
 
+# An uncompressed batch of at most this size is finished, in a few microseconds, without releasing the GIL.
+cdef enum:
+    QUICK_BATCH_BYTES = 64 << 10
+
+
 # Never part of a reference cycle: it refers to a compressor and a number.
 @cython.no_gc
 @cython.freelist(8)
@@ -206,8 +211,11 @@ cdef class _Writer:
     cdef int finish_batch(self) except -1:
         cdef Fault fault
         cdef int failed
-        with nogil:
+        if self.writer.length <= QUICK_BATCH_BYTES and not writer_compresses(&self.writer):
             failed = writer_finish_batch(&self.writer, &fault)
+        else:
+            with nogil:
+                failed = writer_finish_batch(&self.writer, &fault)
         if failed:
             raise _encode_error(&fault)
         return 0

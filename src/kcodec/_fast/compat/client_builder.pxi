@@ -197,7 +197,7 @@ cdef class ClientBatchBuilder:
             self.row_headers = None
             use_end(&self.in_use)
 
-    cdef object append_fields(self, const RecordFields *fields):
+    cdef inline object append_fields(self, RecordFields *fields):
         cdef BatchWriter *writer = &self.writer.writer
         cdef ClientRecordMetadata metadata
         cdef Fault fault

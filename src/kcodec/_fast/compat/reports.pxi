@@ -39,6 +39,7 @@ cdef class ReportQueue(EventQueue):
     note_lost: called with the topic and the KafkaError of a batch with a record that has failed and has no callback.
     most_messages, most_bytes: the limits of records that have not ended, or whose callback waits for poll().
     only_errors: call back for failed records only. on_delivery: the callback of records without one.
+    closing_thread: the only thread that may produce records, as it closes the producer; 0: all may.
     """
 
     cdef RecordAppender appender
@@ -49,6 +50,7 @@ cdef class ReportQueue(EventQueue):
     cdef int partitioning
     cdef _EndedBatch ended
     cdef int64_t reports             # that wait for poll()
+    cdef public unsigned long closing_thread
 
     def __init__(self, error_of, note_lost, most_messages, most_bytes, only_errors, on_delivery):
         self.error_of = error_of
@@ -173,6 +175,7 @@ cdef class DeliveryReport(ConfluentMessage):
             self.held_topic = ended.topic
             self.held_partition = ended.partition
             self.held_error = ended.error
+            self.latency_us = max(_now_in_us() - self.begun, 0)
             if ended.error is not None:
                 self.held_timestamp = None
             else:
@@ -180,7 +183,6 @@ cdef class DeliveryReport(ConfluentMessage):
                 if ended.append_time is not None:
                     self.held_timestamp, self.held_kind = ended.append_time, 1
                 self.held_offset = ended.base_offset + index if ended.base_offset >= 0 else -1
-                self.latency_us = max(_now_in_us() - self.begun, 0)
             if not PyObject_GC_IsTracked(<PyObject *>self):
                 PyObject_GC_Track(<PyObject *>self)
             queue.waiting.append(self)
@@ -258,6 +260,8 @@ def produce_message(self, topic, value=None, key=None, partition=-1, callback=No
     cdef int64_t now, size = 0
     cdef tuple pairs = ()
     if queue is None or queue.appender is None:
+        raise _closed_producer()
+    if queue.closing_thread and queue.closing_thread != PyThread_get_thread_ident():
         raise _closed_producer()
     if not isinstance(topic, str):
         raise TypeError(f"argument 1 must be str, not {type(topic).__name__}")

@@ -55,7 +55,7 @@ class ClusterAdminApis:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 self._add_partitions(wanted, validate_only=request.validate_only)
             except ApiError as error:
-                result.error_code, result.error_message = int(error.code), error.message or None
+                result.error_code, result.error_message = error.code, error.message or None
             results.append(result)
         return messages.CreatePartitionsResponse(results=results)
 
@@ -110,7 +110,7 @@ class ClusterAdminApis:
             )
             response.topics.append(found)
             if topic is None:
-                found.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                found.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             found.topic_id, found.is_internal = topic.id, topic.is_internal
             found.partitions = [self._described(one) for one in topic.partitions[begin : begin + left]]
@@ -146,7 +146,7 @@ class ClusterAdminApis:
                 text = (
                     "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
                 )
-            return messages.DescribeClusterResponse(error_code=int(code), error_message=text)
+            return messages.DescribeClusterResponse(error_code=code, error_message=text)
         settings = self._host.settings
         broker = messages.DescribeClusterBroker(broker_id=settings.node_id, host=self._host.host, port=self._host.port)
         response = messages.DescribeClusterResponse(
@@ -158,16 +158,16 @@ class ClusterAdminApis:
 
 
 def _describe_acls(context: RequestContext, request: messages.DescribeAclsRequest) -> messages.DescribeAclsResponse:
-    return messages.DescribeAclsResponse(error_code=int(ErrorCode.SECURITY_DISABLED), error_message=NONE_ON_THE_BROKER)
+    return messages.DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NONE_ON_THE_BROKER)
 
 
 def _create_acls(context: RequestContext, request: messages.CreateAclsRequest) -> messages.CreateAclsResponse:
-    code = int(ErrorCode.SECURITY_DISABLED)
+    code = ErrorCode.SECURITY_DISABLED
     results = [messages.AclCreationResult(error_code=code, error_message=NO_AUTHORIZER) for _ in request.creations]
     return messages.CreateAclsResponse(results=results)
 
 
 def _delete_acls(context: RequestContext, request: messages.DeleteAclsRequest) -> messages.DeleteAclsResponse:
-    code = int(ErrorCode.SECURITY_DISABLED)
+    code = ErrorCode.SECURITY_DISABLED
     results = [messages.DeleteAclsFilterResult(error_code=code, error_message=NO_AUTHORIZER) for _ in request.filters]
     return messages.DeleteAclsResponse(filter_results=results)

@@ -14,46 +14,15 @@ from typing import NamedTuple
 from kcodec.broker import topic_configs
 from kcodec.broker.admin.host import AdminHost
 from kcodec.broker.api import Api, ApiError, RequestContext
-from kcodec.broker.topics import Topic, check_name
+from kcodec.broker.topic_configs import BOOLEAN, INT, LIST, LONG, items_of
+from kcodec.broker.topics import GROUP, TOPIC, Topic, check_name
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+BROKER, BROKER_LOGGER, CLIENT_METRICS = 4, 8, 16
 SET, DELETE, APPEND, SUBTRACT = range(4)
 # ConfigSource: where a value comes from.
 DYNAMIC_TOPIC, STATIC_BROKER, DEFAULT, DYNAMIC_GROUP = 1, 4, 5, 8
-# ConfigDef.Type, as numbers of the protocol.
-BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
-
-_TYPES = {
-    "cleanup.policy": LIST,
-    "follower.replication.throttled.replicas": LIST,
-    "leader.replication.throttled.replicas": LIST,
-    "min.cleanable.dirty.ratio": DOUBLE,
-}
-#: Topic setting -> the setting of the broker that is its default, where the name is not "log." and that of the topic.
-_BROKER_NAMES = {
-    "compression.gzip.level": "compression.gzip.level",
-    "compression.lz4.level": "compression.lz4.level",
-    "compression.type": "compression.type",
-    "compression.zstd.level": "compression.zstd.level",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
-    "flush.messages": "log.flush.interval.messages",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "max.message.bytes": "message.max.bytes",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "min.insync.replicas": "min.insync.replicas",
-    "segment.index.bytes": "log.index.size.max.bytes",
-    "unclean.leader.election.enable": "unclean.leader.election.enable",
-}
-#: Topic settings without one of the broker.
-_WITHOUT_BROKER_NAME = {
-    *("flush.ms", "follower.replication.throttled.replicas", "leader.replication.throttled.replicas"),
-    *("remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable"),
-    *("segment.jitter.ms", "segment.ms", "internal.segment.bytes"),
-}
 #: Setting of the broker in Kafka's words -> field of BrokerSettings.
 _BROKER_FIELDS = {
     "auto.create.topics.enable": "auto_create_topics",
@@ -104,15 +73,6 @@ class ConfigChange(NamedTuple):
     value: str | None
 
 
-class AlteredResource(NamedTuple):
-    """The changes of one resource. is_whole: what is not named returns to its default."""
-
-    type: int
-    name: str
-    changes: Sequence[ConfigChange]
-    is_whole: bool
-
-
 class ConfigApis:
     """The handlers."""
 
@@ -147,7 +107,7 @@ class ConfigApis:
                     for config in result.configs:
                         config.synonyms = []
             except ApiError as error:
-                result.error_code, result.error_message = int(error.code), error.message
+                result.error_code, result.error_message = error.code, error.message
             results.append(result)
         return messages.DescribeConfigsResponse(results=results)
 
@@ -157,7 +117,7 @@ class ConfigApis:
             topic = self._host.topics.get(name)
             if topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            shown = (key for key in topic_configs.DEFAULTS if key in topic.configs or not key.startswith("internal."))
+            shown = (key for key in topic_configs.CONFIGS if key in topic.configs or not key.startswith("internal."))
             return {key: self._topic_config(topic, key) for key in sorted(shown)}
         if kind == BROKER:
             self._check_broker(name, "Unexpected broker id, expected {} or empty string, but received {}")
@@ -173,59 +133,31 @@ class ConfigApis:
         default = str(getattr(self._host.settings, _GROUP_FIELDS[name][0]))
         origins = [(name, own[name], DYNAMIC_GROUP)] if name in own else []
         origins.append((f"group.{name}", default, DEFAULT))
-        return messages.DescribeConfigsResourceResult(
-            name=name,
-            value=origins[0][1],
-            config_source=origins[0][2],
-            synonyms=[messages.DescribeConfigsSynonym(name=a, value=b, source=c) for a, b, c in origins],
-            config_type=INT,
-        )
+        return _described(name, own.get(name, default), INT, origins)
 
     def _topic_config(self, topic: Topic, name: str) -> messages.DescribeConfigsResourceResult:
         origins = []
-        broker_name = _broker_name(name)
+        known, defaults = topic_configs.CONFIGS[name], self._host.settings.topic_defaults
         if name in topic.configs:
             origins.append((name, topic.configs[name], DYNAMIC_TOPIC))
-        if broker_name is not None and name in self._host.settings.topic_defaults:
-            origins.append((broker_name, self._host.settings.topic_defaults[name], STATIC_BROKER))
-        if broker_name is not None:
-            origins.append((broker_name, topic_configs.DEFAULTS[name], DEFAULT))
-        source = origins[0][2] if origins else DEFAULT
-        return messages.DescribeConfigsResourceResult(
-            name=name,
-            value=topic.config(name),
-            config_source=source,
-            synonyms=[messages.DescribeConfigsSynonym(name=a, value=b, source=c) for a, b, c in origins],
-            config_type=_type_of(name),
-        )
+        if known.broker_name is not None and name in defaults:
+            origins.append((known.broker_name, defaults[name], STATIC_BROKER))
+        if known.broker_name is not None:
+            origins.append((known.broker_name, known.default, DEFAULT))
+        return _described(name, topic.config(name), known.type, origins)
 
     def _broker_configs(self) -> dict[str, messages.DescribeConfigsResourceResult]:
-        found = {name: self._broker_config(name) for name in _BROKER_FIELDS}
         address = f"PLAINTEXT://{self._host.host}:{self._host.port}"
-        for name in ("advertised.listeners", "listeners"):
-            found[name] = messages.DescribeConfigsResourceResult(
-                name=name,
-                value=address,
-                read_only=True,
-                config_source=STATIC_BROKER,
-                synonyms=[messages.DescribeConfigsSynonym(name=name, value=address, source=STATIC_BROKER)],
-                config_type=LIST,
-            )
-        return {name: found[name] for name in sorted(found)}
-
-    def _broker_config(self, name: str) -> messages.DescribeConfigsResourceResult:
-        value: bool | int = getattr(self._host.settings, _BROKER_FIELDS[name])
-        is_boolean = isinstance(value, bool)
-        text = str(value).lower()
-        is_long = name.endswith(".ms") and "transaction" not in name and "group" not in name
-        return messages.DescribeConfigsResourceResult(
-            name=name,
-            value=text,
-            read_only=True,
-            config_source=STATIC_BROKER,
-            synonyms=[messages.DescribeConfigsSynonym(name=name, value=text, source=STATIC_BROKER)],
-            config_type=BOOLEAN if is_boolean else LONG if is_long else INT,
-        )
+        found: dict[str, tuple[str, int]] = {"advertised.listeners": (address, LIST), "listeners": (address, LIST)}
+        for name, setting in _BROKER_FIELDS.items():
+            value: bool | int = getattr(self._host.settings, setting)
+            is_long = name.endswith(".ms") and "transaction" not in name and "group" not in name
+            kind = BOOLEAN if isinstance(value, bool) else LONG if is_long else INT
+            found[name] = (str(value).lower(), kind)
+        return {
+            name: _described(name, value, kind, [(name, value, STATIC_BROKER)], read_only=True)
+            for name, (value, kind) in sorted(found.items())
+        }
 
     def _check_broker(self, name: str, text: str) -> None:
         if name and not name.lstrip("-").isdecimal():
@@ -240,7 +172,7 @@ class ConfigApis:
         listed = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
         wanted = request.resource_types or listed if context.api_version else [CLIENT_METRICS]
         if not set(wanted) <= set(listed):
-            return messages.ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+            return messages.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         node = str(self._host.settings.node_id)
         names = {
             GROUP: list(self._host.topics.group_configs),
@@ -260,81 +192,66 @@ class ConfigApis:
 
     def alter(self, context: RequestContext, request: messages.AlterConfigsRequest) -> messages.AlterConfigsResponse:
         """Respond to AlterConfigs: replace all configurations of resources."""
-        resources = [
-            AlteredResource(
-                one.resource_type,
-                one.resource_name,
-                [ConfigChange(config.name, SET, config.value) for config in one.configs],
-                is_whole=True,
-            )
-            for one in request.resources
-        ]
-        return messages.AlterConfigsResponse(responses=self._alter_all(resources, validate_only=request.validate_only))
+        return messages.AlterConfigsResponse(responses=self._alter_all(request, is_whole=True))
 
     def alter_incrementally(
         self, context: RequestContext, request: messages.IncrementalAlterConfigsRequest
     ) -> messages.IncrementalAlterConfigsResponse:
         """Respond to IncrementalAlterConfigs."""
-        resources = [
-            AlteredResource(
-                one.resource_type,
-                one.resource_name,
-                [ConfigChange(config.name, config.config_operation, config.value) for config in one.configs],
-                is_whole=False,
-            )
-            for one in request.resources
-        ]
-        responses = self._alter_all(resources, validate_only=request.validate_only)
-        return messages.IncrementalAlterConfigsResponse(responses=responses)
+        return messages.IncrementalAlterConfigsResponse(responses=self._alter_all(request, is_whole=False))
 
     def _alter_all(
-        self, resources: Sequence[AlteredResource], *, validate_only: bool
+        self, request: messages.AlterConfigsRequest | messages.IncrementalAlterConfigsRequest, *, is_whole: bool
     ) -> list[messages.AlterConfigsResourceResponse]:
-        counts = Counter((resource.type, resource.name) for resource in resources)
+        """Change resources. is_whole: what is not named returns to its default."""
+        counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
         responses = []
-        for resource in resources:
-            response = messages.AlterConfigsResourceResponse(
-                error_message=None, resource_type=resource.type, resource_name=resource.name
-            )
+        for resource in request.resources:
+            kind, name = resource.resource_type, resource.resource_name
+            response = messages.AlterConfigsResourceResponse(error_message=None, resource_type=kind, resource_name=name)
+            changes = [
+                ConfigChange(config.name, getattr(config, "config_operation", SET), config.value)
+                for config in resource.configs
+            ]
             try:
-                if counts[resource.type, resource.name] > 1:
+                if counts[kind, name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                self._alter_one(resource, validate_only=validate_only)
+                self._alter_one(kind, name, changes, is_whole=is_whole, validate_only=request.validate_only)
             except ApiError as error:
-                response.error_code, response.error_message = int(error.code), error.message
+                response.error_code, response.error_message = error.code, error.message
             responses.append(response)
         return responses
 
-    def _alter_one(self, resource: AlteredResource, *, validate_only: bool) -> None:
-        names = [change.name for change in resource.changes]
-        if len(set(names)) < len(names):
+    def _alter_one(
+        self, kind: int, name: str, changes: Sequence[ConfigChange], *, is_whole: bool, validate_only: bool
+    ) -> None:
+        if len({change.name for change in changes}) < len(changes):
             raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-        missing = [change.name for change in resource.changes if change.value is None and change.operation != DELETE]
+        missing = [change.name for change in changes if change.value is None and change.operation != DELETE]
         if missing:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
-        if resource.type == BROKER:
-            self._check_broker(resource.name, "Unexpected broker id, expected {}, but received {}")
-            fixed = [one.name for one in resource.changes if one.name not in _THROTTLES or one.operation != DELETE]
+        if kind == BROKER:
+            self._check_broker(name, "Unexpected broker id, expected {}, but received {}")
+            fixed = [one.name for one in changes if one.name not in _THROTTLES or one.operation != DELETE]
             if fixed:
                 text = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
                 raise ApiError(ErrorCode.INVALID_REQUEST, text)
-            return
-        if resource.type == GROUP:
-            before = {} if resource.is_whole else self._host.topics.group_configs.get(resource.name, {})
-            configs = changed_group_configs(before, resource.changes)
+        elif kind == GROUP:
+            before = {} if is_whole else self._host.topics.group_configs.get(name, {})
+            configs = changed_group_configs(before, changes)
             if not validate_only:
-                self._host.topics.set_group_configs(resource.name, configs)
-            return
-        if resource.type != TOPIC:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.type}")
-        topic = self._host.topics.get(resource.name)
-        if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.name}' does not exist.")
-        configs = changed_configs({} if resource.is_whole else topic.configs, resource.changes, topic.config)
-        for name, value in configs.items():
-            topic_configs.check(name, value)
-        if not validate_only:
-            self._host.topics.set_configs(topic, configs)
+                self._host.topics.set_group_configs(name, configs)
+        elif kind == TOPIC:
+            topic = self._host.topics.get(name)
+            if topic is None:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            configs = changed_configs({} if is_whole else topic.configs, changes, topic.config)
+            for key, value in configs.items():
+                topic_configs.check(key, value)
+            if not validate_only:
+                self._host.topics.set_configs(topic, configs)
+        else:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
 def changed_configs(
@@ -343,19 +260,19 @@ def changed_configs(
     """Return the configurations of a topic after changes. present: gives the value that a list is changed from."""
     configs = dict(before)
     for name, operation, value in changes:
-        if name not in topic_configs.DEFAULTS:
+        if name not in topic_configs.CONFIGS:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
         if operation == DELETE:
             configs.pop(name, None)
         elif operation == SET:
             configs[name] = value or ""
         elif operation in (APPEND, SUBTRACT):
-            if _type_of(name) != LIST:
+            if topic_configs.CONFIGS[name].type != LIST:
                 verb = "APPEND" if operation == APPEND else "SUBTRACT"
                 text = f"Can't {verb} to key {name} because its type is not LIST."
                 raise ApiError(ErrorCode.INVALID_CONFIG, text)
-            items = _items(configs.get(name, present(name)))
-            named = _items(value or "")
+            items = items_of(configs.get(name, present(name)))
+            named = items_of(value or "")
             if operation == APPEND:
                 items += [item for item in named if item not in items]
             else:
@@ -386,21 +303,15 @@ def changed_group_configs(before: Mapping[str, str], changes: Sequence[ConfigCha
     return configs
 
 
-def _items(value: str) -> list[str]:
-    return [item.strip() for item in value.split(",") if item.strip()]
-
-
-def _broker_name(name: str) -> str | None:
-    if name in _WITHOUT_BROKER_NAME:
-        return None
-    return _BROKER_NAMES.get(name, f"log.{name}")
-
-
-def _type_of(name: str) -> int:
-    if name in _TYPES:
-        return _TYPES[name]
-    if topic_configs.DEFAULTS[name] in ("true", "false"):
-        return BOOLEAN
-    if name in topic_configs.RANGES:
-        return LONG if topic_configs.RANGES[name][1] >> 31 else INT
-    return STRING
+def _described(
+    name: str, value: str, kind: int, origins: Sequence[tuple[str, str, int]], *, read_only: bool = False
+) -> messages.DescribeConfigsResourceResult:
+    """Return a configuration. origins: where its value comes from, and the values behind it: name, value, source."""
+    return messages.DescribeConfigsResourceResult(
+        name=name,
+        value=value,
+        read_only=read_only,
+        config_source=origins[0][2] if origins else DEFAULT,
+        synonyms=[messages.DescribeConfigsSynonym(name=a, value=b, source=c) for a, b, c in origins],
+        config_type=kind,
+    )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from kcodec.broker.admin.host import AdminHost
-from kcodec.broker.api import Api, ApiError, RequestContext
+from kcodec.broker.api import Api, ApiError, RequestContext, by_topic
 from kcodec.broker.topics import METADATA_TOPIC, Partition, Topic
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
@@ -93,7 +93,7 @@ class ReplicaApis:
                     elif self._host.topics.partition(one.name, number) is None:
                         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     result.partitions.append(
-                        messages.AlterReplicaLogDirPartitionResult(partition_index=number, error_code=int(code))
+                        messages.AlterReplicaLogDirPartitionResult(partition_index=number, error_code=code)
                     )
         return messages.AlterReplicaLogDirsResponse(results=list(results.values()))
 
@@ -110,11 +110,11 @@ class ReplicaApis:
             for number in one.partitions:
                 result = messages.ElectLeadersPartitionResult(
                     partition_id=number,
-                    error_code=int(ErrorCode.ELECTION_NOT_NEEDED),
+                    error_code=ErrorCode.ELECTION_NOT_NEEDED,
                     error_message="Leader election not needed for topic partition.",
                 )
                 if topic is None or topic.partition(number) is None:
-                    result.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     result.error_message = f"No such partition as {one.topic}-{number}"
                 partitions.append(result)
             results.append(messages.ReplicaElectionResult(topic=one.topic, partition_result=partitions))
@@ -124,22 +124,20 @@ class ReplicaApis:
         self, context: RequestContext, request: messages.AlterPartitionReassignmentsRequest
     ) -> messages.AlterPartitionReassignmentsResponse:
         """Respond to AlterPartitionReassignments. `replicas` of None cancels, but nothing is ever under way."""
-        responses = []
-        for topic in request.topics:
-            partitions = []
-            for one in topic.partitions:
-                result = messages.ReassignablePartitionResponse(partition_index=one.partition_index, error_message=None)
-                try:
-                    self._check_reassignment(topic.name, one.partition_index, one.replicas)
-                except ApiError as error:
-                    result.error_code, result.error_message = int(error.code), error.message or None
-                partitions.append(result)
-            responses.append(messages.ReassignableTopicResponse(name=topic.name, partitions=partitions))
+        responses = by_topic(messages.ReassignableTopicResponse, request.topics, self._reassigned)
         return messages.AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change,
             error_message=None,
             responses=responses,
         )
+
+    def _reassigned(self, topic: str, one: messages.ReassignablePartition) -> messages.ReassignablePartitionResponse:
+        result = messages.ReassignablePartitionResponse(partition_index=one.partition_index, error_message=None)
+        try:
+            self._check_reassignment(topic, one.partition_index, one.replicas)
+        except ApiError as error:
+            result.error_code, result.error_message = error.code, error.message or None
+        return result
 
     def _check_reassignment(self, name: str, number: int, replicas: Sequence[int] | None) -> None:
         topic = self._host.topics.get(name)
@@ -160,7 +158,7 @@ class ReplicaApis:
         """Respond to DescribeQuorum: the only node is the leader and the only voter of ``__cluster_metadata``."""
         named = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics]
         if named != [(METADATA_TOPIC, [0])]:
-            unknown = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return messages.DescribeQuorumResponse(
                 error_message=None,
                 topics=[

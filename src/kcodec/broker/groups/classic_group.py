@@ -8,19 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kcodec.broker.api import ApiError, Later
-from kcodec.broker.groups.group_log import GroupRecord, classic_group_record
+from kcodec.broker.groups.group_log import GroupRecord
 from kcodec.errors import DecodeError
+from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from kcodec.protocol.messages.groups import (
-    DescribedGroup,
-    DescribedGroupMember,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
-    SyncGroupResponse,
-)
-from kcodec.protocol.messages.records import GroupMemberMetadata, GroupMetadataValue
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
@@ -57,24 +48,24 @@ class ClassicGroupMember:
     syncing: Later | None = None
     is_new: bool = False
 
-    def matches(self, request: JoinGroupRequest) -> bool:
+    def matches(self, request: messages.JoinGroupRequest) -> bool:
         """Return whether the request repeats the member's protocols."""
         return list(self.protocols.items()) == list(protocols_of(request).items())
 
-    def update(self, request: JoinGroupRequest, joining: Later) -> None:
+    def update(self, request: messages.JoinGroupRequest, joining: Later) -> None:
         """Take subscription and timeouts from a join."""
         self.protocols = protocols_of(request)
         self.rebalance_timeout_ms = rebalance_timeout_of(request)
         self.session_timeout_ms = request.session_timeout_ms
         self.joining = joining
 
-    def respond_join(self, response: JoinGroupResponse) -> None:
+    def respond_join(self, response: messages.JoinGroupResponse) -> None:
         """Respond to the waiting JoinGroup, if there is one."""
         if self.joining is not None:
             waiting, self.joining = self.joining, None
             waiting.respond(response)
 
-    def respond_sync(self, response: SyncGroupResponse) -> bool:
+    def respond_sync(self, response: messages.SyncGroupResponse) -> bool:
         """Respond to the waiting SyncGroup. Return whether there was one."""
         if self.syncing is None:
             return False
@@ -83,12 +74,12 @@ class ClassicGroupMember:
         return True
 
 
-def protocols_of(request: JoinGroupRequest) -> dict[str, bytes]:
+def protocols_of(request: messages.JoinGroupRequest) -> dict[str, bytes]:
     """Return the assignors of a join with their subscriptions, in the member's order."""
     return {protocol.name: bytes(protocol.metadata) for protocol in request.protocols}
 
 
-def rebalance_timeout_of(request: JoinGroupRequest) -> int:
+def rebalance_timeout_of(request: messages.JoinGroupRequest) -> int:
     """Return the rebalance timeout of a join; version 0 has the session timeout only."""
     return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
 
@@ -116,7 +107,7 @@ class ClassicGroup:
     new_member_added: bool = False
 
     @classmethod
-    def from_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+    def from_record(cls, group_id: str, value: messages.GroupMetadataValue) -> ClassicGroup:
         """Return the group that a record of the log describes."""
         group = cls(group_id, ClassicState.STABLE if value.members else ClassicState.EMPTY)
         group.generation = value.generation
@@ -140,6 +131,11 @@ class ClassicGroup:
         group.leader = value.leader
         group.subscribed_topics = group.compute_subscribed_topics()
         return group
+
+    @property
+    def state_name(self) -> str:
+        """The state, as Kafka's tools print it."""
+        return self.state.value
 
     @property
     def is_empty(self) -> bool:
@@ -216,9 +212,9 @@ class ClassicGroup:
 
     def replace_static(self, old: ClassicGroupMember, new_member_id: str) -> ClassicGroupMember:
         """Give a static member a new member id; requests of the old one get FENCED_INSTANCE_ID."""
-        fenced = int(ErrorCode.FENCED_INSTANCE_ID)
-        old.respond_join(JoinGroupResponse(error_code=fenced, member_id=old.member_id))
-        old.respond_sync(SyncGroupResponse(error_code=fenced))
+        fenced = ErrorCode.FENCED_INSTANCE_ID
+        old.respond_join(messages.JoinGroupResponse(error_code=fenced, member_id=old.member_id))
+        old.respond_sync(messages.SyncGroupResponse(error_code=fenced))
         del self.members[old.member_id]
         if self.leader == old.member_id:
             self.leader = new_member_id
@@ -255,7 +251,7 @@ class ClassicGroup:
         try:
             for member in self.members.values():
                 content = member.protocols[self.protocol or ""]
-                topics.update(ConsumerProtocolSubscription.decode_prefix(content, 0, _VERSION_BYTES)[0].topics)
+                topics.update(messages.ConsumerProtocolSubscription.decode_prefix(content, 0, _VERSION_BYTES)[0].topics)
         except (DecodeError, KeyError, ValueError):  # ValueError: a subscription without its two bytes of version
             return None
         return frozenset(topics)
@@ -291,10 +287,10 @@ class ClassicGroup:
         if not is_transactional and self.state is ClassicState.COMPLETING_REBALANCE:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
 
-    def joined_members(self) -> list[JoinGroupResponseMember]:
+    def joined_members(self) -> list[messages.JoinGroupResponseMember]:
         """Return the members with their subscriptions, for the leader."""
         return [
-            JoinGroupResponseMember(
+            messages.JoinGroupResponseMember(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 metadata=member.protocols[self.protocol or ""],
@@ -302,9 +298,9 @@ class ClassicGroup:
             for member in self.members.values()
         ]
 
-    def join_response(self, member_id: str) -> JoinGroupResponse:
+    def join_response(self, member_id: str) -> messages.JoinGroupResponse:
         """Return the response of a member that has joined the present generation."""
-        return JoinGroupResponse(
+        return messages.JoinGroupResponse(
             generation_id=self.generation,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol,
@@ -316,7 +312,7 @@ class ClassicGroup:
     def record(self, assignments: dict[str, bytes] | None = None) -> GroupRecord:
         """Return the record of the group, with other assignments than those of the members if given."""
         members = [
-            GroupMemberMetadata(
+            messages.GroupMemberMetadata(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
@@ -328,26 +324,30 @@ class ClassicGroup:
             )
             for member in self.members.values()
         ]
-        return classic_group_record(
-            self.group_id,
+        value = messages.GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
             protocol=self.protocol,
             leader=self.leader,
-            timestamp=-1 if self.state_timestamp is None else self.state_timestamp,
+            current_state_timestamp=-1 if self.state_timestamp is None else self.state_timestamp,
             members=members,
         )
+        return GroupRecord(messages.GroupMetadataKey(group=self.group_id), value, 3)
 
-    def describe(self) -> DescribedGroup:
+    def tombstones(self) -> list[GroupRecord]:
+        """Return the records that remove the group, which has no members."""
+        return [GroupRecord(messages.GroupMetadataKey(group=self.group_id))]
+
+    def describe(self) -> messages.DescribedGroup:
         """Return the description. Subscriptions are included once the group is stable."""
         is_stable = self.state is ClassicState.STABLE
-        return DescribedGroup(
+        return messages.DescribedGroup(
             group_id=self.group_id,
             group_state=self.state.value,
             protocol_type=self.protocol_type or "",
             protocol_data=(self.protocol or "") if is_stable else "",
             members=[
-                DescribedGroupMember(
+                messages.DescribedGroupMember(
                     member_id=member.member_id,
                     group_instance_id=member.instance_id,
                     client_id=member.client_id,

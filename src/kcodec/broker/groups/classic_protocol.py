@@ -8,6 +8,8 @@ while members come. The leader's SyncGroup gives everyone its assignment, once t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kcodec.broker.api import ApiError, Later, RequestContext
 from kcodec.broker.groups.classic_group import (
     ClassicGroup,
@@ -17,21 +19,9 @@ from kcodec.broker.groups.classic_group import (
     rebalance_timeout_of,
 )
 from kcodec.broker.groups.consumer_group import ConsumerGroup
-from kcodec.broker.groups.group_log import classic_group_record
 from kcodec.broker.groups.table import GroupTable
+from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.messages.groups import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    LeavingMember,
-    LeavingMemberResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 
 # Versions from which JoinGroup needs a known member id (KIP-394) and can skip the assignment (KIP-814), and SyncGroup
 # names the protocol (KIP-559).
@@ -43,17 +33,19 @@ NULL_PROTOCOL_VERSION = 7
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 
-class _JoinLater(Later):
-    """The response to JoinGroup. Without a joined generation it has no protocol name, from version 7 on None."""
+class _Join(Later):
+    """A JoinGroup request, and its response. Without a joined generation it has no protocol name: from version 7 on
+    None."""
 
-    __slots__ = ("_api_version",)
+    __slots__ = ("context", "request")
 
-    def __init__(self, api_version: int) -> None:
+    def __init__(self, context: RequestContext, request: messages.JoinGroupRequest) -> None:
         super().__init__()
-        self._api_version = api_version
+        self.context = context
+        self.request = request
 
-    def respond(self, response: JoinGroupResponse) -> None:
-        if response.error_code and self._api_version >= NULL_PROTOCOL_VERSION:
+    def respond(self, response: messages.JoinGroupResponse) -> None:
+        if response.error_code and self.context.api_version >= NULL_PROTOCOL_VERSION:
             response.protocol_name = None
         super().respond(response)
 
@@ -67,16 +59,17 @@ class ClassicProtocol:
 
     # ------------------------------------------------------------------------------------------------------- JoinGroup
 
-    def join(self, context: RequestContext, request: JoinGroupRequest) -> Later:
+    def join(self, context: RequestContext, request: messages.JoinGroupRequest) -> Later:
         """Join a group. The response comes when the next generation begins."""
-        later = _JoinLater(context.api_version)
+        join = _Join(context, request)
         try:
-            self._join(context, request, later)
+            self._join(join)
         except ApiError as error:
-            later.respond(JoinGroupResponse(error_code=int(error.code), member_id=request.member_id))
-        return later
+            join.respond(messages.JoinGroupResponse(error_code=error.code, member_id=request.member_id))
+        return join
 
-    def _join(self, context: RequestContext, request: JoinGroupRequest, later: Later) -> None:
+    def _join(self, join: _Join) -> None:
+        request = join.request
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         settings = self._settings
@@ -86,7 +79,7 @@ class ClassicProtocol:
         known = self._table.groups.get(request.group_id)
         if isinstance(known, ConsumerGroup):
             if not known.is_empty:
-                later.respond(JoinGroupResponse(error_code=int(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)))
+                join.respond(messages.JoinGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
                 return
             self._table.write(request.group_id, known.tombstones())
             del self._table.groups[request.group_id]
@@ -97,14 +90,15 @@ class ClassicProtocol:
         written = self._table.records_written
         if not self._accepts(group, request.member_id):
             group.remove(request.member_id)
-            later.respond(JoinGroupResponse(error_code=int(ErrorCode.GROUP_MAX_SIZE_REACHED)))
+            join.respond(messages.JoinGroupResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED))
         elif request.member_id:
-            self._join_known(context, request, group, later)
+            self._join_known(join, group)
         else:
-            self._join_new(context, request, group, later)
+            self._join_new(join, group)
         if known is None and written == self._table.records_written:
-            record = classic_group_record(group.group_id, timestamp=group.state_timestamp or self._table.now_ms())
-            self._table.write(group.group_id, [record])
+            # Kafka writes the new group before its first generation, without members
+            empty = ClassicGroup(group.group_id, state_timestamp=group.state_timestamp or self._table.now_ms())
+            self._table.write(group.group_id, [empty.record()])
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
         largest = self._settings.group_max_size
@@ -116,15 +110,16 @@ class ClassicProtocol:
             return member_id in group.members or len(group.members) < largest
         return True
 
-    def _join_new(self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, later: Later) -> None:
+    def _join_new(self, join: _Join, group: ClassicGroup) -> None:
+        context, request = join.context, join.request
         if not group.supports(request.protocol_type, protocols_of(request)):
-            later.respond(JoinGroupResponse(error_code=int(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)))
+            join.respond(messages.JoinGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
             return
         instance_id = request.group_instance_id
         prefix = (context.client_id or "") if instance_id is None else instance_id
         member_id = f"{prefix}-{self._table.host.new_uuid()}"
         if instance_id is not None and instance_id in group.static_members:
-            self._replace_static(context, request, group, member_id, later)
+            self._replace_static(join, group, member_id)
         elif instance_id is None and context.api_version >= MEMBER_ID_VERSION:
             group.pending_joins.add(member_id)
             self._table.start_timer(
@@ -132,19 +127,18 @@ class ClassicProtocol:
                 request.session_timeout_ms,
                 lambda: self._session_expired(group.group_id, member_id),
             )
-            later.respond(JoinGroupResponse(error_code=int(ErrorCode.MEMBER_ID_REQUIRED), member_id=member_id))
+            join.respond(messages.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
         else:
-            self._add_member(context, request, group, member_id, later)
+            self._add_member(join, group, member_id)
 
-    def _join_known(
-        self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, later: Later
-    ) -> None:
+    def _join_known(self, join: _Join, group: ClassicGroup) -> None:
+        request = join.request
         if not group.supports(request.protocol_type, protocols_of(request)):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if request.member_id in group.pending_joins:
             if request.group_instance_id is not None:
                 raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-            self._add_member(context, request, group, request.member_id, later)
+            self._add_member(join, group, request.member_id)
             return
         member = group.validate_member(request.member_id, request.group_instance_id)
         if group.state is ClassicState.PREPARING_REBALANCE:
@@ -156,19 +150,13 @@ class ClassicProtocol:
         else:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         if is_repeat:
-            later.respond(group.join_response(member.member_id))
+            join.respond(group.join_response(member.member_id))
         else:
-            self._take_join(request, member, later)
+            member.update(request, join)  # instead of an earlier join that it gave up
             self._rebalance_or_complete(group)
 
-    def _take_join(self, request: JoinGroupRequest, member: ClassicGroupMember, later: Later) -> None:
-        """Keep the join of a member, instead of an earlier one that it gave up."""
-        member.joining = None
-        member.update(request, later)
-
-    def _add_member(
-        self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, member_id: str, later: Later
-    ) -> None:
+    def _add_member(self, join: _Join, group: ClassicGroup, member_id: str) -> None:
+        context, request = join.context, join.request
         if group.state is ClassicState.PREPARING_REBALANCE and group.previous_state is ClassicState.EMPTY:
             group.new_member_added = True
         member = ClassicGroupMember(
@@ -180,23 +168,22 @@ class ClassicProtocol:
             request.session_timeout_ms,
             request.protocol_type,
             protocols_of(request),
-            joining=later,
+            joining=join,
             is_new=True,
         )
         group.add(member)
         self._restart_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(group)
 
-    def _replace_static(
-        self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, member_id: str, later: Later
-    ) -> None:
+    def _replace_static(self, join: _Join, group: ClassicGroup, member_id: str) -> None:
         """Let a static member that was restarted continue under a new member id, without a rebalance if possible."""
+        context, request = join.context, join.request
         old = group.members[group.static_members[request.group_instance_id or ""]]
         old_leader = group.leader
         self._table.cancel_timer(("session", group.group_id, old.member_id))
         member = group.replace_static(old, member_id)
         self._restart_session(group, member)
-        member.update(request, later)
+        member.update(request, join)
         if group.state is ClassicState.STABLE:
             if group.select_protocol() != group.protocol:
                 self._rebalance_or_complete(group)
@@ -241,14 +228,12 @@ class ClassicProtocol:
         elif group.has_all_joined:
             self._complete_join(group)
         else:
-            self._start_join_timer(group, group.rebalance_timeout_ms)
+            self._start_timer("join", group, group.rebalance_timeout_ms, lambda: self._complete_join(group))
 
     def _wait_for_more_members(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
         """Delay the first generation of a group, again while members come, up to the rebalance timeout."""
 
         def look_again() -> None:
-            if self._table.groups.get(group.group_id) is not group:
-                return
             if group.new_member_added and remaining_ms:
                 group.new_member_added = False
                 longest = min(self._settings.group_initial_rebalance_delay_ms, remaining_ms)
@@ -256,14 +241,16 @@ class ClassicProtocol:
             else:
                 self._complete_join(group)
 
-        self._table.start_timer(("join", group.group_id), delay_ms, look_again)
+        self._start_timer("join", group, delay_ms, look_again)
 
-    def _start_join_timer(self, group: ClassicGroup, delay_ms: int) -> None:
-        def expire() -> None:
+    def _start_timer(self, kind: str, group: ClassicGroup, delay_ms: int, action: Callable[[], None]) -> None:
+        """Run `action` after a delay, if the group is still there."""
+
+        def run() -> None:
             if self._table.groups.get(group.group_id) is group:
-                self._complete_join(group)
+                action()
 
-        self._table.start_timer(("join", group.group_id), delay_ms, expire)
+        self._table.start_timer((kind, group.group_id), delay_ms, run)
 
     def _complete_join(self, group: ClassicGroup) -> None:
         """Begin the next generation with the members that have joined, and static ones that have not."""
@@ -271,7 +258,7 @@ class ClassicProtocol:
         for member in [one for one in group.members.values() if one.joining is None and one.instance_id is None]:
             self._remove_member(group, member)
         if group.members and not group.elect_joined_leader():
-            self._start_join_timer(group, group.rebalance_timeout_ms)
+            self._start_timer("join", group, group.rebalance_timeout_ms, lambda: self._complete_join(group))
             return
         group.start_generation(self._table.now_ms())
         if group.is_empty:
@@ -283,23 +270,20 @@ class ClassicProtocol:
             member.is_new = False
             group.pending_syncs.add(member.member_id)
         generation = group.generation
-        self._table.start_timer(
-            ("sync", group.group_id), group.rebalance_timeout_ms, lambda: self._sync_expired(group, generation)
-        )
+        self._start_timer("sync", group, group.rebalance_timeout_ms, lambda: self._sync_expired(group, generation))
 
     def _sync_expired(self, group: ClassicGroup, generation: int) -> None:
         """Remove the members that have not sent SyncGroup within the rebalance timeout."""
-        if self._table.groups.get(group.group_id) is not group or group.generation != generation:
-            return
-        if group.pending_syncs and group.state in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE):
+        is_waiting = group.state in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE)
+        if group.generation == generation and group.pending_syncs and is_waiting:
             for member_id in list(group.pending_syncs):
                 self._remove_member(group, group.members[member_id])
             self._prepare_rebalance(group)
 
     def _remove_member(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
         self._table.cancel_timer(("session", group.group_id, member.member_id))
-        member.respond_join(JoinGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
-        member.respond_sync(SyncGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
+        member.respond_join(messages.JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        member.respond_sync(messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
     # -------------------------------------------------------------------------------------------------------- sessions
@@ -346,7 +330,7 @@ class ClassicProtocol:
 
     # ------------------------------------------------------------------------------------------------------- SyncGroup
 
-    def sync(self, context: RequestContext, request: SyncGroupRequest) -> Later:
+    def sync(self, context: RequestContext, request: messages.SyncGroupRequest) -> Later:
         """Request the assignment of a member, or give those of all members as the leader."""
         later = Later()
         try:
@@ -354,10 +338,10 @@ class ClassicProtocol:
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             self._sync(request, later)
         except ApiError as error:
-            later.respond(SyncGroupResponse(error_code=int(error.code)))
+            later.respond(messages.SyncGroupResponse(error_code=error.code))
         return later
 
-    def _sync(self, request: SyncGroupRequest, later: Later) -> None:
+    def _sync(self, request: messages.SyncGroupRequest, later: Later) -> None:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._table.groups.get(request.group_id)
@@ -377,10 +361,12 @@ class ClassicProtocol:
         if group.state is ClassicState.STABLE:
             later.respond(self._sync_response(group, member))
             return
-        member.syncing = later
-        if group.leader == member.member_id:
-            assignments = {one.member_id: bytes(one.assignment) for one in request.assignments}
+        is_leader = group.leader == member.member_id
+        assignments = {one.member_id: bytes(one.assignment) for one in request.assignments}
+        if is_leader:  # written first: a member that waits for SyncGroup keeps its place without heartbeats
             self._table.write(group.group_id, [group.record(assignments)])
+        member.syncing = later
+        if is_leader:
             for one in group.members.values():
                 one.assignment = assignments.get(one.member_id, b"")
             group.transition_to(ClassicState.STABLE, self._table.now_ms())
@@ -391,18 +377,18 @@ class ClassicProtocol:
             if error is ErrorCode.NONE:
                 had_waited = member.respond_sync(self._sync_response(group, member))
             else:
-                had_waited = member.respond_sync(SyncGroupResponse(error_code=int(error)))
+                had_waited = member.respond_sync(messages.SyncGroupResponse(error_code=error))
             if had_waited:
                 self._restart_session(group, member)
 
-    def _sync_response(self, group: ClassicGroup, member: ClassicGroupMember) -> SyncGroupResponse:
-        return SyncGroupResponse(
+    def _sync_response(self, group: ClassicGroup, member: ClassicGroupMember) -> messages.SyncGroupResponse:
+        return messages.SyncGroupResponse(
             protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
         )
 
     # ------------------------------------------------------------------------------------------- Heartbeat, LeaveGroup
 
-    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+    def heartbeat(self, request: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
         """Keep the session of a member alive."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
@@ -414,14 +400,16 @@ class ClassicProtocol:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
         self._restart_session(group, member)
         is_preparing = group.state is ClassicState.PREPARING_REBALANCE
-        return HeartbeatResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE))
+        return messages.HeartbeatResponse(
+            error_code=ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
+        )
 
-    def leave(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    def leave(self, context: RequestContext, request: messages.LeaveGroupRequest) -> messages.LeaveGroupResponse:
         """Remove members from a group."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         is_single = context.api_version < 3
-        leaving = [LeavingMember(member_id=request.member_id)] if is_single else request.members
+        leaving = [messages.LeavingMember(member_id=request.member_id)] if is_single else request.members
         group = self._table.groups.get(request.group_id)
         results = []
         for one in leaving:
@@ -429,8 +417,8 @@ class ClassicProtocol:
             if isinstance(group, ClassicGroup):
                 code = self._leave_one(group, one)
             results.append(
-                LeavingMemberResponse(
-                    member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=int(code)
+                messages.LeavingMemberResponse(
+                    member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=code
                 )
             )
         if isinstance(group, ClassicGroup) and any(result.error_code == ErrorCode.NONE for result in results):
@@ -439,10 +427,10 @@ class ClassicProtocol:
             else:
                 self._complete_if_all_joined(group)
         if is_single:
-            return LeaveGroupResponse(error_code=results[0].error_code)
-        return LeaveGroupResponse(members=results)
+            return messages.LeaveGroupResponse(error_code=results[0].error_code)
+        return messages.LeaveGroupResponse(members=results)
 
-    def _leave_one(self, group: ClassicGroup, leaving: LeavingMember) -> ErrorCode:
+    def _leave_one(self, group: ClassicGroup, leaving: messages.LeavingMember) -> ErrorCode:
         if leaving.member_id in group.pending_joins:
             group.remove(leaving.member_id)
             self._table.cancel_timer(("session", group.group_id, leaving.member_id))
@@ -459,5 +447,5 @@ class ClassicProtocol:
     def abandon(self, group: ClassicGroup, code: ErrorCode) -> None:
         """Respond to all waiting requests of a group with an error."""
         for member in group.members.values():
-            member.respond_join(JoinGroupResponse(error_code=int(code), member_id=member.member_id))
-            member.respond_sync(SyncGroupResponse(error_code=int(code)))
+            member.respond_join(messages.JoinGroupResponse(error_code=code, member_id=member.member_id))
+            member.respond_sync(messages.SyncGroupResponse(error_code=code))

@@ -14,22 +14,9 @@ from typing import Any
 from uuid import UUID
 
 from kcodec.broker.api import ApiError
-from kcodec.broker.groups.group_log import (
-    GroupRecord,
-    Owned,
-    Target,
-    consumer_group_tombstones,
-    current_assignment_record,
-    subscription_record,
-)
+from kcodec.broker.groups.group_log import GroupRecord, Owned, Target, pattern_tombstone
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.messages.group_records import (
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupMemberMetadataValue,
-    ConsumerGroupRegularExpressionValue,
-    ConsumerGroupTargetAssignmentMemberValue,
-    OwnedTopic,
-)
+from kcodec.protocol.messages import group_records as records
 
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
@@ -65,10 +52,10 @@ class ConsumerMember:
     assigned: Owned = field(default_factory=dict)
     revoking: Owned = field(default_factory=dict)
 
-    @property
-    def subscription(self) -> ConsumerGroupMemberMetadataValue:
-        """The value of the record of its subscription."""
-        return ConsumerGroupMemberMetadataValue(
+    def subscription_record(self, group_id: str) -> GroupRecord:
+        """Return the record of its subscription."""
+        key = records.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=self.member_id)
+        value = records.ConsumerGroupMemberMetadataValue(
             instance_id=self.instance_id,
             rack_id=self.rack_id,
             client_id=self.client_id,
@@ -79,6 +66,7 @@ class ConsumerMember:
             server_assignor=self.server_assignor,
             classic_member_metadata=None,
         )
+        return GroupRecord(key, value)
 
     def is_reconciled_to(self, epoch: int) -> bool:
         """Return whether the member has reached the target assignment of this epoch."""
@@ -93,13 +81,15 @@ class ConsumerMember:
 
     def current_record(self, group_id: str) -> GroupRecord:
         """Return the record of the partitions that it owns."""
-        return current_assignment_record(
-            group_id, self.member_id, self.epoch, self.previous_epoch, self.state, self.assigned, self.revoking
+        key = records.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=self.member_id)
+        value = records.ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=self.epoch,
+            previous_member_epoch=self.previous_epoch,
+            state=self.state,
+            assigned_partitions=_owned_topics(self.assigned),
+            partitions_pending_revocation=_owned_topics(self.revoking),
         )
-
-    def subscription_record(self, group_id: str) -> GroupRecord:
-        """Return the record of its subscription."""
-        return subscription_record(group_id, self.member_id, self.subscription)
+        return GroupRecord(key, value)
 
 
 @dataclass(slots=True, eq=False)
@@ -150,13 +140,9 @@ class ConsumerGroup:
         """Return the topics that a member subscribes to, by name and by its regular expression."""
         return member.topics | self.patterns.get(member.pattern, frozenset())
 
-    def subscribed_topics(self) -> frozenset[str]:
-        """Return the topics that any member subscribes to."""
-        return frozenset().union(*(self.topics_of(member) for member in self.members.values()))
-
     def is_subscribed_to(self, topic: str) -> bool:
         """Return whether a member subscribes to a topic."""
-        return topic in self.subscribed_topics()
+        return any(topic in self.topics_of(member) for member in self.members.values())
 
     def taken_partitions(self, member_id: str) -> set[tuple[UUID, int]]:
         """Return the partitions that other members than this one own or have not revoked yet."""
@@ -171,7 +157,13 @@ class ConsumerGroup:
 
     def tombstones(self) -> list[GroupRecord]:
         """Return the records that remove the group, which has no members."""
-        return consumer_group_tombstones(self.group_id, sorted(self.patterns))
+        return [
+            GroupRecord(records.ConsumerGroupTargetAssignmentMetadataKey(group_id=self.group_id)),
+            *(pattern_tombstone(self.group_id, pattern) for pattern in sorted(self.patterns)),
+            # Kafka has no value with this key since 4.1, and still removes it
+            GroupRecord(records.ConsumerGroupPartitionMetadataKey(group_id=self.group_id)),
+            GroupRecord(records.ConsumerGroupMetadataKey(group_id=self.group_id)),
+        ]
 
     def validate_commit(
         self, member_id: str, instance_id: str | None, epoch: int, *, is_transactional: bool, api_version: int
@@ -201,7 +193,7 @@ class ConsumerGroup:
 
     # --------------------------------------------------------------------------------------------------------- records
 
-    def apply_subscription(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
+    def apply_subscription(self, member_id: str, value: records.ConsumerGroupMemberMetadataValue | None) -> None:
         """Take the subscription of a member, or its removal."""
         known = self.members.get(member_id)
         if value is None:
@@ -223,14 +215,14 @@ class ConsumerGroup:
         if value.instance_id is not None:
             self.static_members[value.instance_id] = member_id
 
-    def apply_target(self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None) -> None:
+    def apply_target(self, member_id: str, value: records.ConsumerGroupTargetAssignmentMemberValue | None) -> None:
         """Take the target assignment of a member, or its removal."""
         if value is None:
             self.target.pop(member_id, None)
         else:
             self.target[member_id] = {one.topic_id: frozenset(one.partitions) for one in value.topic_partitions}
 
-    def apply_current(self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
+    def apply_current(self, member_id: str, value: records.ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
         """Take the partitions that a member owns; a removal leaves it without any."""
         known = self.members.get(member_id)
         if value is None:
@@ -247,7 +239,7 @@ class ConsumerGroup:
             revoking=_owned(value.partitions_pending_revocation, value.member_epoch),
         )
 
-    def apply_pattern(self, pattern: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
+    def apply_pattern(self, pattern: str, value: records.ConsumerGroupRegularExpressionValue | None) -> None:
         """Take the topics that a regular expression matches, or its removal."""
         if value is None:
             self.patterns.pop(pattern, None)
@@ -260,7 +252,18 @@ def stale_epoch_text(epoch: int, known: int) -> str:
     return f"The received member epoch {epoch} does not match the expected member epoch {known}."
 
 
-def _owned(topics: list[OwnedTopic], default_epoch: int) -> dict[UUID, Mapping[int, int]]:
+def _owned_topics(owned: Owned) -> list[records.OwnedTopic]:
+    return [
+        records.OwnedTopic(
+            topic_id=topic,
+            partitions=sorted(epochs),
+            assignment_epochs=[epochs[number] for number in sorted(epochs)],
+        )
+        for topic, epochs in owned.items()
+    ]
+
+
+def _owned(topics: list[records.OwnedTopic], default_epoch: int) -> dict[UUID, Mapping[int, int]]:
     """Return partitions with their epochs; records of Kafka 4.0 to 4.2 have none."""
     owned: dict[UUID, Mapping[int, int]] = {}
     for one in topics:

@@ -25,7 +25,6 @@ from kcodec.broker.groups.consumer_group import (
 from kcodec.broker.groups.group_log import (
     GroupRecord,
     Target,
-    classic_group_tombstone,
     group_epoch_record,
     member_tombstones,
     pattern_record,
@@ -38,13 +37,8 @@ from kcodec.broker.groups.server_assignors import SERVER_ASSIGNORS, AssignedMemb
 from kcodec.broker.groups.table import GroupTable
 from kcodec.broker.groups.topic_patterns import compile_pattern, matching_topics
 from kcodec.broker.internal_topics import hash_map_order
+from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.messages.groups import (
-    ConsumerGroupAssignment,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    ConsumerGroupTopicPartitions,
-)
 
 DEFAULT_SERVER_ASSIGNOR = "uniform"
 
@@ -74,8 +68,8 @@ class ConsumerProtocol:
         self._settings = table.settings
 
     def heartbeat(
-        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse:
+        self, context: RequestContext, request: messages.ConsumerGroupHeartbeatRequest
+    ) -> messages.ConsumerGroupHeartbeatResponse:
         """Join a group, report the state of a member, or leave."""
         try:
             self._check(context, request)
@@ -83,9 +77,9 @@ class ConsumerProtocol:
                 return self._leave(request)
             return self._heartbeat(context, request)
         except ApiError as error:
-            return ConsumerGroupHeartbeatResponse(error_code=int(error.code), error_message=str(error))
+            return messages.ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error))
 
-    def _check(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> None:
+    def _check(self, context: RequestContext, request: messages.ConsumerGroupHeartbeatRequest) -> None:
         epoch = request.member_epoch
         has_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
         needs_member_id = context.api_version >= 1 or epoch > 0 or epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH)
@@ -114,8 +108,8 @@ class ConsumerProtocol:
     # ------------------------------------------------------------------------------------------------------- heartbeat
 
     def _heartbeat(
-        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse:
+        self, context: RequestContext, request: messages.ConsumerGroupHeartbeatRequest
+    ) -> messages.ConsumerGroupHeartbeatResponse:
         records: list[GroupRecord] = []
         group = self._group(request.group_id, is_joining=request.member_epoch == 0, records=records)
         largest = self._settings.group_consumer_max_size
@@ -140,9 +134,7 @@ class ConsumerProtocol:
             # first time therefore gets no partitions until the next assignment (ModernGroup.targetAssignment).
             target = {}
         target_epoch = group.assignment_epoch
-        interval = self._table.group_setting(
-            group.group_id, "consumer.assignment.interval.ms", self._settings.group_consumer_assignment_interval_ms
-        )
+        interval = self._table.group_setting(group.group_id, "consumer.assignment.interval.ms")
         is_due = self._table.now_ms() >= group.assigned_ms + interval
         if epoch > target_epoch and is_due:
             target_epoch = epoch
@@ -159,26 +151,24 @@ class ConsumerProtocol:
 
     def _response(
         self,
-        request: ConsumerGroupHeartbeatRequest,
+        request: messages.ConsumerGroupHeartbeatRequest,
         group: ConsumerGroup,
         before: ConsumerMember,
         member: ConsumerMember,
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> messages.ConsumerGroupHeartbeatResponse:
         has_subscription = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
         is_full = request.rebalance_timeout_ms != -1 and has_subscription and request.topic_partitions is not None
         assignment = None
         if request.member_epoch == 0 or is_full or _partitions(before) != _partitions(member):
             topics = [
-                ConsumerGroupTopicPartitions(topic_id=topic_id, partitions=sorted(epochs))
+                messages.ConsumerGroupTopicPartitions(topic_id=topic_id, partitions=sorted(epochs))
                 for topic_id, epochs in member.assigned.items()
             ]
-            assignment = ConsumerGroupAssignment(topic_partitions=topics)
-        return ConsumerGroupHeartbeatResponse(
+            assignment = messages.ConsumerGroupAssignment(topic_partitions=topics)
+        return messages.ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.epoch,
-            heartbeat_interval_ms=self._table.group_setting(
-                request.group_id, "consumer.heartbeat.interval.ms", self._settings.group_consumer_heartbeat_interval_ms
-            ),
+            heartbeat_interval_ms=self._table.group_setting(request.group_id, "consumer.heartbeat.interval.ms"),
             assignment=assignment,
         )
 
@@ -192,14 +182,14 @@ class ConsumerProtocol:
         if group is None and not is_joining:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
         if isinstance(group, ClassicGroup):
-            records.append(classic_group_tombstone(group_id))
+            records += group.tombstones()
         return ConsumerGroup(group_id)
 
     def _member(
         self,
         group: ConsumerGroup,
         member_id: str,
-        request: ConsumerGroupHeartbeatRequest,
+        request: messages.ConsumerGroupHeartbeatRequest,
         records: list[GroupRecord],
     ) -> ConsumerMember:
         """Return the member that sends the heartbeat as it is known, or a new one."""
@@ -236,7 +226,7 @@ class ConsumerProtocol:
         return replaced
 
     def _updated(
-        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest, member: ConsumerMember
+        self, context: RequestContext, request: messages.ConsumerGroupHeartbeatRequest, member: ConsumerMember
     ) -> ConsumerMember:
         """Return the member with what the heartbeat changes."""
         pattern = request.subscribed_topic_regex
@@ -275,17 +265,17 @@ class ConsumerProtocol:
         if any(one.pattern for one in members.values()):
             names = {topic.name for topic in self._table.host.topics}
             if updated.pattern not in {"", *group.patterns} or names != group.matched_names:
-                self._table.host.clock.call_soon(lambda: self.resolve_patterns(group.group_id))
-        subscribed = frozenset().union(*(group.topics_of(one) for one in members.values()))
-        known_hash = metadata_hash(self._partition_counts(subscribed))
+                self._table.host.clock.call_later(0, lambda: self.resolve_patterns(group.group_id))
+        known_hash = self._metadata_hash(group, members.values())
         if not needs_epoch and known_hash == group.metadata_hash:
             return group.epoch
         records.append(group_epoch_record(group.group_id, group.epoch + 1, known_hash))
         return group.epoch + 1
 
-    def _partition_counts(self, names: frozenset[str]) -> dict[str, int]:
-        found = ((name, self._table.host.topics.get(name)) for name in sorted(names))
-        return {name: len(topic.partitions) for name, topic in found if topic is not None}
+    def _metadata_hash(self, group: ConsumerGroup, members: Iterable[ConsumerMember]) -> int:
+        names = frozenset().union(*(group.topics_of(one) for one in members))
+        found = ((name, self._table.host.topics.get(name)) for name in names)
+        return metadata_hash({name: len(topic.partitions) for name, topic in found if topic is not None})
 
     def _assign(
         self, group: ConsumerGroup, epoch: int, members: Mapping[str, ConsumerMember], records: list[GroupRecord]
@@ -318,20 +308,19 @@ class ConsumerProtocol:
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return
-        names = group.matched_names = frozenset(topic.name for topic in self._table.host.topics)
+        names = frozenset(topic.name for topic in self._table.host.topics)
         now_ms = self._table.now_ms()
         records = [
-            pattern_record(group_id, pattern, found, 0, now_ms)
+            pattern_record(group_id, pattern, found, now_ms)
             for pattern in sorted({member.pattern for member in group.members.values()} - {""})
             for found in [matching_topics(pattern, names)]
             if group.patterns.get(pattern) != frozenset(found)
         ]
-        if not records:
-            return
         before = {member_id: group.topics_of(member) for member_id, member in group.members.items()}
         self._table.commit(group_id, records)
+        group.matched_names = names  # not before: after a failed write, the next heartbeat tries again
         if before != {member_id: group.topics_of(member) for member_id, member in group.members.items()}:
-            known_hash = metadata_hash(self._partition_counts(group.subscribed_topics()))
+            known_hash = self._metadata_hash(group, group.members.values())
             self._table.commit(group_id, [group_epoch_record(group_id, group.epoch + 1, known_hash)])
 
     def _drop_patterns(self, group: ConsumerGroup, members: Mapping[str, ConsumerMember]) -> list[GroupRecord]:
@@ -340,7 +329,7 @@ class ConsumerProtocol:
 
     # --------------------------------------------------------------------------------------------------------- leaving
 
-    def _leave(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+    def _leave(self, request: messages.ConsumerGroupHeartbeatRequest) -> messages.ConsumerGroupHeartbeatResponse:
         group = self._table.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a consumer group.")
@@ -354,15 +343,14 @@ class ConsumerProtocol:
             self._table.commit(group.group_id, [away.current_record(group.group_id)])
         else:
             self._remove(group, member)
-        return ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
+        return messages.ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
 
     def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         """Remove a member, and begin an epoch without it."""
         left = {key: one for key, one in group.members.items() if key != member.member_id}
         records = member_tombstones(group.group_id, member.member_id)
         records += self._drop_patterns(group, left)
-        subscribed = frozenset().union(*(group.topics_of(one) for one in left.values()))
-        known_hash = metadata_hash(self._partition_counts(subscribed))
+        known_hash = self._metadata_hash(group, left.values())
         records.append(group_epoch_record(group.group_id, group.epoch + 1, known_hash))
         if not left:  # nothing is left to assign (Kafka 4.4)
             records.append(target_epoch_record(group.group_id, group.epoch + 1, 0))
@@ -385,9 +373,7 @@ class ConsumerProtocol:
             if isinstance(group, ConsumerGroup) and known is not None and expected_epoch in (None, known.epoch):
                 self._remove(group, known)
 
-        timeout = self._table.group_setting(
-            group_id, "consumer.session.timeout.ms", self._settings.group_consumer_session_timeout_ms
-        )
+        timeout = self._table.group_setting(group_id, "consumer.session.timeout.ms")
         self._table.start_timer(("session", group_id, member_id), timeout, fence)
         if not has_moved:
             return

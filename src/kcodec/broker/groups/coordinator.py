@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group coordinator: its APIs, the reading of its log, and what tools ask about groups."""
+"""The group coordinator: its APIs, the reading of its log, and the requests of tools about groups."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from kcodec.broker.api import Api, RequestContext
 from kcodec.broker.groups.classic_group import ClassicGroup, ClassicState
 from kcodec.broker.groups.classic_protocol import ClassicProtocol
 from kcodec.broker.groups.consumer_group import ConsumerGroup, ConsumerMember
-from kcodec.broker.groups.consumer_protocol import DEFAULT_SERVER_ASSIGNOR, ConsumerProtocol
+from kcodec.broker.groups.consumer_protocol import ConsumerProtocol, preferred_assignor
 from kcodec.broker.groups.group_log import GroupRecord, Target
-from kcodec.broker.groups.offset_requests import OffsetRequests, group_tombstones
+from kcodec.broker.groups.offset_requests import OffsetRequests
 from kcodec.broker.groups.offset_store import OffsetStore
 from kcodec.broker.groups.table import Group, GroupTable
 from kcodec.broker.internal_topics import GroupHost, InternalRecord, TransactionMarker
@@ -36,12 +38,12 @@ class GroupCoordinator:
         self._store = OffsetStore()
         self._classic = ClassicProtocol(self._table)
         self._consumer = ConsumerProtocol(self._table)
-        self._offsets = OffsetRequests(self._table, self._store, self._classic.member_is_alive)
+        self.offsets = OffsetRequests(self._table, self._store, self._classic.member_is_alive)
         self._schedule_expiry()
 
     def apis(self) -> list[Api]:
         """Return the APIs with their versions and handlers."""
-        classic, consumer, offsets = self._classic, self._consumer, self._offsets
+        classic, consumer, offsets = self._classic, self._consumer, self.offsets
         return [
             Api(messages.JoinGroupRequest, (0, 9), classic.join),
             Api(messages.SyncGroupRequest, (0, 5), classic.sync),
@@ -58,18 +60,6 @@ class GroupCoordinator:
         ]
 
     # ---------------------------------------------------------------------------------------------------- transactions
-
-    def check_txn_offset_commit(
-        self, context: RequestContext, request: messages.TxnOffsetCommitRequest
-    ) -> messages.TxnOffsetCommitResponse | None:
-        """Return the response of a request that no transaction must be verified for; None: verify, then commit."""
-        return self._offsets.check_transactional(request)
-
-    def txn_offset_commit(
-        self, context: RequestContext, request: messages.TxnOffsetCommitRequest
-    ) -> messages.TxnOffsetCommitResponse:
-        """Add offsets to a verified transaction."""
-        return self._offsets.commit_transactional(context, request)
 
     def transaction_completed(self, partition: int, producer_id: int, is_commit: bool) -> None:
         """Apply or drop the pending offsets of a producer, once its marker is in this partition."""
@@ -108,10 +98,6 @@ class GroupCoordinator:
         self._table.forget()
         self._store.forget()
 
-    def topics_deleted(self, names: list[str]) -> None:
-        """Remove the committed offsets of deleted topics."""
-        self._offsets.drop_topics(set(names))
-
     def _replay_classic(self, group_id: str, value: CoordinatorValue | None) -> None:
         if isinstance(value, GroupMetadataValue):
             self._table.groups[group_id] = ClassicGroup.from_record(group_id, value)
@@ -131,45 +117,37 @@ class GroupCoordinator:
         elif isinstance(key, _ConsumerKey):
             self._apply_consumer(key, value)
 
-    def _apply_consumer(self, key: _ConsumerKey, value: CoordinatorValue | None) -> None:
+    def _apply_consumer(self, key: _ConsumerKey, value: Any) -> None:
+        """Take a record of a group of the consumer protocol. value: of the class that belongs to the key; or None."""
         group_id = key.group_id
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             if value is None or (group is not None and not group.is_empty):
                 return
             group = self._table.groups[group_id] = ConsumerGroup(group_id)
-        match key, value:
-            case records.ConsumerGroupMetadataKey(), None:
+        match key:
+            case records.ConsumerGroupMetadataKey() if value is None:
                 del self._table.groups[group_id]
-            case records.ConsumerGroupMetadataKey(), records.ConsumerGroupMetadataValue():
+            case records.ConsumerGroupMetadataKey():
                 group.epoch, group.metadata_hash = value.epoch, value.metadata_hash
-            case records.ConsumerGroupMemberMetadataKey(), records.ConsumerGroupMemberMetadataValue() | None:
+            case records.ConsumerGroupMemberMetadataKey():
                 group.apply_subscription(key.member_id, value)
-            case records.ConsumerGroupTargetAssignmentMetadataKey(), None:
+            case records.ConsumerGroupTargetAssignmentMetadataKey() if value is None:
                 group.assignment_epoch = 0
-            case (
-                records.ConsumerGroupTargetAssignmentMetadataKey(),
-                records.ConsumerGroupTargetAssignmentMetadataValue(),
-            ):
+            case records.ConsumerGroupTargetAssignmentMetadataKey():
                 group.assignment_epoch, group.assigned_ms = value.assignment_epoch, value.assignment_timestamp
-            case (
-                records.ConsumerGroupTargetAssignmentMemberKey(),
-                records.ConsumerGroupTargetAssignmentMemberValue() | None,
-            ):
+            case records.ConsumerGroupTargetAssignmentMemberKey():
                 group.apply_target(key.member_id, value)
-            case (
-                records.ConsumerGroupCurrentMemberAssignmentKey(),
-                records.ConsumerGroupCurrentMemberAssignmentValue() | None,
-            ):
+            case records.ConsumerGroupCurrentMemberAssignmentKey():
                 group.apply_current(key.member_id, value)
-            case records.ConsumerGroupRegularExpressionKey(), records.ConsumerGroupRegularExpressionValue() | None:
+            case records.ConsumerGroupRegularExpressionKey():
                 group.apply_pattern(key.regular_expression, value)
 
     # ---------------------------------------------------------------------------------------------------------- expiry
 
     def _schedule_expiry(self) -> None:
         def expire() -> None:
-            self._offsets.expire()
+            self.offsets.expire()
             self._schedule_expiry()
 
         self._host.clock.call_later(self._host.settings.offsets_retention_check_interval_ms, expire)
@@ -190,7 +168,7 @@ class GroupCoordinator:
                 continue
             missing = messages.DescribedGroup(group_id=group_id, group_state=ClassicState.DEAD.value)
             if context.api_version >= 6:
-                missing.error_code = int(ErrorCode.GROUP_ID_NOT_FOUND)
+                missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
                 missing.error_message = (
                     f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
                 )
@@ -221,37 +199,34 @@ class GroupCoordinator:
                 code = ErrorCode.NON_EMPTY_GROUP
             else:
                 gone = self._store.tombstones(group_id, self._store.all_partitions(group_id))
-                self._table.commit(group_id, [*gone, *group_tombstones(group)])
-            results.append(messages.DeletableGroupResult(group_id=group_id, error_code=int(code)))
+                self._table.commit(group_id, [*gone, *group.tombstones()])
+            results.append(messages.DeletableGroupResult(group_id=group_id, error_code=code))
         return messages.DeleteGroupsResponse(results=results)
 
     def _describe_consumer_groups(
         self, context: RequestContext, request: messages.ConsumerGroupDescribeRequest
     ) -> messages.ConsumerGroupDescribeResponse:
-        return messages.ConsumerGroupDescribeResponse(
-            groups=[
-                self._described(group_id, includes_operations=request.include_authorized_operations)
-                for group_id in request.group_ids
-            ]
-        )
+        groups = [self._described(group_id) for group_id in request.group_ids]
+        for group in groups if request.include_authorized_operations else ():
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = GROUP_OPERATIONS
+        return messages.ConsumerGroupDescribeResponse(groups=groups)
 
-    def _described(self, group_id: str, *, includes_operations: bool) -> messages.DescribedConsumerGroup:
+    def _described(self, group_id: str) -> messages.DescribedConsumerGroup:
         group = self._table.groups.get(group_id)
         if not group_id or not isinstance(group, ConsumerGroup):
             code = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
             why = "not found" if group is None else "is not a consumer group"
             return messages.DescribedConsumerGroup(
-                group_id=group_id, error_code=int(code), error_message=f"Group {group_id} {why}."
+                group_id=group_id, error_code=code, error_message=f"Group {group_id} {why}."
             )
-        votes = [one.server_assignor for one in group.members.values() if one.server_assignor is not None]
         return messages.DescribedConsumerGroup(
             group_id=group_id,
             group_state=group.state_name,
             group_epoch=group.epoch,
             assignment_epoch=group.assignment_epoch,
-            assignor_name=max(votes, key=votes.count) if votes else DEFAULT_SERVER_ASSIGNOR,
+            assignor_name=preferred_assignor(group.members.values()),
             members=[self._described_member(group, member) for member in group.members.values()],
-            authorized_operations=GROUP_OPERATIONS if includes_operations else -(1 << 31),
         )
 
     def _described_member(self, group: ConsumerGroup, member: ConsumerMember) -> messages.DescribedConsumerGroupMember:
@@ -285,13 +260,7 @@ class GroupCoordinator:
 
 
 def _listed(group_id: str, group: Group) -> messages.ListedGroup:
+    kinds = {"protocol_type": "consumer", "group_type": "consumer"}
     if isinstance(group, ClassicGroup):
-        return messages.ListedGroup(
-            group_id=group_id,
-            protocol_type=group.protocol_type or "",
-            group_state=group.state.value,
-            group_type="classic",
-        )
-    return messages.ListedGroup(
-        group_id=group_id, protocol_type="consumer", group_state=group.state_name, group_type="consumer"
-    )
+        kinds = {"protocol_type": group.protocol_type or "", "group_type": "classic"}
+    return messages.ListedGroup(group_id=group_id, group_state=group.state_name, **kinds)

@@ -9,13 +9,7 @@ from uuid import UUID
 
 from kcodec.broker.internal_topics import coordinator_record
 from kcodec.protocol.messages import group_records as consumer
-from kcodec.protocol.messages.records import (
-    GroupMemberMetadata,
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
+from kcodec.protocol.messages.records import OffsetCommitKey, OffsetCommitValue
 from kcodec.protocol.schema import CoordinatorKey, CoordinatorValue
 
 NO_EXPIRY = -1
@@ -48,42 +42,10 @@ def offset_tombstone(group_id: str, topic: str, partition: int) -> GroupRecord:
     return GroupRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition))
 
 
-def classic_group_record(
-    group_id: str,
-    *,
-    protocol_type: str = "",
-    generation: int = 0,
-    protocol: str | None = None,
-    leader: str | None = None,
-    timestamp: int = -1,
-    members: Sequence[GroupMemberMetadata] = (),
-) -> GroupRecord:
-    """Return the record of a group of the classic protocol."""
-    value = GroupMetadataValue(
-        protocol_type=protocol_type,
-        generation=generation,
-        protocol=protocol,
-        leader=leader,
-        current_state_timestamp=timestamp,
-        members=list(members),
-    )
-    return GroupRecord(GroupMetadataKey(group=group_id), value, 3)
-
-
-def classic_group_tombstone(group_id: str) -> GroupRecord:
-    """Return the record that removes a group of the classic protocol."""
-    return GroupRecord(GroupMetadataKey(group=group_id))
-
-
 def group_epoch_record(group_id: str, epoch: int, metadata_hash: int) -> GroupRecord:
     """Return the record of a group's epoch."""
     value = consumer.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
     return GroupRecord(consumer.ConsumerGroupMetadataKey(group_id=group_id), value)
-
-
-def subscription_record(group_id: str, member_id: str, value: consumer.ConsumerGroupMemberMetadataValue) -> GroupRecord:
-    """Return the record of a member's subscription."""
-    return GroupRecord(consumer.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), value)
 
 
 def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> GroupRecord:
@@ -99,36 +61,10 @@ def target_record(group_id: str, member_id: str, target: Target) -> GroupRecord:
     return GroupRecord(key, consumer.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics))
 
 
-def current_assignment_record(
-    group_id: str, member_id: str, epoch: int, previous_epoch: int, state: int, assigned: Owned, revoking: Owned
-) -> GroupRecord:
-    """Return the record of the partitions that a member owns."""
-    value = consumer.ConsumerGroupCurrentMemberAssignmentValue(
-        member_epoch=epoch,
-        previous_member_epoch=previous_epoch,
-        state=state,
-        assigned_partitions=_owned_topics(assigned),
-        partitions_pending_revocation=_owned_topics(revoking),
-    )
-    key = consumer.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
-    return GroupRecord(key, value)
-
-
-def _owned_topics(owned: Owned) -> list[consumer.OwnedTopic]:
-    return [
-        consumer.OwnedTopic(
-            topic_id=topic,
-            partitions=sorted(epochs),
-            assignment_epochs=[epochs[number] for number in sorted(epochs)],
-        )
-        for topic, epochs in owned.items()
-    ]
-
-
-def pattern_record(group_id: str, pattern: str, topics: Sequence[str], version: int, now_ms: int) -> GroupRecord:
+def pattern_record(group_id: str, pattern: str, topics: Sequence[str], now_ms: int) -> GroupRecord:
     """Return the record of the topics that match a regular expression."""
     key = consumer.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
-    value = consumer.ConsumerGroupRegularExpressionValue(topics=list(topics), version=version, timestamp=now_ms)
+    value = consumer.ConsumerGroupRegularExpressionValue(topics=list(topics), timestamp=now_ms)
     return GroupRecord(key, value)
 
 
@@ -144,15 +80,4 @@ def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
         GroupRecord(consumer.ConsumerGroupCurrentMemberAssignmentKey(**names)),
         GroupRecord(consumer.ConsumerGroupTargetAssignmentMemberKey(**names)),
         GroupRecord(consumer.ConsumerGroupMemberMetadataKey(**names)),
-    ]
-
-
-def consumer_group_tombstones(group_id: str, patterns: Sequence[str]) -> list[GroupRecord]:
-    """Return the records that remove a group of the consumer protocol without members."""
-    return [
-        GroupRecord(consumer.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)),
-        *(pattern_tombstone(group_id, pattern) for pattern in patterns),
-        # Kafka has no value with this key since 4.1, and still removes it
-        GroupRecord(consumer.ConsumerGroupPartitionMetadataKey(group_id=group_id)),
-        GroupRecord(consumer.ConsumerGroupMetadataKey(group_id=group_id)),
     ]

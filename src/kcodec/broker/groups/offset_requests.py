@@ -8,24 +8,18 @@ generation or epoch, size of the metadata). A request none of whose partitions e
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from kcodec.broker.api import ApiError, RequestContext
+from kcodec.broker.api import ApiError, RequestContext, by_topic
 from kcodec.broker.groups.classic_group import ClassicGroup, ClassicState
 from kcodec.broker.groups.consumer_group import ConsumerGroup, ConsumerMember, stale_epoch_text
-from kcodec.broker.groups.group_log import NO_EXPIRY, GroupRecord, offset_record, offset_tombstone
+from kcodec.broker.groups.group_log import NO_EXPIRY, offset_record, offset_tombstone
 from kcodec.broker.groups.offset_store import OffsetStore, StoredOffset
 from kcodec.broker.groups.table import Group, GroupTable
+from kcodec.broker.topics import Topic
+from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
-from kcodec.protocol.messages import offsets as wire
-from kcodec.protocol.messages.records import OffsetCommitValue
-from kcodec.protocol.messages.transactions import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
 
 TOPIC_ID_VERSION = 10
 GROUPS_VERSION = 8
@@ -33,6 +27,14 @@ GROUPS_VERSION = 8
 MODERN_COMMIT_VERSION, MODERN_TXN_COMMIT_VERSION = 9, 6
 NO_OFFSET = -1
 NO_TOPIC_ID = UUID(int=0)
+
+
+class _Commit(NamedTuple):
+    """A partition of an OffsetCommit request that exists, and what the response says about it."""
+
+    topic: Topic
+    partition: messages.OffsetCommitRequestPartition
+    result: messages.OffsetCommitResponsePartition
 
 
 class OffsetRequests:
@@ -57,45 +59,36 @@ class OffsetRequests:
 
     # ---------------------------------------------------------------------------------------------------- OffsetCommit
 
-    def commit(self, context: RequestContext, request: wire.OffsetCommitRequest) -> wire.OffsetCommitResponse:
+    def commit(self, context: RequestContext, request: messages.OffsetCommitRequest) -> messages.OffsetCommitResponse:
         """Commit offsets."""
         uses_ids = context.api_version >= TOPIC_ID_VERSION
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if uses_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        codes: dict[tuple[int, int], int] = {}
-        found: list[tuple[int, Any, str, UUID]] = []
-        for number, one in enumerate(request.topics):
+        response = messages.OffsetCommitResponse()
+        found: list[_Commit] = []
+        for one in request.topics:
             topic = self._table.host.topics.by_id(one.topic_id) if uses_ids else self._table.host.topics.get(one.name)
-            for place, partition in enumerate(one.partitions):
+            results = messages.OffsetCommitResponseTopic(name=one.name, topic_id=one.topic_id)
+            response.topics.append(results)
+            for partition in one.partitions:
+                result = messages.OffsetCommitResponsePartition(partition_index=partition.partition_index)
+                results.partitions.append(result)
                 if topic is None:
-                    codes[number, place] = int(unknown)
-                elif not 0 <= partition.partition_index < len(topic.partitions):
-                    codes[number, place] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    result.error_code = unknown
+                elif topic.partition(partition.partition_index) is None:
+                    result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 else:
-                    found.append((number, place, topic.name, topic.id))
-        if found:
-            try:
-                codes |= self._commit_found(context, request, found)
-            except ApiError as error:
-                codes |= {(number, place): int(error.code) for number, place, _, _ in found}
-        return wire.OffsetCommitResponse(
-            topics=[
-                wire.OffsetCommitResponseTopic(
-                    name=one.name,
-                    topic_id=one.topic_id,
-                    partitions=[
-                        wire.OffsetCommitResponsePartition(
-                            partition_index=partition.partition_index, error_code=codes[number, place]
-                        )
-                        for place, partition in enumerate(one.partitions)
-                    ],
-                )
-                for number, one in enumerate(request.topics)
-            ]
-        )
+                    found.append(_Commit(topic, partition, result))
+        try:
+            if found:
+                self._commit_found(context, request, found)
+        except ApiError as error:
+            for commit in found:
+                commit.result.error_code = error.code
+        return response
 
     def _commit_found(
-        self, context: RequestContext, request: wire.OffsetCommitRequest, found: list[tuple[int, Any, str, UUID]]
-    ) -> dict[tuple[int, int], int]:
+        self, context: RequestContext, request: messages.OffsetCommitRequest, found: list[_Commit]
+    ) -> None:
         generation, is_modern = request.generation_id_or_member_epoch, context.api_version >= MODERN_COMMIT_VERSION
         code = ErrorCode.GROUP_ID_NOT_FOUND if is_modern else ErrorCode.ILLEGAL_GENERATION
         group = self._group_to_commit(request.group_id, generation, code)
@@ -113,26 +106,23 @@ class OffsetRequests:
             )
         now_ms = self._table.now_ms()
         expiry = NO_EXPIRY if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
-        codes: dict[tuple[int, int], int] = {}
-        records: list[GroupRecord] = []
-        for number, place, name, topic_id in found:
-            partition = request.topics[number].partitions[place]
+        records = []
+        for topic, partition, result in found:
             if late is not None:
-                _check_assignment_epoch(late, generation, topic_id, partition.partition_index)
-            codes[number, place] = int(self._metadata_error(partition.committed_metadata))
-            if codes[number, place] == ErrorCode.NONE:
+                _check_assignment_epoch(late, generation, topic.id, partition.partition_index)
+            result.error_code = self._metadata_error(partition.committed_metadata)
+            if result.error_code == ErrorCode.NONE:
                 is_given = context.api_version == 1 and partition.commit_timestamp != -1
-                value = OffsetCommitValue(
+                value = messages.OffsetCommitValue(
                     offset=partition.committed_offset,
                     leader_epoch=partition.committed_leader_epoch,
                     metadata=partition.committed_metadata or "",
                     commit_timestamp=partition.commit_timestamp if is_given else now_ms,
                     expire_timestamp=expiry,
-                    topic_id=topic_id,
+                    topic_id=topic.id,
                 )
-                records.append(offset_record(request.group_id, name, partition.partition_index, value))
+                records.append(offset_record(request.group_id, topic.name, partition.partition_index, value))
         self._table.commit(request.group_id, records)
-        return codes
 
     def _metadata_error(self, metadata: str | None) -> ErrorCode:
         is_long = metadata is not None and len(metadata) > self._table.settings.offset_metadata_max_bytes
@@ -145,26 +135,25 @@ class OffsetRequests:
         return NO_TOPIC_ID if topic is None else topic.id
 
     def _is_there(self, name: str, partition: int) -> bool:
-        topic = self._table.host.topics.get(name)
-        return topic is not None and 0 <= partition < len(topic.partitions)
+        return self._table.host.topics.partition(name, partition) is not None
 
-    def check_transactional(self, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse | None:
+    def check_transactional(self, request: messages.TxnOffsetCommitRequest) -> messages.TxnOffsetCommitResponse | None:
         """Return the response if no partition of the request exists: then no transaction is looked at."""
         if any(self._is_there(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions):
             return None
         return _transactional_response(request, lambda name, partition: _unknown(name))
 
-    def commit_transactional(self, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    def commit_transactional(
+        self, context: RequestContext, request: messages.TxnOffsetCommitRequest
+    ) -> messages.TxnOffsetCommitResponse:
         """Add offsets to a transaction that has been verified. They are pending until its marker."""
 
-        def response(code_of: Callable[[Any], ErrorCode]) -> TxnOffsetCommitResponse:
+        def response(code_of: Callable[[Any], ErrorCode]) -> messages.TxnOffsetCommitResponse:
             return _transactional_response(
                 request,
                 lambda name, one: code_of(one) if self._is_there(name, one.partition_index) else _unknown(name),
             )
 
-        if not request.group_id:
-            return response(lambda one: ErrorCode.INVALID_GROUP_ID)
         try:
             is_modern = context.api_version >= MODERN_TXN_COMMIT_VERSION
             code = ErrorCode.GROUP_ID_NOT_FOUND if is_modern else ErrorCode.ILLEGAL_GENERATION
@@ -176,7 +165,7 @@ class OffsetRequests:
                     request.group_id,
                     topic.name,
                     one.partition_index,
-                    OffsetCommitValue(
+                    messages.OffsetCommitValue(
                         offset=one.committed_offset,
                         leader_epoch=one.committed_leader_epoch,
                         metadata=one.committed_metadata or "",
@@ -200,7 +189,9 @@ class OffsetRequests:
             return response(lambda one: code)
         return response(lambda one: self._metadata_error(one.committed_metadata))
 
-    def _validate_transactional(self, group: Group, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
+    def _validate_transactional(
+        self, group: Group, context: RequestContext, request: messages.TxnOffsetCommitRequest
+    ) -> None:
         generation = request.generation_id_or_member_epoch
         if isinstance(group, ClassicGroup):
             group.validate_commit(request.member_id, request.group_instance_id, generation, is_transactional=True)
@@ -226,28 +217,25 @@ class OffsetRequests:
 
     # ----------------------------------------------------------------------------------------------------- OffsetFetch
 
-    def fetch(self, context: RequestContext, request: wire.OffsetFetchRequest) -> wire.OffsetFetchResponse:
+    def fetch(self, context: RequestContext, request: messages.OffsetFetchRequest) -> messages.OffsetFetchResponse:
         """Return committed offsets: of one group up to version 7, of several from version 8 on."""
         if context.api_version >= GROUPS_VERSION:
             groups = [self._fetch_group(context, one, request.require_stable) for one in request.groups]
-            return wire.OffsetFetchResponse(groups=groups)
-        topics = request.topics
-        single = wire.OffsetFetchRequestGroup(
-            group_id=request.group_id,
-            topics=topics
-            if topics is None
-            else [
-                wire.OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes) for one in topics
-            ],
-        )
+            return messages.OffsetFetchResponse(groups=groups)
+        single = messages.OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
+        if request.topics is not None:
+            single.topics = [
+                messages.OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
+                for one in request.topics
+            ]
         found = self._fetch_group(context, single, request.require_stable)
-        return wire.OffsetFetchResponse(
+        return messages.OffsetFetchResponse(
             error_code=found.error_code,
             topics=[
-                wire.OffsetFetchResponseTopic(
+                messages.OffsetFetchResponseTopic(
                     name=topic.name,
                     partitions=[
-                        wire.OffsetFetchResponsePartition(
+                        messages.OffsetFetchResponsePartition(
                             partition_index=one.partition_index,
                             committed_offset=one.committed_offset,
                             committed_leader_epoch=one.committed_leader_epoch,
@@ -262,15 +250,15 @@ class OffsetRequests:
         )
 
     def _fetch_group(
-        self, context: RequestContext, request: wire.OffsetFetchRequestGroup, require_stable: bool
-    ) -> wire.OffsetFetchResponseGroup:
+        self, context: RequestContext, request: messages.OffsetFetchRequestGroup, require_stable: bool
+    ) -> messages.OffsetFetchResponseGroup:
         uses_ids = context.api_version >= TOPIC_ID_VERSION
         group = self._table.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             try:
                 group.validate_fetch(request.member_id, request.member_epoch)
             except ApiError as error:
-                return wire.OffsetFetchResponseGroup(group_id=request.group_id, error_code=int(error.code))
+                return messages.OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
         known = self._store.committed.get(request.group_id, {})
         topics = request.topics
         if topics is None:
@@ -289,15 +277,15 @@ class OffsetRequests:
                 self._fetched(request.group_id, known_name, number, known, require_stable)
                 for number in topic.partition_indexes
             ]
-            found_topic = wire.OffsetFetchResponseTopics(name=known_name or topic.name, topic_id=topic.topic_id)
+            found_topic = messages.OffsetFetchResponseTopics(name=known_name or topic.name, topic_id=topic.topic_id)
             found_topic.partitions = partitions
             results.append(found_topic)
-        return wire.OffsetFetchResponseGroup(group_id=request.group_id, topics=results)
+        return messages.OffsetFetchResponseGroup(group_id=request.group_id, topics=results)
 
-    def _topic_to_fetch(self, name: str, numbers: list[int], uses_ids: bool) -> wire.OffsetFetchRequestTopics:
+    def _topic_to_fetch(self, name: str, numbers: list[int], uses_ids: bool) -> messages.OffsetFetchRequestTopics:
         topic = self._table.host.topics.get(name) if uses_ids else None
         topic_id = NO_TOPIC_ID if topic is None else topic.id
-        return wire.OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=sorted(numbers))
+        return messages.OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=sorted(numbers))
 
     def _fetched(
         self,
@@ -306,7 +294,7 @@ class OffsetRequests:
         number: int,
         known: dict[tuple[str, int], StoredOffset],
         require_stable: bool,
-    ) -> wire.OffsetFetchResponsePartitions:
+    ) -> messages.OffsetFetchResponsePartitions:
         code, stored = ErrorCode.NONE, None
         if name is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID
@@ -314,55 +302,45 @@ class OffsetRequests:
             code = ErrorCode.UNSTABLE_OFFSET_COMMIT
         else:
             stored = known.get((name, number))
-        return wire.OffsetFetchResponsePartitions(
+        return messages.OffsetFetchResponsePartitions(
             partition_index=number,
             committed_offset=NO_OFFSET if stored is None else stored.offset,
             committed_leader_epoch=-1 if stored is None else stored.leader_epoch,
             metadata="" if stored is None else stored.metadata,
-            error_code=int(code),
+            error_code=code,
         )
 
     # --------------------------------------------------------------------------------------------- OffsetDelete, expiry
 
-    def delete(self, request: wire.OffsetDeleteRequest) -> wire.OffsetDeleteResponse:
+    def delete(self, request: messages.OffsetDeleteRequest) -> messages.OffsetDeleteResponse:
         """Delete offsets of topics that no member subscribes to."""
         if not request.group_id:
-            return wire.OffsetDeleteResponse(error_code=int(ErrorCode.INVALID_GROUP_ID))
+            return messages.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         pairs = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
         there = [pair for pair in pairs if self._is_there(*pair)]
         group = self._table.groups.get(request.group_id)
         if group is None:
-            return wire.OffsetDeleteResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND))
+            return messages.OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
         if isinstance(group, ClassicGroup) and not group.is_empty and not group.is_consumer_group:
-            return wire.OffsetDeleteResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP))
+            return messages.OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
         subscribed = {name for name, _ in there if group.is_subscribed_to(name)}
         gone = (pair for pair in there if pair[0] not in subscribed)
         self._table.commit(request.group_id, self._store.tombstones(request.group_id, gone))
 
-        def code_of(name: str, number: int) -> int:
-            if not self._is_there(name, number):
-                return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return int(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if name in subscribed else ErrorCode.NONE)
+        def result(name: str, one: messages.OffsetDeleteRequestPartition) -> messages.OffsetDeleteResponsePartition:
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if name in subscribed else ErrorCode.NONE
+            if not self._is_there(name, one.partition_index):
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return messages.OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=code)
 
-        return wire.OffsetDeleteResponse(
-            topics=[
-                wire.OffsetDeleteResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        wire.OffsetDeleteResponsePartition(
-                            partition_index=one.partition_index, error_code=code_of(topic.name, one.partition_index)
-                        )
-                        for one in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
+        return messages.OffsetDeleteResponse(
+            topics=by_topic(messages.OffsetDeleteResponseTopic, request.topics, result)
         )
 
-    def drop_topics(self, names: set[str]) -> None:
-        """Remove the offsets of deleted topics."""
+    def drop_topic(self, name: str) -> None:
+        """Remove the offsets of a deleted topic."""
         for group_id in self._store.group_ids():
-            gone = (key for key in list(self._store.all_partitions(group_id)) if key[0] in names)
+            gone = (key for key in list(self._store.all_partitions(group_id)) if key[0] == name)
             self._table.commit(group_id, self._store.tombstones(group_id, gone))
 
     def expire(self) -> None:
@@ -378,8 +356,8 @@ class OffsetRequests:
                 and not self._store.is_pending(group_id, key)
             ]
             is_bare = len(expired) == len(known) and not self._store.has_open_transaction(group_id)
-            if is_bare and isinstance(group, ClassicGroup | ConsumerGroup) and group.is_empty:
-                expired += group_tombstones(group)
+            if is_bare and group is not None and group.is_empty:
+                expired += group.tombstones()
             self._table.commit(group_id, expired)
 
     def _is_expired(self, group: Group, topic: str, stored: StoredOffset) -> bool:
@@ -395,11 +373,6 @@ class OffsetRequests:
         return self._table.now_ms() >= (limit if stored.expire_timestamp == NO_EXPIRY else stored.expire_timestamp)
 
 
-def group_tombstones(group: Group) -> list[GroupRecord]:
-    """Return the records that remove an empty group."""
-    return [GroupRecord(group.record().key)] if isinstance(group, ClassicGroup) else group.tombstones()
-
-
 def _check_assignment_epoch(member: ConsumerMember, epoch: int, topic_id: UUID, partition: int) -> None:
     """Raise ApiError (STALE_MEMBER_EPOCH) unless the member has owned a partition since this epoch (KIP-1251)."""
     since = member.assignment_epoch(topic_id, partition)
@@ -413,20 +386,12 @@ def _unknown(name: str) -> ErrorCode:
 
 
 def _transactional_response(
-    request: TxnOffsetCommitRequest, code_of: Callable[[str, Any], ErrorCode]
-) -> TxnOffsetCommitResponse:
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=one.partition_index, error_code=int(code_of(topic.name, one))
-                    )
-                    for one in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+    request: messages.TxnOffsetCommitRequest, code_of: Callable[[str, Any], ErrorCode]
+) -> messages.TxnOffsetCommitResponse:
+    def result(name: str, one: Any) -> messages.TxnOffsetCommitResponsePartition:
+        code = code_of(name, one)
+        return messages.TxnOffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code)
+
+    return messages.TxnOffsetCommitResponse(
+        topics=by_topic(messages.TxnOffsetCommitResponseTopic, request.topics, result)
     )

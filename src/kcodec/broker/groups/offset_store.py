@@ -40,7 +40,10 @@ class OffsetStore:
         """Take a record of the log."""
         partition = key.topic, key.partition
         if value is None:
-            self._drop(self.committed, key.group, partition)
+            committed = self.committed.get(key.group, {})
+            committed.pop(partition, None)
+            if not committed:
+                self.committed.pop(key.group, None)
             for pending in self._pending.values():
                 pending.get(key.group, {}).pop(partition, None)
             return
@@ -92,10 +95,3 @@ class OffsetStore:
         """Forget everything."""
         self.committed.clear()
         self._pending.clear()
-
-    @staticmethod
-    def _drop(groups: dict[str, dict[PartitionKey, StoredOffset]], group_id: str, partition: PartitionKey) -> None:
-        partitions = groups.get(group_id, {})
-        partitions.pop(partition, None)
-        if not partitions:
-            groups.pop(group_id, None)

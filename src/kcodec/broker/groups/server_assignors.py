@@ -9,9 +9,10 @@ Java's HashMap, and the partitions of each topic are in order. Otherwise the cho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count, islice
 from uuid import UUID
 
 from kcodec.broker.groups.group_log import Target
@@ -43,11 +44,11 @@ def assign_range(members: Members, counts: PartitionCounts) -> dict[str, Target]
         members,
         key=lambda one: (one.instance_id is None, one.member_id if one.instance_id is None else one.instance_id),
     )
-    for topic_id, count in counts.items():
+    for topic_id, partitions in counts.items():
         readers = [member for member in in_order if topic_id in member.topics]
         begin = 0
         for number, member in enumerate(readers):
-            end = begin + count // len(readers) + (number < count % len(readers))
+            end = begin + partitions // len(readers) + (number < partitions % len(readers))
             if end > begin:
                 shares[member.member_id][topic_id] = frozenset(range(begin, end))
             begin = end
@@ -61,26 +62,19 @@ def assign_uniform(members: Members, counts: PartitionCounts) -> dict[str, Targe
     free: dict[TopicPartitionId, None] = {
         (topic_id, number): None for topic_id in sorted(counts) for number in range(counts[topic_id])
     }
-    owned: dict[str, list[TopicPartitionId]] = {}
+    shares = _Shares(members, counts)
     for member in sorted(members, key=lambda one: one.member_id):
-        kept = [
-            (topic_id, number)
-            for topic_id in sorted(member.target)
-            if topic_id in member.topics
-            for number in sorted(member.target[topic_id])
-            if (topic_id, number) in free
-        ]
-        owned[member.member_id] = kept
-        for partition in kept:
-            del free[partition]
-    readers = {
-        topic_id: sorted(member.member_id for member in members if topic_id in member.topics) for topic_id in counts
-    }
-    for partition in sorted(free, key=lambda one: (len(readers[one[0]]), one)):
-        if readers[partition[0]]:
-            owned[min(readers[partition[0]], key=lambda one: len(owned[one]))].append(partition)
-    _balance(owned, readers)
-    return {member_id: _by_topic(partitions) for member_id, partitions in owned.items()}
+        for topic_id in sorted(member.topics & member.target.keys()):
+            for number in sorted(member.target[topic_id]):
+                if (topic_id, number) in free:
+                    del free[topic_id, number]
+                    shares.give(member.member_id, topic_id, number)
+    for topic_id, number in sorted(free, key=lambda one: (shares.number_of_readers(one[0]), one)):
+        if shares.number_of_readers(topic_id):
+            shares.give(shares.smallest_reader(topic_id), topic_id, number)
+    while shares.balance():
+        pass
+    return {member_id: _by_topic(partitions) for member_id, partitions in shares.partitions()}
 
 
 def _assign_equally(members: Members, counts: PartitionCounts) -> dict[str, Target]:
@@ -112,22 +106,85 @@ def _by_topic(partitions: Iterable[TopicPartitionId]) -> Target:
     return {topic_id: frozenset(numbers) for topic_id, numbers in share.items()}
 
 
-def _balance(owned: dict[str, list[TopicPartitionId]], readers: Mapping[UUID, list[str]]) -> None:
-    """Move partitions from a member to a reader of the topic with at least two less, while there is one.
+class _Shares:
+    """The partitions of members with different subscriptions.
 
-    Each move brings two sizes closer together, so the sum of their squares falls and the loop ends.
+    For each set of readers, a heap has the sizes of their shares. Sizes in it may be out of date, but at least one size
+    of each reader is not above the true one. A size at the top that is up to date is therefore the smallest.
     """
-    has_moved = True
-    while has_moved:
+
+    def __init__(self, members: Members, counts: PartitionCounts) -> None:
+        self._sizes = {member.member_id: 0 for member in sorted(members, key=lambda one: one.member_id)}
+        #: Member id -> topic id -> (number of the gift, partition): the newest partition is the first to be moved.
+        self._owned: dict[str, dict[UUID, list[tuple[int, int]]]] = {member_id: {} for member_id in self._sizes}
+        self._gifts = count()
+        #: Topic id -> its readers. Equal sets are one object, as comparing them takes time.
+        self._readers: dict[UUID, frozenset[str]] = {}
+        self._heaps: dict[frozenset[str], list[tuple[int, str]]] = {}
+        same: dict[frozenset[str], frozenset[str]] = {}
+        for topic_id in counts:
+            readers = frozenset(member.member_id for member in members if topic_id in member.topics)
+            self._readers[topic_id] = readers = same.setdefault(readers, readers)
+            self._heaps[readers] = [(0, one) for one in sorted(readers)]
+
+    def number_of_readers(self, topic_id: UUID) -> int:
+        """Return the number of members that subscribe to a topic."""
+        return len(self._readers[topic_id])
+
+    def smallest_reader(self, topic_id: UUID) -> str:
+        """Return the reader of a topic with the fewest partitions."""
+        return self._smallest(self._readers[topic_id])
+
+    def _smallest(self, readers: frozenset[str]) -> str:
+        heap = self._heaps[readers]
+        while heap[0][0] != self._sizes[heap[0][1]]:
+            heapreplace(heap, (self._sizes[heap[0][1]], heap[0][1]))
+        return heap[0][1]
+
+    def give(self, member_id: str, topic_id: UUID, number: int) -> None:
+        """Give a partition to a member."""
+        self._owned[member_id].setdefault(topic_id, []).append((next(self._gifts), number))
+        self._sizes[member_id] += 1
+
+    def _take(self, member_id: str, topic_id: UUID) -> int:
+        """Take the newest partition of a topic from a member."""
+        number = self._owned[member_id][topic_id].pop()[1]
+        self._sizes[member_id] -= 1
+        for readers, heap in self._heaps.items():
+            if member_id in readers:
+                heappush(heap, (self._sizes[member_id], member_id))
+        return number
+
+    def balance(self) -> bool:
+        """Move partitions from the largest shares to readers with at least two less. Return whether one was moved.
+
+        Each move brings two sizes closer together, so the sum of their squares falls, and a loop of calls ends.
+        """
         has_moved = False
-        for giver in sorted(owned, key=lambda one: (-len(owned[one]), one)):
-            for partition in reversed(owned[giver]):
-                taker = min(readers[partition[0]], key=lambda one: len(owned[one]))
-                if len(owned[taker]) + 1 < len(owned[giver]):
-                    owned[giver].remove(partition)
-                    owned[taker].append(partition)
-                    has_moved = True
-                    break
+        largest = [(-size, member_id) for member_id, size in self._sizes.items()]
+        heapify(largest)
+        while largest:
+            size, giver = heappop(largest)
+            if -size == self._sizes[giver] and self._move_one(giver):
+                heappush(largest, (-self._sizes[giver], giver))
+                has_moved = True
+        return has_moved
+
+    def _move_one(self, giver: str) -> bool:
+        owned, most = self._owned[giver], self._sizes[giver] - 1
+        has_smaller = {readers: self._sizes[self._smallest(readers)] < most for readers in self._heaps if readers}
+        movable = [one for one, partitions in owned.items() if partitions and has_smaller[self._readers[one]]]
+        if not movable:
+            return False
+        topic_id = max(movable, key=lambda one: owned[one][-1])
+        taker = self.smallest_reader(topic_id)
+        self.give(taker, topic_id, self._take(giver, topic_id))
+        return True
+
+    def partitions(self) -> Iterator[tuple[str, list[TopicPartitionId]]]:
+        """Yield the partitions of each member."""
+        for member_id, owned in self._owned.items():
+            yield member_id, [(topic_id, number) for topic_id, found in owned.items() for _, number in found]
 
 
 #: By the name that a member requests; the first one is the default (group.consumer.assignors).

@@ -32,8 +32,9 @@ class GroupTable:
         """Return the time."""
         return self.host.clock.now_ms()
 
-    def group_setting(self, group_id: str, name: str, default: int) -> int:
-        """Return a configuration of a group, or the broker's."""
+    def group_setting(self, group_id: str, name: str) -> int:
+        """Return a configuration of a group; its default is the setting of the broker with group_ before the name."""
+        default: int = getattr(self.settings, f"group_{name.replace('.', '_')}")
         return int(self.host.topics.group_configs.get(group_id, {}).get(name, default))
 
     def write(self, group_id: str, records: Sequence[GroupRecord]) -> int:

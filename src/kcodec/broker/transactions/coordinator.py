@@ -70,19 +70,15 @@ class TransactionCoordinator:
         """Return the state of a transactional id; None if it is unknown."""
         return self._states.get(transactional_id)
 
-    def is_pending(self, transactional_id: str) -> bool:
-        """Return whether a transition of this transactional id is in progress."""
-        return transactional_id in self._pending
-
     # ------------------------------------------------------------------------------------------------ InitProducerId
 
     def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
     ) -> ProducerIdentity:
-        """Give a producer its id and epoch, and fence who had the transactional id before.
+        """Return a producer id and epoch, and fence the previous producer that used the transactional id.
 
-        Raise ApiError with CONCURRENT_TRANSACTIONS after an open transaction was aborted for that: the producer asks
-        again.
+        Raise ApiError with CONCURRENT_TRANSACTIONS if an open transaction is aborted for that: the producer sends the
+        request again.
         """
         if transactional_id is None:
             return ProducerIdentity(self._topics.next_producer_id(), 0)

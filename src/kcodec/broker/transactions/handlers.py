@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 
-from kcodec.broker.api import Api, ApiError, RequestContext
+from kcodec.broker.api import Api, ApiError, RequestContext, by_topic
 from kcodec.broker.groups.topic_patterns import compile_pattern
 from kcodec.broker.internal_topics import GroupHost
-from kcodec.broker.topics import INTERNAL_TOPICS, Topics
+from kcodec.broker.topics import INTERNAL_TOPICS
 from kcodec.broker.transactions.coordinator import ProducerIdentity, TransactionCoordinator
 from kcodec.broker.transactions.state import EPOCH_BUMP_VERSION, State, TopicPartition
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC
@@ -22,22 +23,13 @@ _FENCED_VERSION = 2
 _END_BUMP_VERSION = 5
 _BATCHED_VERSION = 4
 
-OnMarker = Callable[[int, int, bool], None]
-
 
 class TransactionHandlers:
-    """The handlers of the APIs of transactions.
+    """The handlers of the APIs of transactions."""
 
-    on_offsets_marker: as in TransactionCoordinator, for markers that a tool writes.
-    """
-
-    def __init__(
-        self, topics: Topics, coordinator: TransactionCoordinator, group_host: GroupHost, on_offsets_marker: OnMarker
-    ) -> None:
-        self._topics = topics
+    def __init__(self, coordinator: TransactionCoordinator, host: GroupHost) -> None:
         self._coordinator = coordinator
-        self._group_host = group_host
-        self._on_offsets_marker = on_offsets_marker
+        self._host = host
 
     def apis(self) -> list[Api]:
         """Return the APIs with their handlers."""
@@ -106,7 +98,7 @@ class TransactionHandlers:
         verify_only: bool = False,
     ) -> list[messages.AddPartitionsToTxnTopicResult]:
         wanted = [(topic.name, number) for topic in topics for number in topic.partitions]
-        unknown = [one for one in wanted if self._topics.partition(*one) is None]
+        unknown = [one for one in wanted if self._host.topics.partition(*one) is None]
         if context.api_version < _BATCHED_VERSION and any(topic in INTERNAL_TOPICS for topic, _ in wanted):
             # only brokers add internal topics
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -130,7 +122,7 @@ class TransactionHandlers:
         self, context: RequestContext, request: messages.AddOffsetsToTxnRequest
     ) -> messages.AddOffsetsToTxnResponse:
         """Respond to AddOffsetsToTxn: the partition of the group's offsets becomes part of the transaction."""
-        partition = CONSUMER_OFFSETS_TOPIC, self._group_host.partition_of(request.group_id)
+        partition = CONSUMER_OFFSETS_TOPIC, self._host.partition_of(request.group_id)
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         code = ErrorCode.NONE
         try:
@@ -159,29 +151,20 @@ class TransactionHandlers:
         self, context: RequestContext, request: messages.WriteTxnMarkersRequest
     ) -> messages.WriteTxnMarkersResponse:
         """Respond to WriteTxnMarkers, from a tool that ends a hanging transaction."""
-        return messages.WriteTxnMarkersResponse(
-            markers=[
-                messages.WritableTxnMarkerResult(
-                    producer_id=marker.producer_id,
-                    topics=[
-                        messages.WritableTxnMarkerTopicResult(
-                            name=topic.name,
-                            partitions=[
-                                messages.WritableTxnMarkerPartitionResult(
-                                    partition_index=number, error_code=self._write_marker(marker, topic.name, number)
-                                )
-                                for number in topic.partition_indexes
-                            ],
-                        )
-                        for topic in marker.topics
-                    ],
-                )
-                for marker in request.markers
-            ]
-        )
+        results = []
+        for marker in request.markers:
+            topics = by_topic(messages.WritableTxnMarkerTopicResult, marker.topics, partial(self._written, marker))
+            results.append(messages.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+        return messages.WriteTxnMarkersResponse(markers=results)
+
+    def _written(
+        self, marker: messages.WritableTxnMarker, topic: str, number: int
+    ) -> messages.WritableTxnMarkerPartitionResult:
+        code = self._write_marker(marker, topic, number)
+        return messages.WritableTxnMarkerPartitionResult(partition_index=number, error_code=code)
 
     def _write_marker(self, marker: messages.WritableTxnMarker, topic: str, number: int) -> ErrorCode:
-        partition = self._topics.partition(topic, number)
+        partition = self._host.topics.partition(topic, number)
         if partition is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
@@ -195,7 +178,7 @@ class TransactionHandlers:
         except ApiError as error:
             return error.code
         if topic == CONSUMER_OFFSETS_TOPIC:
-            self._on_offsets_marker(number, marker.producer_id, marker.transaction_result)
+            self._coordinator.on_offsets_marker(number, marker.producer_id, marker.transaction_result)
         return ErrorCode.NONE
 
     # ---------------------------------------------------------------------------------------------------- descriptions
@@ -204,17 +187,11 @@ class TransactionHandlers:
         self, context: RequestContext, request: messages.DescribeProducersRequest
     ) -> messages.DescribeProducersResponse:
         """Respond to DescribeProducers."""
-        return messages.DescribeProducersResponse(
-            topics=[
-                messages.DescribeProducersTopicResponse(
-                    name=topic.name, partitions=[self._producers(topic.name, one) for one in topic.partition_indexes]
-                )
-                for topic in request.topics
-            ]
-        )
+        topics = by_topic(messages.DescribeProducersTopicResponse, request.topics, self._producers)
+        return messages.DescribeProducersResponse(topics=topics)
 
     def _producers(self, topic: str, number: int) -> messages.DescribeProducersPartitionResponse:
-        partition = self._topics.partition(topic, number)
+        partition = self._host.topics.partition(topic, number)
         if partition is None:
             return messages.DescribeProducersPartitionResponse(
                 partition_index=number, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -272,7 +249,7 @@ class TransactionHandlers:
             except ApiError as error:
                 return messages.ListTransactionsResponse(error_code=error.code)
         listed = []
-        now = self._group_host.clock.now_ms()
+        now = self._host.clock.now_ms()
         for found in self._coordinator:
             is_chosen = (
                 (not request.producer_id_filters or found.producer_id in request.producer_id_filters)

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from kcodec.broker.api import Api, ApiError, RequestContext
 from kcodec.broker.error_responses import error_response
+from kcodec.broker.groups.offset_requests import OffsetRequests
 from kcodec.broker.internal_topics import GroupHost
 from kcodec.broker.produce import verification_code
-from kcodec.broker.topics import Topics
 from kcodec.broker.transactions.coordinator import ProducerIdentity, TransactionCoordinator
 from kcodec.broker.transactions.state import EPOCH_BUMP_VERSION
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC
@@ -26,33 +25,14 @@ _COORDINATOR_CODES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
 
-Commit = Callable[[RequestContext, messages.TxnOffsetCommitRequest], Any]
-
 
 class TxnOffsetCommit:
-    """The handler of TxnOffsetCommit.
+    """The handler of TxnOffsetCommit. offsets: of the group coordinator, which checks the group and writes them."""
 
-    check, commit: of the group coordinator. check returns the response of a request that needs no transaction, else
-                   None; commit checks the group and writes the offsets.
-    verifies: whether the broker verifies transactions of older clients.
-    """
-
-    def __init__(
-        self,
-        topics: Topics,
-        coordinator: TransactionCoordinator,
-        host: GroupHost,
-        *,
-        check: Commit,
-        commit: Commit,
-        verifies: bool,
-    ) -> None:
-        self._topics = topics
+    def __init__(self, coordinator: TransactionCoordinator, host: GroupHost, offsets: OffsetRequests) -> None:
         self._coordinator = coordinator
         self._host = host
-        self._check = check
-        self._commit = commit
-        self._verifies = verifies
+        self._offsets = offsets
 
     def apis(self) -> list[Api]:
         """Return the API with its handler."""
@@ -62,9 +42,9 @@ class TxnOffsetCommit:
         """Respond to TxnOffsetCommit."""
         if context.api_version >= _IDS_VERSION:
             for topic in request.topics:
-                known = self._topics.by_id(topic.topic_id)
+                known = self._host.topics.by_id(topic.topic_id)
                 topic.name = "" if known is None else known.name
-        found = self._check(context, request)
+        found = self._offsets.check_transactional(request)
         if found is not None:
             return found
         if not request.group_id:
@@ -72,17 +52,17 @@ class TxnOffsetCommit:
         code = self._verified(context, request)
         if code is not ErrorCode.NONE:
             return error_response(request, context.api_version, _COORDINATOR_CODES.get(code, code))
-        return self._commit(context, request)
+        return self._offsets.commit_transactional(context, request)
 
     def _verified(self, context: RequestContext, request: messages.TxnOffsetCommitRequest) -> ErrorCode:
         key = CONSUMER_OFFSETS_TOPIC, self._host.partition_of(request.group_id)
-        partition = self._topics.partition(*key)
+        partition = self._host.topics.partition(*key)
         if partition is None:
             return ErrorCode.NOT_COORDINATOR
         if partition.log.producers.has_open_transaction(request.producer_id, request.producer_epoch):
             return ErrorCode.NONE
         adds = context.api_version >= _ADD_PARTITION_VERSION
-        if not adds and not self._verifies:
+        if not adds and not self._host.settings.verifies_transactions:
             return ErrorCode.NONE
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         try:

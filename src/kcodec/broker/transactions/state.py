@@ -20,7 +20,7 @@ NO_EPOCH = -1
 HIGHEST_EPOCH = (1 << 15) - 1
 #: The last epoch that a client gets; HIGHEST_EPOCH stays free to fence it.
 LAST_CLIENT_EPOCH = HIGHEST_EPOCH - 1
-#: The first transaction version in which the end of a transaction bumps the epoch.
+#: The first transaction version in which the end of a transaction bumps the epoch, also that of its markers (KIP-890).
 EPOCH_BUMP_VERSION = 2
 
 TopicPartition = tuple[str, int]
@@ -139,7 +139,7 @@ class TransactionMetadata:
         """Return the state of a transaction whose producer is fenced and which is aborted: the epoch is higher.
 
         It follows the version of the cluster, whatever the client's. From 2 on the former epoch is remembered, so that
-        a client that asks for its own producer id again gets this epoch.
+        a client that requests its own producer id again gets this epoch.
         """
         version = cluster_version if cluster_version >= EPOCH_BUMP_VERSION else 0
         aborted = self.ended(is_commit=False, client_version=version, next_producer_id=next_producer_id, now=now)

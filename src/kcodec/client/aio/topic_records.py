@@ -186,10 +186,9 @@ class BoundedRecords(ClientBase, AsyncIterator[DecodedRecords], Generic[R]):
             self._is_done = True
             return
         if True:  # ASYNC
-            chunks, self._error = await asyncio.to_thread(reading.decoded, response)
+            self._error = await asyncio.to_thread(reading.decode, response)
         else:
-            chunks, self._error = reading.decoded(response)
-        reading.ready.extend(chunks)
+            self._error = reading.decode(response)
 
     if False:  # SYNC
 
