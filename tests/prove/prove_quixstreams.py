@@ -115,7 +115,12 @@ assert found == {"to": 2, "be": 2, "or": 1, "not": 1}, found
 sys.exit(7 if any(name.startswith("rdk:") for name in threads) else 0)
 """
 #: Test that passes with confluent-kafka only -> the reason.
-KNOWN: dict[str, str] = {}
+KNOWN: dict[str, str] = {
+    f"tests.test_quixstreams.test_sources.test_base.test_manager.TestSourceManager::test_raise_for_error[{case}]": (
+        "waits one second for the start of a process; fails with both clients on a busy machine"
+    )
+    for case in (f"{is_pickled}-{when}" for is_pickled in (True, False) for when in ("run-0", "cleanup-0", "stop--9"))
+}
 LOGS = {False: "tests-confluent.log", True: "tests-kcodec.log"}
 
 
