@@ -143,15 +143,12 @@ class ClusterApis:
     ) -> messages.CreateTopicsResponse:
         """Respond to CreateTopics."""
         counts = Counter(topic.name for topic in request.topics)
-        results: list[messages.CreatableTopicResult] = []
-        for wanted in request.topics:
-            if counts[wanted.name] > 1:
-                results.append(_not_created(wanted.name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
-                counts[wanted.name] = 0  # one result for all of them
-                continue
-            if not counts[wanted.name]:
-                continue
-            results.append(self._created(wanted, validate_only=request.validate_only))
+        results = []
+        for name, wanted in {topic.name: topic for topic in request.topics}.items():  # one result for equal names
+            if counts[name] > 1:
+                results.append(_not_created(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+            else:
+                results.append(self._created(wanted, validate_only=request.validate_only))
         return messages.CreateTopicsResponse(topics=results)
 
     def _created(self, wanted: messages.CreatableTopic, *, validate_only: bool) -> messages.CreatableTopicResult:
@@ -212,11 +209,7 @@ class ClusterApis:
         topic = self._topics.by_id(topic_id) if name is None else self._topics.get(name)
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            reason = (
-                "This server does not host this topic ID."
-                if name is None
-                else "This server does not host this topic-partition."
-            )
+            reason = f"This server does not host this {'topic ID' if name is None else 'topic-partition'}."
             return messages.DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=reason)
         self._topics.delete(topic.name)
         return messages.DeletableTopicResult(name=topic.name, topic_id=topic.id)

@@ -12,6 +12,7 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from random import SystemRandom
 
 from kcodec.broker.clock import Clock
@@ -25,6 +26,8 @@ HANDSHAKE_KEY, AUTHENTICATE_KEY = 17, 36
 #: Kafka lets a logged-in connection begin to log in again only once a second.
 LEAST_MS_BETWEEN_LOGINS = 1000
 _NONCE_BITS = 160
+# Nonces must not be predictable, unlike the random numbers that the setting `seed` determines.
+_NONCES = SystemRandom()
 _PLAIN_PARTS = 3
 _FIRST = re.compile(rb"n,(?:a=([^,]*))?,(n=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]=[^,]*)*)")
 _FINAL = re.compile(rb"(c=([A-Za-z0-9+/=]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]=[^,]*)*),p=([A-Za-z0-9+/=]+)")
@@ -104,30 +107,21 @@ def _decoded(text: bytes) -> bytes:
         raise LoginRefused from None
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Authenticator:
     """The users of a broker, and how they log in."""
 
-    def __init__(
-        self,
-        mechanisms: tuple[str, ...],
-        users: dict[str, Secret],
-        credential_of: CredentialOf,
-        clock: Clock,
-        max_session_ms: float,
-    ) -> None:
-        self.mechanisms = mechanisms
-        self.clock = clock
-        self.max_session_ms = max_session_ms
-        self._users = users
-        self._credential_of = credential_of
-        # Nonces must not be predictable, unlike the random numbers that the setting `seed` determines.
-        self._random = SystemRandom()
+    mechanisms: tuple[str, ...]
+    users: dict[str, Secret]
+    credential_of: CredentialOf
+    clock: Clock
+    max_session_ms: float
 
     def exchange(self, mechanism: str) -> ServerExchange:
         """Begin an exchange."""
         if mechanism == "PLAIN":
-            return plain_server(self._users)
-        return scram_server(mechanism, self._credential_of, f"{self._random.getrandbits(_NONCE_BITS):x}")
+            return plain_server(self.users)
+        return scram_server(mechanism, self.credential_of, f"{_NONCES.getrandbits(_NONCE_BITS):x}")
 
 
 class Login:
