@@ -9,7 +9,8 @@ A flow yields effects and receives their results. It never uses a socket, a cloc
         yield from sleep(0.02)
 
 All flows of a client run on one `kcodec.network.scheduler.Scheduler`, one step at a time. Nothing else runs between two
-yields, so that flows share state without locks. Time is an argument (a `Clock`, in monotonic seconds).
+yields, so that flows share state without locks. Time is an argument (a `Clock`, in monotonic seconds). Effects are not
+frozen, as a frozen dataclass takes several times as long to create, and each request creates some.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Reply(NamedTuple):
     node_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ByVersion:
     """A request whose fields depend on its version: ``ByVersion(FindCoordinatorRequest, build)``.
 
@@ -64,7 +65,7 @@ class ByVersion:
     build: Callable[[int], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """Send a request to a broker; the result is a `Reply`, or None if there is no response (Produce with acks=0).
 
@@ -97,14 +98,23 @@ class Call:
         return self.request.kind if type(self.request) is ByVersion else type(self.request)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class StartCall:
+    """Begin a call, and continue at once. `done` is called with the reply or the error, but not if the client ends
+    before. It costs less than a flow for the call."""
+
+    call: Call
+    done: Done
+
+
+@dataclass(slots=True)
 class Sleep:
     """Continue after a number of seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wait:
     """Continue when the signal is set, or after `timeout` seconds; the result is whether it was set."""
 
@@ -112,7 +122,7 @@ class Wait:
     timeout: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Spawn:
     """Start another flow; the result is its `Task`. An error is logged if the task is not joined."""
 
@@ -120,7 +130,7 @@ class Spawn:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Join:
     """Wait for a task; the result is that of the task, or its error is raised. TimeoutError after `timeout` seconds."""
 
@@ -128,14 +138,14 @@ class Join:
     timeout: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Blocking:
     """Run a function that may block (DNS, a token server) on another thread; the result is its result, or its error."""
 
     function: Callable[[], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Perform:
     """Internal to the network: `start(done)` begins an operation and returns a function that cancels it.
 
@@ -145,7 +155,7 @@ class Perform:
     start: Callable[[Done], Callable[[], None]]
 
 
-Effect = Call | Sleep | Wait | Spawn | Join | Blocking | Perform
+Effect = Call | StartCall | Sleep | Wait | Spawn | Join | Blocking | Perform
 Flow = Generator[Effect, Any, T]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kcodec.flow import Call, CancelledFlow, Flow, Signal, Task, call, join, sleep, spawn, wait
+from kcodec.flow import Call, CancelledFlow, Flow, Signal, StartCall, Task, call, join, sleep, spawn, wait
 from kcodec.network.scheduler import Scheduler
 
 
@@ -179,3 +179,49 @@ def test_cancelled_timers_do_not_pile_up() -> None:
     script.run(10_000.0)
     assert fired == list(range(0, 5000, 500))
     assert script.scheduler._cancelled_timers == 0 and script.scheduler._timers == []
+
+
+def start_call(ends: list[Any], raises: BaseException | None = None) -> Flow[str]:
+    def done(reply: Any, error: BaseException | None) -> None:
+        ends.append((reply, error))
+        if raises is not None:
+            raise raises
+
+    yield StartCall(Call(3, "request", 1.0), done)
+    return "went on"
+
+
+def test_a_flow_goes_on_while_a_started_call_is_under_way() -> None:
+    script, ends = Script(), list[Any]()
+    task = script.scheduler.spawn(start_call(ends), "flow")
+    script.run(0.0)
+    assert task.result == "went on" and not ends
+    script.calls[0][1]("reply", None)
+    script.calls[0][1]("late", None)
+    script.run(0.0)
+    assert ends == [("reply", None)]
+    script.scheduler.cancel_all()
+    assert script.given_up == 0
+
+
+@pytest.mark.parametrize("has_reply", [True, False])
+def test_a_started_call_does_not_end_after_cancel_all(has_reply: bool) -> None:
+    """Nor if its reply has come, and was not handled yet."""
+    script, ends = Script(), list[Any]()
+    script.scheduler.spawn(start_call(ends), "flow")
+    script.run(0.0)
+    if has_reply:
+        script.calls[0][1]("reply", None)
+    script.scheduler.cancel_all()
+    script.calls[0][1]("reply", None)
+    script.run(0.0)
+    assert ends == [] and script.given_up == (not has_reply)
+
+
+def test_an_error_at_the_end_of_a_started_call_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    script, ends = Script(), list[Any]()
+    script.scheduler.spawn(start_call(ends, ValueError("broken")), "flow")
+    script.run(0.0)
+    script.calls[0][1]("reply", None)
+    script.run(0.0)
+    assert ends and "broken" in caplog.text

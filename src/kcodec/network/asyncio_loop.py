@@ -16,6 +16,7 @@ from kcodec.network.connection import Connection
 from kcodec.quantities import seconds_text
 
 T = TypeVar("T")
+_NEVER = float("inf")
 
 
 class AsyncioLoop(IoLoop):
@@ -25,7 +26,9 @@ class AsyncioLoop(IoLoop):
         super().__init__(client)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_scheduled = False
+        #: By the client's clock; the timer fires then or earlier than the next flow is due.
+        self._timer_due = _NEVER
+        self._is_turning = False
         self._tasks: set[asyncio.Future[Any]] = set()
         self._running: set[asyncio.Future[Any]] = set()
 
@@ -35,12 +38,21 @@ class AsyncioLoop(IoLoop):
         """Run `action` on the loop, soon."""
         self._check()
         loop = self._begin()
+        if asyncio._get_running_loop() is loop:
+            loop.call_soon(self._act, action)  # a call from another thread wakes the loop through a socket
+        else:
+            loop.call_soon_threadsafe(self._act, action)
 
-        def run() -> None:
-            action()
-            self.turn()
+    def act(self, action: Callable[[], None]) -> None:
+        """Run `action` and then the flows that are ready, at once where that is possible, otherwise as `post` does."""
+        if self._is_turning or self.is_closed or self._loop is None or asyncio._get_running_loop() is not self._loop:
+            self.post(action)
+        else:
+            self._act(action)
 
-        loop.call_soon_threadsafe(run)
+    def _act(self, action: Callable[[], None]) -> None:
+        action()
+        self.turn()
 
     async def run(self, flow: Flow[T], timeout: float | None = None, call: str = "the call") -> T:
         """Run a flow to its end. Cancelling the await cancels the flow.
@@ -117,6 +129,7 @@ class AsyncioLoop(IoLoop):
         """Run the flows that are ready, and schedule the next wakeup."""
         if self._is_closing or self._error is not None or self._loop is None:
             return
+        self._is_turning = True
         try:
             self.client.scheduler.run_ready()
         except BaseException as error:  # noqa: BLE001  calls that wait must end with it
@@ -124,12 +137,22 @@ class AsyncioLoop(IoLoop):
             self.client.crash(error)
             self._give_up(error)
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        finally:
+            self._is_turning = False
         when = self.client.scheduler.next_wakeup()
-        if when is not None:
-            self._timer = self._loop.call_later(max(when - self.client.clock(), 0.0), self.turn)
+        if when is not None and when < self._timer_due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_due = when
+            self._timer = self._loop.call_later(max(when - self.client.clock(), 0.0), self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        """Run the flows. A timer stays when its wakeup is no longer necessary, as that of a request that got its
+        response: one that fires in vain once costs less than a new one after each event."""
+        self._timer = None
+        self._timer_due = _NEVER
+        if not self.is_closed:  # nor is this a forked child, whose event loop has a copy of the timer
+            self.turn()
 
     def _give_up(self, error: BaseException) -> None:
         for waiter in list(self._running):

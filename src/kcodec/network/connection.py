@@ -137,6 +137,8 @@ class Connection:
         self.node_id = node_id
         self.address = address
         self.channel = channel
+        #: The name of the peer in errors and logs.
+        self.name = f"broker {node_id} ({address})" if node_id >= 0 else f"bootstrap server {address}"
         self.versions: BrokerVersions | None = None
         self.is_ready = False
         self.is_closed = False
@@ -157,11 +159,6 @@ class Connection:
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "ready" if self.is_ready else "opening"
         return f"<connection to {self.name}, {state}, {len(self._in_flight)} in flight>"
-
-    @property
-    def name(self) -> str:
-        """The name of the peer in errors and logs."""
-        return f"broker {self.node_id} ({self.address})" if self.node_id >= 0 else f"bootstrap server {self.address}"
 
     @property
     def in_flight(self) -> int:
@@ -374,7 +371,7 @@ class Connection:
 
     def _write(self, parts: list[bytes | memoryview]) -> None:
         assert self._transport is not None
-        self.network.metrics.count("bytes.sent", sum(len(part) for part in parts), node=self.node_id)
+        self.network.metrics.count("bytes.sent", sum(map(len, parts)), node=self.node_id)
         if self._tls is None:
             self._transport.write(parts)
             return

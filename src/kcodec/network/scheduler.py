@@ -11,6 +11,7 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
@@ -26,6 +27,7 @@ from kcodec.flow import (
     Perform,
     Sleep,
     Spawn,
+    StartCall,
     Task,
     Wait,
 )
@@ -75,11 +77,46 @@ class _Suspension:
     def resume(self, value: Any, error: BaseException | None = None) -> None:
         scheduler = self.scheduler
         if scheduler is not None:
-            self.scheduler = None
+            self.scheduler = self.cancel = None  # of a call, it refers to this object: no work for the collector
             scheduler.call_soon(lambda: scheduler.advance(self.task, value, error))
+
+    def signalled(self) -> None:
+        self.resume(True)
 
     def abandon(self) -> None:
         self.scheduler = None
+        if self.cancel is not None:
+            self.cancel()
+
+
+class _StartedCall:
+    """A call that no flow waits for. Only its first end counts, and none after `abandon`."""
+
+    __slots__ = ("cancel", "done", "is_ended", "scheduler")
+
+    def __init__(self, done: Done, scheduler: Scheduler) -> None:
+        self.done: Done | None = done
+        self.scheduler = scheduler
+        self.is_ended = False
+        self.cancel: Cancel | None = None
+
+    def end(self, value: Any, error: BaseException | None) -> None:
+        if not self.is_ended:
+            self.is_ended, self.cancel = True, None
+            self.scheduler.call_soon(lambda: self._pass_on(value, error))
+
+    def _pass_on(self, value: Any, error: BaseException | None) -> None:
+        done = self.done
+        if done is not None:
+            self.abandon()
+            try:
+                done(value, error)
+            except Exception as failure:
+                log.exception("the end of a call could not be handled: %s", failure)
+
+    def abandon(self) -> None:
+        self.done = None
+        self.scheduler.started_calls.discard(self)
         if self.cancel is not None:
             self.cancel()
 
@@ -98,6 +135,7 @@ class Scheduler:
         self._cancelled_timers = 0
         self._numbers = count()
         self._suspensions: dict[Task[Any], _Suspension] = {}
+        self.started_calls: set[_StartedCall] = set()
 
     # What I/O loops and the network use
 
@@ -154,6 +192,8 @@ class Scheduler:
         """Close every flow, when the I/O loop ends."""
         for task in self.tasks:
             task.cancel()
+        for started in list(self.started_calls):
+            started.abandon()
 
     # Flows
 
@@ -184,6 +224,9 @@ class Scheduler:
                 if type(effect) is Spawn:
                     value = self.spawn(effect.flow, effect.name)
                     continue
+                if type(effect) is StartCall:
+                    self._start_call(effect)
+                    continue
                 break
         except StopIteration as stop:
             task.finish(stop.value, None)
@@ -197,6 +240,13 @@ class Scheduler:
             suspension = _Suspension(self, task)
             self._suspensions[task] = suspension
             suspension.cancel = self._begin(effect, suspension)
+
+    def _start_call(self, effect: StartCall) -> None:
+        started = _StartedCall(effect.done, self)
+        self.started_calls.add(started)
+        cancel = self.network.start_call(effect.call, started.end)
+        if not started.is_ended:
+            started.cancel = cancel
 
     def _begin(self, effect: Effect, suspension: _Suspension) -> Cancel | None:
         """Start an effect, whose result resumes the suspension. Return a function that cancels it."""
@@ -218,9 +268,12 @@ class Scheduler:
         raise TypeError(f"{suspension.task.name} yielded {effect!r}, which is not an effect")
 
     def _begin_wait(self, effect: Wait, suspension: _Suspension) -> Cancel:
+        if effect.timeout is None:
+            effect.signal.add_waiter(suspension.signalled)
+            return partial(effect.signal.drop_waiter, suspension.signalled)
+
         def wake() -> None:
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
             suspension.resume(True)
 
         def late() -> None:
@@ -229,10 +282,9 @@ class Scheduler:
 
         def cancel() -> None:
             effect.signal.drop_waiter(wake)
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
-        timer = None if effect.timeout is None else self.call_at(self.clock() + effect.timeout, late)
+        timer = self.call_at(self.clock() + effect.timeout, late)
         effect.signal.add_waiter(wake)
         return cancel
 

@@ -71,13 +71,15 @@ class ProducerCore:
         self.is_closed = False
         self._metrics = metrics
         self._post = post
+        #: Set where callers run in the thread of the flows: calls a function as `post` does, but at once if it can.
+        self.act: Callable[[Callable[[], None]], None] | None = None
         self.accumulator: Accumulator = accumulator_of(settings)(
             settings,
             clock=clock,
             random=random,
             lock=lock,
             new_delivery=new_delivery,
-            wake=lambda: post(self.sender.wake),
+            wake=self._wake,
             on_space=on_space,
             # The commit of a transaction raises the error of its records; an abort discards them.
             failures=Failures() if id_manager.transactional_id is None else None,
@@ -103,6 +105,13 @@ class ProducerCore:
         finally:
             identity.cancel()
             gauges.cancel()
+
+    def _wake(self) -> None:
+        """Any thread, under the lock: let the sender run."""
+        if self.act is not None and self.sender.has_single_record:
+            self.act(self.sender.wake)
+        else:
+            self._post(self.sender.wake)
 
     def _report(self, gauge: Gauge) -> None:
         gauge("producer.buffered_bytes", self.settings.buffer_memory - self.accumulator.free_memory)

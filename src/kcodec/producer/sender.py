@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError, UnsupportedError
-from kcodec.flow import Flow, Signal, call, spawn, wait
+from kcodec.flow import Call, Flow, Signal, StartCall, Wait, spawn
 from kcodec.producer.accumulator import BUSY_REQUESTS, Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdManager
@@ -31,10 +31,11 @@ from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.producer.partitioner import TopicBuffer
 from kcodec.producer.produce_responses import LAST_VERSION_WITH_NAMES, ProduceResponses, Sent
 from kcodec.producer.reports import Reports
+from kcodec.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 if TYPE_CHECKING:
     from kcodec._fast import IoTurn
-    from kcodec.flow import Clock
+    from kcodec.flow import Clock, Reply
 
 log = logging.getLogger("kcodec.producer")
 #: The first version of Produce that is sent, and the first that may have zstd (KIP-110).
@@ -76,6 +77,7 @@ class Sender:
         self._reports = Reports(accumulator)
         self._signal = Signal()
         self._is_woken = False
+        self._was_single = False
         self._is_metadata_new = True
         self._next_expiry = -_FOREVER
         self._follow_until = -_FOREVER
@@ -97,6 +99,18 @@ class Sender:
     def _batches_ended(self) -> None:
         self._expect_more()
         self.progress.set()
+        self._wake_for_more()
+
+    def _wake_for_more(self) -> None:
+        """Start the next round, unless it would find nothing to do. Without `linger_ms`, a caller that waits for each
+        record would otherwise pay for two rounds with each."""
+        accumulator = self.accumulator
+        failures = accumulator.failures
+        if self.settings.linger <= 0 and failures is not None and not failures.is_news and not self._is_metadata_new:
+            with accumulator.lock:
+                if not accumulator.unfinished:
+                    accumulator.next_look = _FOREVER  # the next record wakes the sender
+                    return
         self.wake()
 
     def _metadata_changed(self) -> None:
@@ -130,7 +144,7 @@ class Sender:
                     # begins with that, so the broker would be idle while this thread waits for the interpreter.
                     self.turn.is_urgent = not any(queue.is_proved for queue in self.responses.in_flight)
                 if not self._is_woken:
-                    yield from wait(self._signal, None if pause == _FOREVER else max(pause, 0.0))
+                    yield Wait(self._signal, None if pause == _FOREVER else max(pause, 0.0))
         finally:
             self.cluster.changed.drop_waiter(self._metadata_changed)
             self.id_manager.changed.drop_waiter(self._identity_changed)
@@ -163,33 +177,38 @@ class Sender:
             requests, next_due, is_more = self._drain(now)
             pause = min(pause, next_due)
             for node, taken in requests.items():
-                yield from spawn(self._produce(node, taken), "produce")
+                yield self._produce(node, taken)
         return pause - now
 
-    def _produce(self, node: int, sent: Sent) -> Flow[None]:
-        """Send one request with these batches, and handle its response."""
+    @property
+    def has_single_record(self) -> bool:
+        """Whether a caller seems to wait for each record: the last request had one, and nothing else is unfinished.
+        The record then goes out at once. In a round of the event loop it would wait for others that do not come."""
+        return self._was_single and len(self.accumulator.unfinished) == 1 and not self.responses.in_flight
+
+    def _produce(self, node: int, sent: Sent) -> StartCall:
+        """Return what sends one request with these batches, and handles its response."""
         request, lowest, highest = self._request(sent)
-        try:
-            reply = yield from call(
-                node,
-                request,
-                timeout=self.settings.request_timeout,
-                lowest=lowest,
-                highest=min(highest, self.id_manager.produce_highest_version()),
-                expects_reply=self.settings.acks != 0,
-            )
-        except (TransportError, UnsupportedError) as error:
-            self.responses.on_no_response(sent, error)
-        else:
-            self.responses.on_response(node, sent, reply)
-        finally:
-            self._loads[node] -= 1
-            self.wake()
+        self._was_single = len(sent) == 1 and sent[0][1].records_count == 1
+
+        def ended(reply: Reply | None, error: BaseException | None) -> None:
+            try:
+                if error is None:
+                    self.responses.on_response(node, sent, reply)
+                elif isinstance(error, TransportError | UnsupportedError):
+                    self.responses.on_no_response(sent, error)
+                else:
+                    raise error
+            finally:
+                self._loads[node] -= 1
+                self._wake_for_more()
+
+        highest = min(highest, self.id_manager.produce_highest_version())
+        expects_reply = self.settings.acks != 0
+        return StartCall(Call(node, request, self.settings.request_timeout, lowest, highest, expects_reply), ended)
 
     def _request(self, sent: Sent) -> tuple[Any, int, int]:
         """Return the request, its lowest and its highest version: one with names, if a topic's id is not known."""
-        from kcodec.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-
         topics: dict[str, Any] = {}
         highest = HIGHEST_VERSION
         for queue, batch in sent:
@@ -338,7 +357,10 @@ class Sender:
     def _is_saturated(self) -> bool:
         """Return whether every broker has `max_in_flight` requests, so that nothing can be sent before a response."""
         brokers, loads, most = self.cluster.brokers, self._loads, self.settings.max_in_flight
-        return bool(brokers) and all(loads.get(node, 0) >= most for node in brokers)
+        for node in brokers:
+            if loads.get(node, 0) < most:
+                return False
+        return bool(brokers)
 
     def _due(self, queue: PartitionQueue, now: float) -> float:
         """Return when the queue's first batch may go: `now` or earlier, later, or not before an event (infinity)."""

@@ -9,6 +9,7 @@ so that a client can read the response of a broker that does not know the reques
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from struct import Struct
 from typing import Any
 
@@ -24,8 +25,8 @@ SCRATCH_BYTES = 64 * 1024
 RESPONSE_LIMIT = "max_response_bytes of the request"
 #: A string of Kafka's protocol.
 LONGEST_CLIENT_ID = 32767
-# api key, version, correlation id, length of the client id
-_HEADER = Struct(">hhih")
+# api key, version, correlation id; the client id follows
+_HEADER_BEGINNING = Struct(">hhi")
 #: Tagged fields of a response header; Kafka defines none.
 MAX_HEADER_TAGS = 64
 
@@ -51,16 +52,28 @@ def encode_request(request: Any, version: int, correlation_id: int = 0, client_i
 
 def _header(request: Any, version: int, correlation_id: int, client_id: str | None) -> bytes:
     """Return a request header. v2 is v1 and a count of tagged fields, here 0; the client id is never compact."""
+    kind = type(request)
+    return (
+        _HEADER_BEGINNING.pack(kind.api_key, version, correlation_id)
+        + _client_id_field(client_id)
+        + (b"\x00" if kind.is_flexible(version) else b"")
+    )
+
+
+@lru_cache(maxsize=64)
+def _client_id_field(client_id: str | None) -> bytes:
+    """Return the client id as a nullable string. Raise EncodeError for one that the protocol cannot hold."""
+    if client_id is None:
+        return b"\xff\xff"
+    name: bytes | None
     try:
-        name = b"" if client_id is None else client_id.encode()
+        name = client_id.encode()
     except UnicodeEncodeError:
         name = None
     if name is None or len(name) > LONGEST_CLIENT_ID:
         reason = f"at most {LONGEST_CLIENT_ID} bytes long in UTF-8" if name else "text that can be encoded in UTF-8"
         raise EncodeError(f"client_id must be {reason}", field="client_id", value=client_id)
-    length = -1 if client_id is None else len(name)
-    tags = b"\x00" if request.is_flexible(version) else b""
-    return _HEADER.pack(request.api_key, version, correlation_id, length) + name + tags
+    return len(name).to_bytes(2, "big") + name
 
 
 def correlation_id_of(frame: bytes | memoryview) -> int:
@@ -94,6 +107,8 @@ def decode_response(frame: bytes | memoryview, request_class: Any, version: int)
 
 def skip_tagged_fields(view: memoryview, position: int) -> int:
     """Return the position after the tagged fields of a header. Raises DecodeError."""
+    if position < len(view) and view[position] == 0:  # always, as Kafka defines none
+        return position + 1
     count, position = read_unsigned_varint(view, position)
     if count > MAX_HEADER_TAGS:
         raise DecodeError(f"response header: {count} tagged fields, more than the limit of {MAX_HEADER_TAGS}")
@@ -201,7 +216,7 @@ class FrameReader:
             self._frame = memoryview(FrameBuffer(size))
             rest -= LENGTH_BYTES
             self._frame[:rest] = view[position + LENGTH_BYTES :]
-        elif position:
+        elif rest and position:
             self._scratch[:rest] = bytes(view[position:])
         self._filled = rest
         return frames

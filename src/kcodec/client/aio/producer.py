@@ -144,6 +144,7 @@ class Producer(ProducerBase):
         )
         if True:  # ASYNC
             self._core.accumulator.check_caller = io_loop.check_wait
+            self._core.act = io_loop.act
             self._append = self._core.append
         else:
             self._append = self._core.accumulator.send

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The asyncio producer with a caller that waits for each record: no work of the event loop that one record does not
+need, and requests for several records as soon as several callers wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kcodec.broker import Broker
+from kcodec.client.aio import Delivery, Producer
+
+RECORDS = 50
+
+
+def count_calls(loop: asyncio.AbstractEventLoop, *names: str) -> dict[str, int]:
+    """Count the calls of methods of the event loop from now on."""
+    counts = dict.fromkeys(names, 0)
+
+    def counted(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return method(*args, **options)
+
+        return call
+
+    for name in names:
+        setattr(loop, name, counted(name, getattr(loop, name)))
+    return counts
+
+
+class Counter:
+    """Counts the batches that a producer has sent."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        self.batches += value if name == "producer.batches" else 0
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        pass
+
+
+@pytest.fixture
+def make(kcodec_broker: Broker) -> Callable[..., Producer]:
+    kcodec_broker.create_topic("orders", partitions=1)
+
+    def made(**options: Any) -> Producer:
+        return Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=0, **options)
+
+    return made
+
+
+def test_a_record_needs_no_timer_and_no_wakeup(make: Callable[..., Producer]) -> None:
+    """No timer of the event loop for each request, no byte through the socket that wakes the loop from another thread,
+    and no callback but those that end the wait of the caller."""
+
+    async def program() -> dict[str, int]:
+        async with make() as producer:
+            await producer.send_and_wait("orders", b"first")
+            counts = count_calls(asyncio.get_running_loop(), "call_soon", "call_soon_threadsafe", "call_at")
+            for number in range(RECORDS):
+                stored = await producer.send_and_wait("orders", b"value")
+                assert stored.offset == number + 1
+            return dict(counts)
+
+    found = asyncio.run(program())
+    assert found["call_soon_threadsafe"] == 0
+    assert found["call_at"] <= 5
+    assert found["call_soon"] <= 3 * RECORDS
+
+
+def test_a_record_leaves_no_reference_cycle(make: Callable[..., Producer]) -> None:
+    async def program() -> list[str]:
+        async with make() as producer:
+            await producer.send_and_wait("orders", b"first")
+            gc.collect()
+            gc.disable()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            try:
+                for _ in range(RECORDS):
+                    await producer.send_and_wait("orders", b"value")
+                gc.collect()
+                return [type(one).__name__ for one in gc.garbage]
+            finally:
+                gc.set_debug(0)
+                gc.garbage.clear()
+                gc.enable()
+
+    assert len(asyncio.run(program())) < RECORDS
+
+
+def test_records_of_several_tasks_share_batches(make: Callable[..., Producer]) -> None:
+    """Also after a time in which one task waited for each record, where each record is sent at once."""
+    counter = Counter()
+
+    async def program() -> None:
+        async with make(metrics=counter) as producer:
+            for _ in range(5):
+                await producer.send_and_wait("orders", b"alone")
+            assert counter.batches == 5
+            found = await asyncio.gather(*(producer.send_and_wait("orders", b"together") for _ in range(RECORDS)))
+            assert [one.offset for one in found] == list(range(5, 5 + RECORDS))
+            assert counter.batches <= 8
+
+    asyncio.run(program())
+
+
+def test_a_callback_may_send_the_next_record(make: Callable[..., Producer]) -> None:
+    """It runs in the middle of a step of the producer, which the next record must not begin again."""
+
+    async def program() -> list[int]:
+        offsets: list[int] = []
+        is_done = asyncio.Event()
+        tasks: list[asyncio.Task[Any]] = []
+        async with make() as producer:
+
+            async def send_next() -> None:
+                delivery = await producer.send("orders", b"value")
+                delivery.add_done_callback(ended)
+
+            def ended(delivery: Delivery) -> None:
+                assert delivery.offset is not None
+                offsets.append(delivery.offset)
+                if len(offsets) == RECORDS:
+                    is_done.set()
+                else:
+                    step = send_next()
+                    with pytest.raises(StopIteration):
+                        step.send(None)  # at once, not in a task of its own
+
+            await producer.send_and_wait("orders", b"first")
+            tasks.append(asyncio.create_task(send_next()))
+            await asyncio.wait_for(is_done.wait(), 20)
+        return offsets
+
+    assert asyncio.run(program()) == list(range(1, RECORDS + 1))
+
+
+def test_a_single_record_is_sent_within_send(make: Callable[..., Producer]) -> None:
+    """After a request with one record: the caller waits for it, and no other record is on its way."""
+
+    async def program() -> None:
+        async with make() as producer:
+            for _ in range(2):
+                await producer.send_and_wait("orders", b"value")
+            loads = producer._core.accumulator.loads
+            assert set(loads.values()) == {0}
+            delivery = await producer.send("orders", b"value")
+            assert set(loads.values()) == {1}
+            other = await producer.send("orders", b"value")  # while one is on its way: with what follows it
+            assert set(loads.values()) == {1}
+            assert (await delivery).offset == 2
+            assert (await other).offset == 3
+
+    asyncio.run(program())
