@@ -192,7 +192,11 @@ def test_a_message_that_kafka_wrote_is_shown_as_by_kafka(judge: JavaJudge, name:
             written = written_message(judge, f"{PACKAGES.get(name, COMMON)}.{name}", version, value)
             message = decode_message(kind, version, b"prefix" + written.data, len(b"prefix"), is_whole=True)
             assert squeezed_names(message_dict(message, version)) == squeezed_names(written.json)
-            assert pickle.loads(pickle.dumps(message)) == message
+            if name == "UserScramCredentialRecord":
+                with pytest.raises(TypeError, match="its field salt is a secret"):
+                    pickle.dumps(message)
+            else:
+                assert pickle.loads(pickle.dumps(message)) == message
             assert message.encode(version) == written.data
 
 
