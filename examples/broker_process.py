@@ -9,6 +9,7 @@ with BrokerProcess(directory) as broker:
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -58,8 +59,11 @@ class BrokerProcess:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Send SIGSTOP: connections stay open, and no request gets a response until `resume`."""
+        """Send SIGSTOP, and wait until every thread has stopped: connections stay open, and no request gets a response
+        until `resume`."""
         self._signal(signal.SIGSTOP)
+        assert self._process is not None
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Send SIGCONT."""
@@ -77,6 +81,7 @@ class BrokerProcess:
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(number)
+            self._process.send_signal(signal.SIGCONT)  # a paused process would not get SIGTERM
             self._process.wait(END_SECONDS)
             assert self._process.stdout is not None
             self._process.stdout.close()

@@ -9,12 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from broker_process import BrokerProcess
 
 from kcodec.cli import main
 from kcodec.cli.broker import EXAMPLES, users_of_file
@@ -56,6 +58,17 @@ def test_examples_of_the_broker_run(example: object, tmp_path: Path) -> None:
         assert running.wait(10) == 0
         assert running.stderr is not None
         assert running.stderr.read() == ""
+
+
+def test_a_paused_broker_ends_on_sigterm(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        for _ in range(5):
+            broker.pause()
+            broker.resume()
+        broker.pause()
+        began = time.monotonic()
+        broker.stop()
+        assert time.monotonic() - began < 5.0
 
 
 def test_users_of_a_file_log_in(tmp_path: Path) -> None:

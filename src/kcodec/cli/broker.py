@@ -25,6 +25,9 @@ EXAMPLES = (
         "kcodec broker --fault Produce,probability=0.33,drop=after",
     ),
 )
+# A signal that arrives while the process is stopped (Ctrl-Z) may go to another thread. It then ends no wait of the main
+# thread, which handles it.
+SIGNAL_SECONDS = 0.5
 
 
 def parser() -> Parser:
@@ -94,7 +97,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
                 broker.faults.add(**rule)
             output.write(f"kcodec broker: {broker.bootstrap_servers} accepts requests\n".encode())
             output.flush()
-            ended.wait()
+            while not ended.wait(SIGNAL_SECONDS):
+                pass
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
