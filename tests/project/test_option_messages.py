@@ -57,6 +57,7 @@ NAMES = [f"{client.__module__.split('.')[2]}.{client.__name__}" for client in CL
         (("host", 9092), TypeError, r"got \('host', 9092\); write \"host:9092\""),
         ([("host", 9092), ("other", 9093)], TypeError, r"got \('host', 9092\); write \"host:9092\""),
         (9092, TypeError, 'expected "host:port", or a list of these, got 9092'),
+        ("host:99999", ValueError, "expected host:port with a port from 1 to 65535, got 'host:99999'"),
         (b"host:9092", TypeError, "or a list of these, got b'host:9092'"),
         (["host:9092", None], TypeError, "got the entry None of type NoneType"),
     ],
@@ -83,6 +84,13 @@ def test_a_dict_of_options_is_explained(client: Callable[..., Any]) -> None:
         client("localhost:9092")
 
 
+def test_a_consumer_with_topics_as_arguments_names_subscribe() -> None:
+    with pytest.raises(TypeError, match=r"pass topics to subscribe\(\)$"):
+        Consumer("orders", bootstrap_servers="localhost:9092")
+    with pytest.raises(TypeError, match=r"a consumer has no option 'topics'; pass topics to subscribe\(\)"):
+        Consumer(topics=["orders"], bootstrap_servers="localhost:9092")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -97,6 +105,7 @@ def test_a_dict_of_options_is_explained(client: Callable[..., Any]) -> None:
         ("receive_buffer_bytes", ": the operating system chooses the sizes of socket buffers"),
         ("compresion_type", "did you mean 'compression_type'"),
         ("bootstrap_server", "did you mean 'bootstrap_servers'"),
+        ("topics", r"; pass topics to subscribe\(\), send\(\) or read_topic\(\)"),
     ],
 )
 def test_an_unknown_option_is_explained(name: str, message: str) -> None:

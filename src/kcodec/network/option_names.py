@@ -14,6 +14,8 @@ from kcodec.options import counterparts
 
 # difflib's ratio: "compresion_type" is 0.97 like "compression_type", "ssl_ca_location" 0.67 like "sasl_aws_region".
 CLOSE = 0.8
+#: Other clients take the topics where a consumer is constructed.
+TOPICS = dict.fromkeys(("topic", "topics"), "; pass topics to subscribe(), send() or read_topic()")
 
 
 def refuse_unknown(options: Mapping[str, object], known: Iterable[str], what: str) -> None:
@@ -38,6 +40,8 @@ def meant_by(given: str, known: list[str]) -> str:
     ours = counterparts().get(name)
     if ours in known:
         return f"; its name in kcodec is {ours!r}"
+    if name in TOPICS:
+        return TOPICS[name]
     import difflib  # only where a name is wrong
 
     near = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
@@ -57,7 +61,8 @@ def refuse_positional(given: tuple[Any, ...], what: str) -> None:
             f"{what} takes its options as keyword arguments, not as a dict: {what}({example}), or {what}(**options) "
             "with underscores in the names"
         )
+    topics = "; pass topics to subscribe()" if what == "Consumer" else ""
     raise TypeError(
         f"{what} takes its options as keyword arguments, got a positional argument of type {type(given[0]).__name__}: "
-        f'{what}(bootstrap_servers="localhost:9092")'
+        f'{what}(bootstrap_servers="localhost:9092"){topics}'
     )

@@ -65,7 +65,7 @@ def _address(entry: str) -> Address:
         raise ValueError(f"bootstrap_servers: {entry!r} is ambiguous: write an IPv6 address in brackets, [::1]:9092")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"bootstrap_servers: expected host:port, got {entry!r}")
+        raise ValueError(f"bootstrap_servers: expected host:port with a port from 1 to 65535, got {entry!r}")
     return Address(host, int(port))
 
 
