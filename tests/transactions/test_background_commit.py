@@ -137,7 +137,7 @@ def test_a_fenced_commit_fails_what_was_buffered(transaction_cluster: Transactio
 
 def test_close_ends_a_commit_and_raises_its_error(transaction_cluster: TransactionCluster) -> None:
     cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=1)
-    cluster.quiet_proxy()
+    cluster.quiet_proxy().on_request("EndTxn").hold(0.5)  # the next transaction sends nothing before it
     with cluster.producer() as producer:
         with producer.transaction() as txn:
             txn.send(topic, b"committed")
