@@ -49,7 +49,7 @@ def test_a_block_whose_commit_fails_ends_by_its_timeout(version: int) -> None:
     """A record is still in flight at the deadline: the abort gets no second timeout, the next begin does it."""
     world = World(version)
     manager = begun(world)
-    buffer: Any = manager.records
+    buffer: Any = manager.context.records
     buffer.pending = 1
     world.plan("EndTxn", *[HANG] * 9)
     seconds, error = timed(world, Block(manager).end())

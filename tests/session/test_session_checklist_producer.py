@@ -46,8 +46,8 @@ def test_c15_c16_an_idle_transaction_sends_nothing(version: int, is_commit: bool
 def test_c15_in_the_new_flow_every_transaction_that_was_tried_takes_an_endtxn() -> None:
     script = Script(SessionWorld(2))
     block = script.begin()
-    assert script.manager.may_send(OUT), "the batch goes out"
-    script.manager.on_failure(OUT, failure("Produce", 87, "Produce").error, possibly_written=False)
+    assert script.manager.identity.may_send(OUT), "the batch goes out"
+    script.manager.identity.on_failure(OUT, failure("Produce", 87, "Produce").error, possibly_written=False)
     with pytest.raises(AbortableTransactionError):
         script.end(block)
     assert script.wire()[-1] == "EndTxn"
@@ -87,7 +87,7 @@ def test_c18_endtxn_may_bring_another_producer_id() -> None:
     script.plan("EndTxn", rolled_over)
     for _ in range(2):
         script.end(script.worked())
-    assert script.manager.producer == ProducerIdAndEpoch(8, 1)
+    assert script.manager.context.producer == ProducerIdAndEpoch(8, 1)
     last = requests(script, "TxnOffsetCommit")[-1]
     assert (last.producer_id, last.producer_epoch) == (8, 0)  # type: ignore[attr-defined]
 
@@ -99,7 +99,7 @@ def test_c18_endtxn_may_bring_another_producer_id() -> None:
 def test_c19_a_failed_record_blocks_the_commit_and_says_which_partition(version: int) -> None:
     script = Script(SessionWorld(version))
     block = script.worked()
-    script.manager.on_failure(OUT, DeliveryTimeoutError("too late", possibly_sent=True), possibly_written=True)
+    script.manager.identity.on_failure(OUT, DeliveryTimeoutError("too late", possibly_sent=True), possibly_written=True)
     with pytest.raises(AbortableTransactionError, match="out-0") as raised:
         script.end(block)
     assert raised.value.resource == OUT
@@ -117,7 +117,7 @@ def test_c19_one_that_fails_while_the_end_flushes_does_so_too() -> None:
     script.buffer.pending = 1
     task = script.ending(block)
     script.world.pass_time(0.5)
-    script.manager.on_failure(OUT, failure("Produce", 87, "Produce").error, possibly_written=False)
+    script.manager.identity.on_failure(OUT, failure("Produce", 87, "Produce").error, possibly_written=False)
     script.buffer.end()
     script.world.pass_time(1.0)
     assert isinstance(task.error, AbortableTransactionError)
@@ -143,12 +143,12 @@ def test_c20_transaction_abortable_of_any_request_leaves_a_usable_session(versio
     script.read()
     script.plan(api, ErrorCode.TRANSACTION_ABORTABLE)
     if api == "AddPartitionsToTxn":
-        assert not script.manager.may_send(OUT)
+        assert not script.manager.identity.may_send(OUT)
         script.world.pass_time(0.5)
     else:
         script.write()
     if api == "Produce":
-        script.manager.on_failure(OUT, failure("Produce", 120, "Produce").error, possibly_written=False)
+        script.manager.identity.on_failure(OUT, failure("Produce", 120, "Produce").error, possibly_written=False)
     with pytest.raises(AbortableTransactionError) as raised:
         script.end(block)
     assert raised.value.name == "TRANSACTION_ABORTABLE"
@@ -164,7 +164,7 @@ def test_c20_during_a_rebalance_it_is_not_reported() -> None:
     block = script.worked()
     script.lose(IN[0])
     script.world.pass_time(0.1)
-    script.manager.on_failure(OUT, failure("Produce", 120, "Produce").error, possibly_written=False)
+    script.manager.identity.on_failure(OUT, failure("Produce", 120, "Produce").error, possibly_written=False)
     script.end(block)
     assert block.committed is False
 

@@ -59,11 +59,11 @@ class KcodecClient:
 @contextlib.contextmanager
 def without_spent_epochs() -> Iterator[None]:
     """The control: a producer that goes on in the same epoch after a request that went unanswered."""
-    from kcodec.transactions.manager import TransactionManager
+    from kcodec.transactions.context import ProducerContext
 
-    kept = TransactionManager.on_no_response
-    TransactionManager.on_no_response = lambda self, api: None  # type: ignore[method-assign]
+    kept = ProducerContext.note_no_response
+    ProducerContext.note_no_response = lambda self, api: None  # type: ignore[method-assign]
     try:
         yield
     finally:
-        TransactionManager.on_no_response = kept  # type: ignore[method-assign]
+        ProducerContext.note_no_response = kept  # type: ignore[method-assign]

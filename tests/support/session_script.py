@@ -212,8 +212,8 @@ class Script:
         self.world = world or SessionWorld()
         self.manager = TransactionManager(self.world.cluster, "copier-1", transaction_timeout_ms=5000)
         self.buffer = NotingBuffer(self.world)
-        self.manager.attach(self.buffer)
-        self.world.spawn(self.manager.run())
+        self.manager.identity.attach(self.buffer)
+        self.world.spawn(self.manager.identity.run())
         self.session = GroupSession(
             self.manager,
             times or SessionTimes(session=45.0, request=5.0),
@@ -248,8 +248,8 @@ class Script:
         assert block is not None
         block.has_sent = True
         for _ in range(50):
-            if self.manager.may_send(OUT):
-                self.manager.on_success(OUT, 1, 0)
+            if self.manager.identity.may_send(OUT):
+                self.manager.identity.on_success(OUT, 1, 0)
                 return
             self.world.pass_time(0.01)
         raise AssertionError("the record could not be sent")

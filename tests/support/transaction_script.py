@@ -319,17 +319,17 @@ class Buffer:
 def make_manager(world: World, **options: Any) -> TransactionManager:
     """A manager with its background flow and a Buffer."""
     manager = TransactionManager(world.cluster, "orders", **options)
-    manager.attach(Buffer(world))
-    world.spawn(manager.run())
+    manager.identity.attach(Buffer(world))
+    world.spawn(manager.identity.run())
     return manager
 
 
 def write(world: World, manager: TransactionManager, partition: int = 0) -> bool:
     """What the sender does for one batch that is acknowledged; False: it may not send yet."""
     orders = TopicPartition("orders", partition)
-    if not manager.may_send(orders):
+    if not manager.identity.may_send(orders):
         return False
-    manager.on_success(orders, 1, 0)
+    manager.identity.on_success(orders, 1, 0)
     return True
 
 

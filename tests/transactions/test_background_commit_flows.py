@@ -29,8 +29,8 @@ from kcodec.transactions.state import State
 
 def buffer_of(manager: TransactionManager) -> Buffer:
     """The buffer in place of the producer's core."""
-    assert isinstance(manager.records, Buffer)
-    return manager.records
+    assert isinstance(manager.context.records, Buffer)
+    return manager.context.records
 
 
 def committing(world: World, manager: TransactionManager, timeout: float | None = None) -> CommitResult:
@@ -51,7 +51,7 @@ def go_on(world: World, manager: TransactionManager) -> None:
 def test_the_next_transaction_gets_its_epoch_after_the_commit() -> None:
     world = World(2)
     manager = begun(world)
-    first, result = manager.now_open, committing(world, manager)
+    first, result = manager.context.now_open, committing(world, manager)
     following = world.run(manager.begin())
     assert (
         unnarrowed(manager).state is State.BUFFERING
@@ -67,7 +67,7 @@ def test_the_next_transaction_gets_its_epoch_after_the_commit() -> None:
         and manager.open is following
         and not buffer_of(manager).is_holding
     )
-    assert manager.now_open.producer == manager.current == ProducerIdAndEpoch(7, 1)
+    assert manager.context.now_open.producer == manager.identity.current == ProducerIdAndEpoch(7, 1)
     world.pass_time(0.1)
     assert write(world, manager)
     world.run(manager.commit())
@@ -145,12 +145,12 @@ def test_without_an_outcome_the_next_one_is_discarded(version: int) -> None:
     world = World(version, request_timeout=1.0)
     manager = begun(world)
     world.plan("EndTxn", *[HANG] * 20)
-    first, result = manager.now_open, committing(world, manager, 3.0)
+    first, result = manager.context.now_open, committing(world, manager, 3.0)
     following = world.run(manager.begin())
     buffer_of(manager).end()
     world.pass_time(5.0)
     assert unnarrowed(manager).state is State.DISCARDED and isinstance(result.unretrieved, UnknownOutcomeError)
-    assert isinstance(manager.refuses(), UnknownOutcomeError) and isinstance(
+    assert isinstance(manager.identity.refuses(), UnknownOutcomeError) and isinstance(
         buffer_of(manager).refusal, UnknownOutcomeError
     )
     count = world.apis().count("EndTxn")
@@ -173,7 +173,7 @@ def test_an_outcome_that_is_known_can_still_be_repeated() -> None:
     world = World(2, request_timeout=1.0)
     manager = begun(world)
     world.plan("EndTxn", *[HANG] * 3)
-    first, result = manager.now_open, committing(world, manager, 2.0)
+    first, result = manager.context.now_open, committing(world, manager, 2.0)
     buffer_of(manager).end()
     world.pass_time(5.0)
     assert unnarrowed(manager).state is State.UNKNOWN_OUTCOME
@@ -189,7 +189,7 @@ def test_a_commit_reports_an_unknown_outcome_first() -> None:
     world = World(2, request_timeout=1.0)
     manager = begun(world)
     world.plan("EndTxn", *[HANG] * 3)
-    first = manager.now_open
+    first = manager.context.now_open
     committing(world, manager, 2.0)
     buffer_of(manager).end()
     world.pass_time(5.0)
@@ -205,10 +205,10 @@ def test_a_commit_reports_an_unknown_outcome_first() -> None:
 def test_a_failed_commit_fails_the_next_transaction() -> None:
     world = World(2)
     manager = begun(world)
-    first, result = manager.now_open, committing(world, manager)
+    first, result = manager.context.now_open, committing(world, manager)
     following = world.run(manager.begin())
     error = EncodeError("a record that fails")
-    manager.on_failure(ORDERS, error, possibly_written=False)
+    manager.identity.on_failure(ORDERS, error, possibly_written=False)
     assert unnarrowed(manager).state is State.ABORTABLE_ERROR and not buffer_of(manager).is_holding
     go_on(world, manager)
     with pytest.raises(AbortableTransactionError):
@@ -225,7 +225,7 @@ def test_a_failed_commit_fails_the_next_transaction() -> None:
 def failing(world: World, manager: TransactionManager, timeout: float | None = None) -> CommitResult:
     """A commit in the background that one record has failed, while another is under way."""
     result = committing(world, manager, timeout)
-    manager.on_failure(ORDERS, EncodeError("a record that fails"), possibly_written=False)
+    manager.identity.on_failure(ORDERS, EncodeError("a record that fails"), possibly_written=False)
     return result
 
 
@@ -273,7 +273,7 @@ def test_a_close_does_not_advise_an_abort() -> None:
     manager = begun(world)
     failing(world, manager)
     go_on(world, manager)
-    world.run(manager.close_flow(5.0))
+    world.run(manager.identity.close_flow(5.0))
     error = manager.background.take_unretrieved()
     assert isinstance(error, AbortableTransactionError) and error.remedy == "recreate"
 
@@ -284,12 +284,12 @@ def test_an_error_that_a_call_has_raised_is_retrieved(is_send: bool) -> None:
     manager = begun(world)
     result = committing(world, manager)
     world.run(manager.begin())
-    manager.on_failure(ORDERS, EncodeError("a record that fails"), possibly_written=False)
+    manager.identity.on_failure(ORDERS, EncodeError("a record that fails"), possibly_written=False)
     go_on(world, manager)
     refusal = buffer_of(manager).refusal
     assert refusal is not None and result.unretrieved is not None
     if is_send:
-        manager.on_refused(refusal)
+        manager.identity.on_refused(refusal)
     else:
         with pytest.raises(AbortableTransactionError):
             world.run(manager.commit())
@@ -320,10 +320,10 @@ def test_a_late_rejection_does_not_touch_a_commit(is_begun: bool) -> None:
     """`send_arrow` checks its rows first, so it rejects them also while no transaction takes records."""
     world = World(2)
     manager = begun(world)
-    first, result = manager.now_open, committing(world, manager)
+    first, result = manager.context.now_open, committing(world, manager)
     if is_begun:
         world.run(manager.begin())
-    manager.on_rejected(first, ORDERS, EncodeError("a record that is refused"))
+    manager.identity.on_rejected(first, ORDERS, EncodeError("a record that is refused"))
     go_on(world, manager)
     assert result.retrieved() is None and first.committed is True
     assert unnarrowed(manager).state is (State.IN_TRANSACTION if is_begun else State.READY)
@@ -363,7 +363,7 @@ def test_a_spent_epoch_is_renewed_before_the_next_records() -> None:
     following = world.run(manager.begin())
     go_on(world, manager)
     assert result.retrieved() is None and unnarrowed(manager).state is State.IN_TRANSACTION
-    assert following.producer == manager.current == ProducerIdAndEpoch(7, 1)
+    assert following.producer == manager.identity.current == ProducerIdAndEpoch(7, 1)
     assert world.apis()[-3:] == ["EndTxn", "EndTxn", "InitProducerId"]
 
 
@@ -389,9 +389,9 @@ def test_without_a_new_epoch_only_the_next_transaction_fails() -> None:
 def test_a_failed_record_of_the_next_one_spares_the_commit() -> None:
     world = World(2)
     manager = begun(world)
-    first, result = manager.now_open, committing(world, manager)
+    first, result = manager.context.now_open, committing(world, manager)
     following = world.run(manager.begin())
-    manager.on_held_failure(ORDERS, EncodeError("a record that fails"))
+    manager.identity.on_held_failure(ORDERS, EncodeError("a record that fails"))
     assert isinstance(buffer_of(manager).refusal, AbortableTransactionError)
     go_on(world, manager)
     assert result.retrieved() is None and first.committed is True
@@ -404,9 +404,9 @@ def test_a_failed_record_of_the_next_one_spares_the_commit() -> None:
 def test_close_waits_for_the_commit_and_aborts_the_next_one() -> None:
     world = World(2)
     manager = begun(world)
-    first, result = manager.now_open, committing(world, manager)
+    first, result = manager.context.now_open, committing(world, manager)
     following = world.run(manager.begin())
-    closing = world.spawn(manager.close_flow(5.0))
+    closing = world.spawn(manager.identity.close_flow(5.0))
     go_on(world, manager)
     assert closing.done and closing.error is None
     assert (result.retrieved(), first.committed, following.committed) == (None, True, False)
@@ -418,7 +418,7 @@ def test_a_close_without_time_ends_the_commit_with_an_error(caplog: pytest.LogCa
     world.plan("EndTxn", HANG)
     result = committing(world, manager)
     buffer_of(manager).end()
-    world.run(manager.close_flow(1.0))
+    world.run(manager.identity.close_flow(1.0))
     assert isinstance(manager.background.take_unretrieved(), UnknownOutcomeError)
     assert manager.background.take_unretrieved() is None and result.is_retrieved
     assert "the commit in the background did not end" in caplog.text  # also where no close can raise it
@@ -427,7 +427,7 @@ def test_a_close_without_time_ends_the_commit_with_an_error(caplog: pytest.LogCa
 def test_a_shared_transaction_is_committed_in_the_foreground() -> None:
     world = World(2)
     manager = begun(world)
-    manager.handle(manager.now_open)
+    manager.handle(manager.context.now_open)
     with pytest.raises(TransactionStateError, match="use commit_transaction"):
         world.run(manager.commit_async(CommitResult("orders", nullcontext(), lambda: None)))
     world.run(manager.commit())

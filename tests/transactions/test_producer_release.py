@@ -23,8 +23,8 @@ def test_a_released_transaction_is_left_open(version: int) -> None:
     assert manager.state is State.RELEASED
     assert manager.open is not None
     assert manager.open.receipt == {ORDERS: (1, 0)}
-    assert not manager.may_send(ORDERS)
-    world.run(manager.close_flow(1.0))
+    assert not manager.identity.may_send(ORDERS)
+    world.run(manager.identity.close_flow(1.0))
     assert "EndTxn" not in world.apis()
     for flow in (manager.commit(), manager.abort(), manager.begin(), manager.release()):
         with pytest.raises(TransactionStateError, match="RELEASED"):
@@ -34,7 +34,7 @@ def test_a_released_transaction_is_left_open(version: int) -> None:
 def test_a_release_waits_for_records_and_takes_no_more() -> None:
     world = World(2)
     manager = begun(world)
-    buffer: Any = manager.records
+    buffer: Any = manager.context.records
     buffer.pending = 1
     task = world.spawn(manager.release())
     assert manager.state is State.RELEASING
@@ -49,10 +49,10 @@ def test_a_release_waits_for_records_and_takes_no_more() -> None:
 def test_a_release_raises_why_a_record_was_not_written() -> None:
     world = World(2)
     manager = begun(world)
-    buffer: Any = manager.records
+    buffer: Any = manager.context.records
     buffer.pending = 1
     task = world.spawn(manager.release())
-    manager.on_failure(ORDERS, DeliveryTimeoutError("expired"), possibly_written=True)
+    manager.identity.on_failure(ORDERS, DeliveryTimeoutError("expired"), possibly_written=True)
     buffer.end()
     world.pass_time(0.1)
     assert isinstance(task.error, AbortableTransactionError)
@@ -64,7 +64,7 @@ def test_a_release_raises_why_a_record_was_not_written() -> None:
 def test_a_release_that_is_late_leaves_an_abort() -> None:
     world = World(2)
     manager = begun(world)
-    buffer: Any = manager.records
+    buffer: Any = manager.context.records
     buffer.pending = 1
     with pytest.raises(DeliveryTimeoutError) as raised:
         world.run(manager.release(2.0))
@@ -75,7 +75,7 @@ def test_a_release_that_is_late_leaves_an_abort() -> None:
 def test_a_release_that_is_interrupted_leaves_an_abort() -> None:
     world = World(2)
     manager = begun(world)
-    buffer: Any = manager.records
+    buffer: Any = manager.context.records
     buffer.pending = 1
     task = world.spawn(manager.release())
     task.cancel()

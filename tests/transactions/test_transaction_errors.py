@@ -43,8 +43,8 @@ def test_a_failed_record_blocks_the_commit_and_an_abort_goes_on(version: int, er
     world = World(version)
     manager = begun(world)
     failed = error or broker_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Produce to orders-0", resource="orders")
-    manager.on_failure(ORDERS, failed, possibly_written=True)
-    assert isinstance(manager.records.refusal, BrokerError)  # type: ignore[union-attr]
+    manager.identity.on_failure(ORDERS, failed, possibly_written=True)
+    assert isinstance(manager.context.records.refusal, BrokerError)  # type: ignore[union-attr]
     with pytest.raises(AbortableTransactionError if error else AuthorizationError, match="orders-0") as raised:
         world.run(manager.commit())
     assert raised.value.resource == (ORDERS if error else "orders")
@@ -139,9 +139,9 @@ def test_a_partition_that_is_refused_ends_the_transaction(code: int, resource: o
     world.plan("AddPartitionsToTxn", code)
     manager = make_manager(world)
     world.run(manager.begin())
-    assert not manager.may_send(ORDERS)
+    assert not manager.identity.may_send(ORDERS)
     world.pass_time(0.1)
-    refusal = manager.refuses()
+    refusal = manager.identity.refuses()
     assert isinstance(refusal, BrokerError)
     assert (refusal.code, refusal.resource) == (code, resource)
     world.run(manager.abort())
@@ -186,10 +186,10 @@ def test_a_batch_with_an_old_epoch_waits_until_it_is_known_why(version: int, cod
     manager = begun(world, transaction_timeout_ms=10_000)
     world.now += 11.0
     aborted_by_coordinator(world)
-    assert manager.on_error_code(ORDERS, code) is BatchDisposition.RETRY
-    assert not manager.may_send(ORDERS)
+    assert manager.identity.on_error_code(ORDERS, code) is BatchDisposition.RETRY
+    assert not manager.identity.may_send(ORDERS)
     world.pass_time(0.1)
-    refusal = manager.refuses()
+    refusal = manager.identity.refuses()
     assert isinstance(refusal, TransactionTimedOutError)
     assert "transaction_timeout_ms=10000" in str(refusal)
     world.run(manager.abort())
@@ -204,7 +204,7 @@ def test_another_instance_is_named_as_such(version: int, epochs: int) -> None:
     manager = begun(world)
     for _ in range(epochs):
         aborted_by_coordinator(world)
-    manager.on_error_code(ORDERS, ErrorCode.INVALID_PRODUCER_EPOCH)
+    manager.identity.on_error_code(ORDERS, ErrorCode.INVALID_PRODUCER_EPOCH)
     world.pass_time(0.1)
     for call in (manager.commit, manager.abort, manager.begin):
         with pytest.raises(ProducerFencedError, match=r"transactional_id 'orders'[\s\S]*belongs to one live instance"):
@@ -245,7 +245,7 @@ def test_old_flow_after_a_timeout_init_names_the_coordinators_epoch() -> None:
 def test_a_new_epoch_that_another_instance_has_taken_is_fenced() -> None:
     world = World(1)
     manager = begun(world)
-    manager.on_no_response("Produce")
+    manager.identity.on_no_response("Produce")
     world.run(manager.commit())
     world.coordinator.epoch += 2
     world.plan("InitProducerId", ErrorCode.PRODUCER_FENCED)
@@ -260,9 +260,9 @@ def test_without_describe_transactions_time_alone_decides() -> None:
         manager = begun(world, transaction_timeout_ms=10_000)
         world.now += waited
         world.plan("DescribeTransactions", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        manager.on_error_code(ORDERS, ErrorCode.INVALID_PRODUCER_EPOCH)
+        manager.identity.on_error_code(ORDERS, ErrorCode.INVALID_PRODUCER_EPOCH)
         world.pass_time(0.1)
-        assert isinstance(manager.refuses(), kind)
+        assert isinstance(manager.identity.refuses(), kind)
 
 
 @pytest.mark.parametrize("code", sorted(IDENTITY_ERRORS))
@@ -270,14 +270,14 @@ def test_an_identity_error_ends_the_use_of_an_old_epoch(code: ErrorCode) -> None
     """Old flow: after an error about the producer, Kafka's TransactionManager bumps the epoch before the next
     transaction, except after a fatal error (maybeTransitionToErrorState), which a missing permission is."""
     manager = begun(World(1))
-    manager.on_failure(ORDERS, broker_error(code, "Produce", resource=ORDERS), possibly_written=False)
+    manager.identity.on_failure(ORDERS, broker_error(code, "Produce", resource=ORDERS), possibly_written=False)
     is_fatal = code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert (manager.state is State.FATAL_ERROR) is is_fatal
-    assert manager.is_epoch_spent is not is_fatal
+    assert manager.context.is_epoch_spent is not is_fatal
 
 
 def test_an_error_about_records_leaves_an_old_epoch_usable() -> None:
     manager = begun(World(1))
     failed = broker_error(ErrorCode.INVALID_RECORD, "Produce", resource=ORDERS)
-    manager.on_failure(ORDERS, failed, possibly_written=False)
-    assert (manager.state, manager.is_epoch_spent) == (State.ABORTABLE_ERROR, False)
+    manager.identity.on_failure(ORDERS, failed, possibly_written=False)
+    assert (manager.state, manager.context.is_epoch_spent) == (State.ABORTABLE_ERROR, False)

@@ -51,9 +51,9 @@ def test_the_new_flow_takes_the_next_epoch_from_end_txn() -> None:
     world.run(manager.commit())
     assert world.apis() == ["InitProducerId", "EndTxn"]
     assert world.asked[-1].version == 5
-    assert manager.producer == ProducerIdAndEpoch(7, 1)
+    assert manager.context.producer == ProducerIdAndEpoch(7, 1)
     world.run(manager.begin())
-    assert manager.current == (7, 1)
+    assert manager.identity.current == (7, 1)
     assert world.apis() == ["InitProducerId", "EndTxn"]
 
 
@@ -61,12 +61,12 @@ def test_the_new_flow_takes_the_next_epoch_from_end_txn() -> None:
 def test_the_old_flow_adds_partitions_first_and_keeps_the_epoch(version: int) -> None:
     world = World(version)
     manager = begun(world)
-    assert manager.produce_highest_version() == 11
+    assert manager.identity.produce_highest_version() == 11
     world.run(manager.commit())
     assert world.apis() == ["InitProducerId", "AddPartitionsToTxn", "EndTxn"]
     assert [one.version for one in world.asked if one.api != "FindCoordinator"] == [5, 3, 4]
     world.run(manager.begin())
-    assert manager.current == (7, 0)
+    assert manager.identity.current == (7, 0)
     assert world.apis()[3:] == []
 
 
@@ -82,9 +82,9 @@ def test_partitions_wanted_together_are_added_together() -> None:
     manager = make_manager(world)
     world.run(manager.begin())
     for partition in range(3):
-        assert not manager.may_send(TopicPartition("orders", partition))
+        assert not manager.identity.may_send(TopicPartition("orders", partition))
     world.pass_time(0.1)
-    assert all(manager.may_send(TopicPartition("orders", partition)) for partition in range(3))
+    assert all(manager.identity.may_send(TopicPartition("orders", partition)) for partition in range(3))
     added = [one.request.v3_and_below_topics for one in world.asked if one.api == "AddPartitionsToTxn"]
     assert [[topic.partitions for topic in topics] for topics in added] == [[[0, 1, 2]]]
 
@@ -105,8 +105,8 @@ def test_new_flow_a_record_only_attempted_takes_an_end_txn() -> None:
     world = World(2)
     manager = make_manager(world)
     world.run(manager.begin())
-    assert manager.may_send(ORDERS)
-    manager.on_failure(
+    assert manager.identity.may_send(ORDERS)
+    manager.identity.on_failure(
         ORDERS, broker_error(ErrorCode.MESSAGE_TOO_LARGE, "Produce", resource=ORDERS), possibly_written=False
     )
     world.run(manager.abort())
@@ -120,12 +120,12 @@ def test_new_flow_records_wait_for_the_previous_markers() -> None:
     world.run(manager.commit())
     world.coordinator.state = "PrepareCommit"
     world.run(manager.begin())
-    assert not manager.may_send(ORDERS)
+    assert not manager.identity.may_send(ORDERS)
     world.pass_time(0.006)
-    assert not manager.may_send(ORDERS)
+    assert not manager.identity.may_send(ORDERS)
     world.coordinator.state = "CompleteCommit"
     world.pass_time(0.006)
-    assert manager.may_send(ORDERS)
+    assert manager.identity.may_send(ORDERS)
     asked = world.apis().count("DescribeTransactions")
     assert 2 <= asked <= 7
 
@@ -136,10 +136,10 @@ def test_markers_are_probed_before_the_next_records_come() -> None:
     manager = begun(world)
     world.run(manager.commit())
     world.run(manager.begin())
-    assert not manager.may_send(ORDERS)
+    assert not manager.identity.may_send(ORDERS)
     world.pass_time(0.01)
-    assert manager.may_send(ORDERS)
-    manager.on_success(ORDERS, 1, 0)
+    assert manager.identity.may_send(ORDERS)
+    manager.identity.on_success(ORDERS, 1, 0)
     asked = world.apis().count("DescribeTransactions")
     world.run(manager.commit())
     world.pass_time(PROBE_SECONDS / 2)
@@ -147,7 +147,7 @@ def test_markers_are_probed_before_the_next_records_come() -> None:
     world.pass_time(0.01)
     assert world.apis().count("DescribeTransactions") == asked + 1
     world.run(manager.begin())
-    assert manager.may_send(ORDERS)
+    assert manager.identity.may_send(ORDERS)
 
 
 def test_after_a_pause_markers_are_not_probed_in_advance() -> None:
@@ -159,8 +159,8 @@ def test_after_a_pause_markers_are_not_probed_in_advance() -> None:
     for _ in range(3):
         world.pass_time(0.05)
         world.run(manager.begin())
-        assert manager.may_send(ORDERS)
-        manager.on_success(ORDERS, 1, 0)
+        assert manager.identity.may_send(ORDERS)
+        manager.identity.on_success(ORDERS, 1, 0)
         world.run(manager.commit())
         asked.append(world.apis().count("DescribeTransactions"))
     world.pass_time(0.05)
@@ -171,11 +171,11 @@ def transact(world: World, manager: TransactionManager, seconds: float = 0.0) ->
     """A transaction that follows at once, its first batch taking so long: how often markers were asked about."""
     before = world.apis().count("DescribeTransactions")
     world.run(manager.begin())
-    if not manager.may_send(ORDERS):
+    if not manager.identity.may_send(ORDERS):
         world.pass_time(0.01)
-        assert manager.may_send(ORDERS)
+        assert manager.identity.may_send(ORDERS)
     world.pass_time(seconds)
-    manager.on_success(ORDERS, 1, 0)
+    manager.identity.on_success(ORDERS, 1, 0)
     world.run(manager.commit())
     return world.apis().count("DescribeTransactions") - before
 
@@ -204,12 +204,12 @@ def test_markers_that_are_not_written_keep_probes_going() -> None:
         if number % 32 == 0:
             world.coordinator.state = "PrepareCommit"
             world.run(manager.begin())
-            assert not manager.may_send(ORDERS)
+            assert not manager.identity.may_send(ORDERS)
             world.pass_time(0.002)
             world.coordinator.state = "CompleteCommit"
             world.pass_time(0.01)
-            assert manager.may_send(ORDERS)
-            manager.on_success(ORDERS, 1, 0)
+            assert manager.identity.may_send(ORDERS)
+            manager.identity.on_success(ORDERS, 1, 0)
             world.run(manager.commit())
         else:
             assert transact(world, manager) == 1
@@ -230,11 +230,11 @@ def test_markers_that_cannot_be_probed_are_not_awaited_long(action: Action) -> N
     world.run(manager.commit())
     world.plan("DescribeTransactions", action)
     world.run(manager.begin())
-    assert not manager.may_send(ORDERS)
+    assert not manager.identity.may_send(ORDERS)
     world.pass_time(0.021)
-    assert manager.may_send(ORDERS)
+    assert manager.identity.may_send(ORDERS)
     world.run(manager.commit())
-    assert manager.now_open.committed is True
+    assert manager.context.now_open.committed is True
 
 
 @BOTH
@@ -346,7 +346,7 @@ def test_a_rolled_over_producer_id_is_taken_up() -> None:
     world.plan("EndTxn", roll_over)
     world.run(manager.commit())
     world.run(manager.begin())
-    assert manager.current == (8, 0)
+    assert manager.identity.current == (8, 0)
 
 
 def test_an_upgrade_between_transactions_takes_a_new_epoch() -> None:
@@ -391,7 +391,7 @@ def test_an_empty_shared_transaction_is_committed_and_spends_epoch() -> None:
     world.run(manager.commit())
     assert [one.request.committed for one in world.asked if one.api == "EndTxn"] == [True, False]
     assert transaction.committed is True
-    assert manager.producer == (7, 1)
+    assert manager.context.producer == (7, 1)
 
 
 def test_in_the_old_flow_the_handle_waits_for_the_partitions() -> None:
@@ -436,7 +436,7 @@ def test_a_transaction_near_its_timeout_is_logged_once(caplog: pytest.LogCapture
 def test_close_aborts_what_is_open() -> None:
     world = World()
     manager = begun(world)
-    world.run(manager.close_flow(5.0))
+    world.run(manager.identity.close_flow(5.0))
     assert world.asked[-1].request.committed is False
 
 
@@ -445,7 +445,7 @@ def test_the_next_begin_resolves_a_block_whose_abort_failed(version: int) -> Non
     """Its user has nothing in hand to abort it with."""
     world = World(version)
     manager = begun(world)
-    transaction = manager.now_open
+    transaction = manager.context.now_open
     world.plan("EndTxn", *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 100)
     with pytest.raises(DeliveryTimeoutError):
         world.run(manager.commit(2.0))
@@ -467,8 +467,8 @@ def test_the_next_begin_resolves_a_block_whose_abort_failed(version: int) -> Non
 def test_a_commit_that_was_never_asked_for_is_no_unknown_outcome(code: int) -> None:
     world = World(2)
     manager = begun(world)
-    manager.on_failure(ORDERS, broker_error(code, "Produce", resource="orders"), possibly_written=False)
-    assert manager.now_open.committed is False
+    manager.identity.on_failure(ORDERS, broker_error(code, "Produce", resource="orders"), possibly_written=False)
+    assert manager.context.now_open.committed is False
 
 
 def test_a_lowered_cluster_is_not_sent_the_new_flows_end_txn() -> None:
@@ -489,9 +489,9 @@ def test_a_late_copy_of_our_own_init_producer_id_is_thought_of() -> None:
     world.plan("InitProducerId", CUT)
     manager = begun(world)
     world.coordinator.epoch += 2
-    manager.on_error_code(ORDERS, ErrorCode.INVALID_PRODUCER_EPOCH)
+    manager.identity.on_error_code(ORDERS, ErrorCode.INVALID_PRODUCER_EPOCH)
     world.pass_time(0.1)
-    error = manager.refuses()
+    error = manager.identity.refuses()
     assert isinstance(error, ProducerFencedError) and error.remedy == "recreate"
     assert "Close this producer and create it again" in str(error)
 
@@ -518,7 +518,7 @@ def test_calls_out_of_order_change_nothing() -> None:
 def test_sends_are_refused_outside_a_transaction() -> None:
     world = World()
     manager = make_manager(world)
-    buffer: Any = manager.records
+    buffer: Any = manager.context.records
     assert isinstance(buffer.refusal, TransactionStateError)
     world.run(manager.begin())
     assert unnarrowed(buffer.refusal) is None

@@ -113,7 +113,7 @@ def test_old_flow_a_request_without_response_spends_the_epoch(version: int, api:
     world.plan(api, CUT)
     manager = begun(world)
     if api == "Produce":
-        manager.on_no_response("Produce")
+        manager.identity.on_no_response("Produce")
     world.run(manager.send_offsets(OFFSETS, GROUP))
     world.run(manager.commit())
     before = len(world.asked)
@@ -229,12 +229,12 @@ def test_an_abort_without_response_says_nothing_is_committed(version: int) -> No
 def test_end_txn_waits_for_records_until_its_deadline() -> None:
     world = World()
     manager = begun(world)
-    manager.records.pending = 1  # type: ignore[union-attr]
+    manager.context.records.pending = 1  # type: ignore[union-attr]
     with pytest.raises(DeliveryTimeoutError):
         world.run(manager.commit(3.0))
     assert "EndTxn" not in world.apis()
     assert unnarrowed(manager.state) is State.ABORTABLE_ERROR
-    manager.records.end()  # type: ignore[union-attr]
+    manager.context.records.end()  # type: ignore[union-attr]
     world.run(manager.abort())
     assert manager.state is State.READY
 
@@ -246,7 +246,7 @@ def test_a_commit_that_is_given_up_tells_the_truth(is_sent: bool, caplog: pytest
     world = World()
     manager = begun(world)
     world.plan("EndTxn", HANG)
-    manager.records.pending = 0 if is_sent else 1  # type: ignore[union-attr]
+    manager.context.records.pending = 0 if is_sent else 1  # type: ignore[union-attr]
     task = world.spawn(manager.commit())
     task.cancel()
     assert manager.state is (State.UNKNOWN_OUTCOME if is_sent else State.ABORTABLE_ERROR)

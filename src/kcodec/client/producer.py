@@ -125,6 +125,7 @@ class Producer(ProducerBase):
         self._prepares = not (own.key_serializer is None is own.value_serializer and self._partitioner is None)
         self._client = client
         self._io_loop = io_loop
+        self._transactions: TransactionManager | None = None
         on_space = self._make_lock()
         self._core = ProducerCore(
             own.settings(client.options),
@@ -151,12 +152,13 @@ class Producer(ProducerBase):
         if own.transactional_id is not None:
             from kcodec.transactions.manager import TransactionManager
 
-            return TransactionManager(
+            self._transactions = TransactionManager(
                 self._client.cluster,
                 own.transactional_id,
                 int(own.transaction_timeout_ms),
                 own.max_block_ms / 1000,
             )
+            return self._transactions.identity
         if own.enable_idempotence:
             options = self._client.options
             return IdempotentProducerId(
@@ -469,15 +471,13 @@ class Producer(ProducerBase):
 
     def _manager(self) -> TransactionManager:
         """Return the manager of a transactional producer. Raise TransactionStateError for another one."""
-        from kcodec.transactions.manager import TransactionManager
-
-        if not isinstance(self._core.id_manager, TransactionManager):
+        if self._transactions is None:
             raise TransactionStateError(
                 "this producer has no transactional_id: set it to use transactions",
                 state=State.UNINITIALIZED.name,
                 event=Event.BEGIN.name,
             )
-        return self._core.id_manager
+        return self._transactions
 
     def _begun(self, flow: Flow[T], timeout: float | None) -> Flow[T]:
         """Run the begin of a transaction, and log a warning if no broker responds."""
@@ -529,12 +529,7 @@ class Producer(ProducerBase):
 
     def _failed_commit(self) -> BaseException | None:
         """Return the error of a commit in the background that no caller has got."""
-        if self._core.id_manager.transactional_id is None:
-            return None
-        from kcodec.transactions.manager import TransactionManager
-
-        manager = self._core.id_manager
-        return manager.background.take_unretrieved() if isinstance(manager, TransactionManager) else None
+        return None if self._transactions is None else self._transactions.background.take_unretrieved()
 
     def _end(self, timeout: float | None, error: BaseException | None = None) -> None:
         try:
@@ -559,12 +554,7 @@ class Producer(ProducerBase):
 
     def _aborts_at_close(self) -> bool:
         """Return whether a close ends an open transaction. A writer in a shared transaction leaves it open."""
-        if self._core.id_manager.transactional_id is None:
-            return False
-        from kcodec.transactions.manager import TransactionManager
-
-        manager = self._core.id_manager
-        return isinstance(manager, TransactionManager) and manager.state in TO_ABORT
+        return self._transactions is not None and self._transactions.state in TO_ABORT
 
     def _raise_failures(self) -> None:
         failures = self._core.take_failures()

@@ -43,7 +43,6 @@ from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
 from kcodec.session.end import SessionEnd
 from kcodec.session.options import SessionConfig, subscription_of, take_session_options
-from kcodec.transactions.manager import TransactionManager
 from kcodec.transactions.state import State
 
 if TYPE_CHECKING:
@@ -65,13 +64,12 @@ class _SessionProducer(Producer):
         self._build(options.producer, client, io_loop)
 
     def _make_id_manager(self, own: ProducerConfig) -> ProducerIdManager:
-        manager = super()._make_id_manager(own)
-        assert isinstance(manager, TransactionManager)
-        manager.background.refusal = (
+        id_manager = super()._make_id_manager(own)
+        self._manager().background.refusal = (
             "a session commits records together with the offsets that they were made from, and its next poll depends "
             "on the outcome; end the block, which commits"
         )
-        return manager
+        return id_manager
 
 
 class SessionTransaction:
@@ -283,9 +281,9 @@ class GroupTransactSession(ClientBase):
         self._io_loop = IoLoop(client)
         self._producer = _SessionProducer(taken, client, self._io_loop)
         self._polling = threading.Lock()
-        manager, group_id = self._producer._core.id_manager, taken.consumer.group_id
-        assert isinstance(manager, TransactionManager) and group_id is not None
-        self._flows = GroupSession(manager, taken.times, group_id)
+        group_id = taken.consumer.group_id
+        assert group_id is not None
+        self._flows = GroupSession(self._producer._manager(), taken.times, group_id)
         self._core = ConsumerCore(
             taken.consumer.settings(client.options),
             client.cluster,

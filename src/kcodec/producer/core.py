@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class ProducerCore:
     """One producer. Methods run on the I/O thread, except `append` and `append_batch` under `lock`.
 
-    id_manager: provides the identity of the producer; in a transactional producer it is the transaction manager.
+    id_manager: provides the identity of the producer.
     post:       wakes the I/O thread to call a function; from any thread.
     on_space:   called with the lock held when `append` may find buffer space again.
     check_wait: raises RuntimeError if a caller must not wait for a record.

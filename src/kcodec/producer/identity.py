@@ -3,7 +3,7 @@
 
 A broker knows a producer by its identity and numbers its batches for each partition (KIP-98). The `Sender` owns the
 sequence numbers, the kept bytes and the retries. A `ProducerIdManager` owns the identity and decides on the errors that
-concern it. There are four: `IdempotentProducerId` and `WithoutProducerId` here, the transaction manager of a
+concern it. There are four: `IdempotentProducerId` and `WithoutProducerId` here, `TransactionalProducerId` of a
 transactional producer, and the handle of a shared transaction.
 
 How the two work together:
@@ -110,13 +110,11 @@ class ProducerIdManager:
     transactional_id: part of every ProduceRequest; None outside transactions.
     changed:          set whenever the result of `current`, `may_send` or `refuses` may have changed.
     last_error:       why the last request for an identity failed; None if none did.
-    open:             the open transaction, or the last one; None outside transactions.
-    newest:           the transaction that records sent now belong to.
+    newest:           the transaction that records sent now belong to; None outside transactions.
     """
 
     transactional_id: str | None = None
     last_error: BaseException | None = None
-    open: object = None
 
     def __init__(self) -> None:
         self.changed = Signal()
@@ -135,7 +133,7 @@ class ProducerIdManager:
     @property
     def newest(self) -> object:
         """See the class."""
-        return self.open
+        return None
 
     @property
     def current(self) -> ProducerIdAndEpoch | None:
@@ -176,8 +174,7 @@ class ProducerIdManager:
 
     def on_rejected(self, transaction: object, partition: TopicPartition, error: BaseException) -> None:
         """Note a record that `send` refused with an error while `transaction` was the newest."""
-        if transaction is self.open:
-            self.on_failure(partition, error, possibly_written=False)
+        self.on_failure(partition, error, possibly_written=False)
 
     def on_refused(self, error: BaseException) -> None:
         """Note that `send` raised the error of `refuse_sends`. On any thread."""

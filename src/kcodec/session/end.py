@@ -126,9 +126,10 @@ class SessionEnd:
         return self.block.failed is None and self.manager.state is State.IN_TRANSACTION
 
     def _flush(self) -> Flow[None]:
-        assert self.manager.records is not None
+        records = self.manager.context.records
+        assert records is not None
         if self._may_go_on():
-            yield from self.manager.records.flush(self._left())
+            yield from records.flush(self._left())
 
     def _send_offsets(self, offsets: Offsets) -> Flow[None]:
         """Send TxnOffsetCommit; this member sends no join or sync between the choice of its generation and the

@@ -5,7 +5,8 @@ Rule 1: the table is complete. `next_state` looks a pair up; a missing pair is a
 and nothing changes.
 Rule 2: an error that made a transaction impossible is kept, and the calls of `RAISES_KEPT_ERROR` raise that one: it
 says more than "illegal state".
-Rule 3: nothing here sends or waits. `kcodec.transactions.manager` raises the events and does the work.
+Rule 3: nothing here sends or waits. `kcodec.transactions.context` changes the state, and the flows of the other modules
+do the work.
 
 States and their names are those of Kafka's own producer (TransactionManager.State), and six more: UNKNOWN_OUTCOME, a
 commit that was sent and got no response; RELEASING and RELEASED, a transaction that is left open for other processes to
@@ -174,6 +175,8 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 TO_ABORT = frozenset({State.IN_TRANSACTION, State.BUFFERING, State.DISCARDED, State.ABORTABLE_ERROR})
 #: States in which the commit of a transaction is under way.
 COMMITS = frozenset({State.COMMITTING, State.COMMITTING_ASYNC, State.BUFFERING})
+#: States in which records are written.
+WRITING = frozenset({State.IN_TRANSACTION, *COMMITS, State.RELEASING})
 _NOT_ABORT = (Event.SEND, Event.SEND_OFFSETS, Event.COMMIT, Event.COMMIT_ASYNC, Event.RELEASE)
 #: Calls that raise the error which led into the state.
 RAISES_KEPT_ERROR: dict[State, tuple[Event, ...]] = {
