@@ -24,6 +24,16 @@ def reopened(client: CoreClient, directory: Path) -> CoreClient:
     return CoreClient(directory, start_ms=client.clock.now_ms() + 1000)
 
 
+def values_after_restart(client: CoreClient, directory: Path) -> list[bytes | None]:
+    """The values of t-0 that a broker finds after the crash of the one before."""
+    again = reopened(client, directory)
+    found = again.core.topics.partition("t", 0)
+    assert found is not None
+    values = [record.value for batch in found.log.batches_from(0) for record in batch.records()]
+    again.core.close()
+    return values
+
+
 def refuse_files(patch: pytest.MonkeyPatch, *endings: str) -> None:
     """Let files with these endings be opened no more, as if the process had too many."""
     for owner in (os, Path):
@@ -149,12 +159,7 @@ def test_no_segment_follows_a_torn_batch(tmp_path: Path, monkeypatch: pytest.Mon
         assert client.produce(None, values=(b"b" * 200,))[0] is ErrorCode.KAFKA_STORAGE_ERROR
     assert client.produce(None, values=(b"b" * 200,)) == (NONE, 1)
     assert len(list((tmp_path / "t-0").glob("*.log"))) == 2
-    again = reopened(client, tmp_path)
-    found = again.core.topics.partition("t", 0)
-    assert found is not None
-    values = [record.value for batch in found.log.batches_from(0) for record in batch.records()]
-    assert values == [b"a" * 100, b"b" * 200]
-    again.core.close()
+    assert values_after_restart(client, tmp_path) == [b"a" * 100, b"b" * 200]
 
 
 def test_stop_on_a_full_disk_keeps_the_producers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,12 +216,7 @@ def test_new_segment_without_a_file_refuses_the_batch(tmp_path: Path, monkeypatc
         refuse_files(patch, ".log")
         assert client.produce(producer, 1, values=(b"b" * 200,))[0] is ErrorCode.KAFKA_STORAGE_ERROR
     assert client.produce(producer, 1, values=(b"b" * 200,)) == (NONE, 1)
-    again = reopened(client, tmp_path)
-    found = again.core.topics.partition("t", 0)
-    assert found is not None
-    values = [record.value for batch in found.log.batches_from(0) for record in batch.records()]
-    assert values == [b"a" * 200, b"b" * 200]
-    again.core.close()
+    assert values_after_restart(client, tmp_path) == [b"a" * 200, b"b" * 200]
 
 
 def test_topic_without_a_file_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

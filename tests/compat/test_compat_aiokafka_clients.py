@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import aiokafka.admin
@@ -21,34 +20,11 @@ from aiokafka import TopicPartition, errors
 from aiokafka.admin import NewTopic
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.structs import OffsetAndMetadata, RecordMetadata
-from aiokafka_kits import SECONDS, THEIRS, Kit, Listener, kit_of, read, run
+from aiokafka_kits import SECONDS, THEIRS, Kit, Listener, read, run
 
 import kcodec.compat.aiokafka as facade
-from kcodec.broker import Broker
 
 NOWHERE = "127.0.0.1:1"
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    with Broker() as broker:
-        yield broker.bootstrap_servers
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"topic-{next(_names)}"
-
-
-@pytest.fixture(params=["aiokafka", "kcodec"])
-def kit(request: pytest.FixtureRequest, servers: str) -> Kit:
-    return kit_of(request.param, servers)
-
-
-@pytest.fixture
-def ours(servers: str) -> Kit:
-    return kit_of("kcodec", servers)
 
 
 # ---------------------------------------------------------------------------------------------------------- producer

@@ -5,39 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from aiokafka import ConsumerRebalanceListener, TopicPartition, errors
-from aiokafka_kits import SECONDS, Kit, Listener, kit_of, read, run
+from aiokafka_kits import SECONDS, Kit, Listener, read, run
 
-from kcodec.broker import Broker
 from kcodec.client.aio import Admin
-
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    with Broker() as broker:
-        yield broker.bootstrap_servers
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"topic-{next(_names)}"
-
-
-@pytest.fixture(params=["aiokafka", "kcodec"])
-def kit(request: pytest.FixtureRequest, servers: str) -> Kit:
-    return kit_of(request.param, servers)
-
-
-@pytest.fixture
-def ours(servers: str) -> Kit:
-    return kit_of("kcodec", servers)
 
 
 def strict(value: bytes | None) -> bytes:

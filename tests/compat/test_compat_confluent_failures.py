@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka
@@ -18,22 +17,9 @@ import confluent_kafka.admin
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException
 
-from kcodec.broker import Broker
 from kcodec.compat.confluent import AdminClient, Consumer, Producer
 
 SECONDS = 15.0
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    with Broker() as broker:
-        yield broker.bootstrap_servers
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"topic-{next(_names)}"
 
 
 def make_consumer(servers: str, topic: str, **callbacks: Any) -> Any:

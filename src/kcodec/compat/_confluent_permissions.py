@@ -37,9 +37,9 @@ RESOURCES = {
 CONFLUENT_RESOURCES = {ours: one for one, ours in RESOURCES.items()}
 
 
-def acl_of(binding: Any) -> AclBinding:
-    """Return the permission of an AclBinding of confluent_kafka."""
-    return AclBinding(
+def _fields(binding: Any) -> tuple[Any, ...]:
+    """Return the fields of an AclBinding or an AclBindingFilter, in the order of AclBinding and AclFilter."""
+    return (
         RESOURCES[binding.restype],
         binding.name,
         binding.principal,
@@ -48,19 +48,16 @@ def acl_of(binding: Any) -> AclBinding:
         binding.host,
         PatternType(binding.resource_pattern_type.value),
     )
+
+
+def acl_of(binding: Any) -> AclBinding:
+    """Return the permission of an AclBinding of confluent_kafka."""
+    return AclBinding(*_fields(binding))
 
 
 def acl_filter_of(binding: Any) -> AclFilter:
     """Return the filter of an AclBindingFilter of confluent_kafka."""
-    return AclFilter(
-        RESOURCES[binding.restype],
-        binding.name,
-        binding.principal,
-        AclOperation(binding.operation.value),
-        AclPermission(binding.permission_type.value),
-        binding.host,
-        PatternType(binding.resource_pattern_type.value),
-    )
+    return AclFilter(*_fields(binding))
 
 
 def confluent_acls(found: Iterable[AclBinding] | KafkaError) -> Any:
