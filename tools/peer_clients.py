@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,9 +101,8 @@ class PythonPeer:
         if run.with_facade and self.facade is not None:
             (run.folder / "install_facade.py").write_text(self.facade, "utf-8")
             plugins = ["-p", "install_facade"]
-        report = run.folder / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly"]
-        command += [f"--junitxml={report}", *plugins, *self.arguments, *(["-k", run.select] if run.select else [])]
+        command += [*plugins, *self.arguments, *(["-k", run.select] if run.select else [])]
         paths = [run.folder, ROOT / "src", EXTRAS]
         environment = {
             **os.environ,
@@ -111,19 +110,7 @@ class PythonPeer:
             "PEER_ADDRESS": run.address,
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
         }
-        with run.output.open("w", encoding="utf-8") as output:
-            subprocess.run(
-                [*command, *self.targets],
-                cwd=run.folder,
-                env=environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=run.timeout,
-                check=False,
-            )
-        if not report.exists():
-            raise SystemExit(f"no test of {self.package} ran:\n{run.output.read_text('utf-8')[-3000:]}")
-        return junit_results(report)
+        return pytest_results(self.package, run, [*command, *self.targets], run.folder, environment)
 
 
 def install_extras() -> None:
@@ -135,6 +122,26 @@ def install_extras() -> None:
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade", "--target", str(EXTRAS)]
     subprocess.run([*command, *EXTRA_PACKAGES], check=True)
     done.write_text(wanted, "utf-8")
+
+
+def pytest_results(
+    package: str, run: Run, command: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> list[Result]:
+    """Run pytest in a folder and return how each test ended. Raise SystemExit if none ran."""
+    report = run.folder / "report.xml"
+    with run.output.open("w", encoding="utf-8") as output:
+        subprocess.run(
+            [*command, f"--junitxml={report}"],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=run.timeout,
+            check=False,
+        )
+    if not report.exists():
+        raise SystemExit(f"no test of {package} ran:\n{run.output.read_text('utf-8')[-3000:]}")
+    return junit_results(report)
 
 
 def junit_results(report: Path) -> list[Result]:
@@ -166,25 +173,13 @@ class OwnTests:
     def run(self, run: Run) -> list[Result]:
         """Run the tests and return how each ended. Raise SystemExit if none ran."""
         install_extras()
-        report = run.folder / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:asyncio"]
         # Versions of Kafka other than the newest, and Spark, have tests of their own.
         select = f"not 3.9.1 and ({run.select})" if run.select else "not 3.9.1"
-        command += [f"--junitxml={report}", "--timeout=60", "-k", select, "-m", "not spark"]
+        command += ["--timeout=60", "-k", select, "-m", "not spark"]
         environment = {**os.environ, "KCODEC_TEST_BROKER": "embedded", "PYTHONPATH": str(EXTRAS)}
-        with run.output.open("w", encoding="utf-8") as output:
-            subprocess.run(
-                [*command, *(f"tests/{target}" for target in self.targets)],
-                cwd=run.checkout,
-                env=environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=run.timeout,
-                check=False,
-            )
-        if not report.exists():
-            raise SystemExit(f"no test of kcodec ran:\n{run.output.read_text('utf-8')[-3000:]}")
-        return junit_results(report)
+        command += [f"tests/{target}" for target in self.targets]
+        return pytest_results(self.package, run, command, run.checkout, environment)
 
 
 @dataclass(frozen=True)
