@@ -80,13 +80,13 @@ def timed(command: list[str]) -> dict[str, float]:
     begin = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        told = process.stderr.read()
+        stderr_text = process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise RuntimeError(f"{command[:6]} ended with {process.returncode}:\n{told[-2000:]}")
+        raise RuntimeError(f"{command[:6]} ended with {process.returncode}:\n{stderr_text[-2000:]}")
     found = {"wall": time.perf_counter() - begin, "processor": usage.ru_utime + usage.ru_stime}
-    peak = re.search(r"^peak ([\d.]+)$", told, re.MULTILINE)
+    peak = re.search(r"^peak ([\d.]+)$", stderr_text, re.MULTILINE)
     return {**found, "peak_mb": float(peak[1])} if peak else found
 
 

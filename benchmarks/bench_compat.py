@@ -180,8 +180,8 @@ def main() -> int:
         for shape in options.shapes
     ]
     measure.print_comparisons("processor time without kcodec and with it", rows)
-    told = {name: getattr(options, name) for name in ("shapes", "codecs", "rounds", "seconds")}
-    measure.save(options.json, {"compat": rows}, told, load)
+    settings = {name: getattr(options, name) for name in ("shapes", "codecs", "rounds", "seconds")}
+    measure.save(options.json, {"compat": rows}, settings, load)
     return 0
 
 

@@ -181,7 +181,7 @@ def measured(
 
 
 def rows(rounds: int, seconds: float) -> list[dict[str, Any]]:
-    """Each shape both ways; ValueError where somebody does not write the bytes it read."""
+    """Each shape both ways; ValueError where a library does not write the bytes that it read."""
     found = []
     for shape in shapes():
         made = {name: both for name, make in CONTESTANTS.items() if (both := make(shape)) is not None}

@@ -190,7 +190,7 @@ def measure_cpu(kafka: Any, rounds: int, records: int) -> list[Row]:
 
 
 def java_rate(kafka: Any, topic: str, idempotent: bool, records: int) -> float:
-    """Records a second of Java's producer, as its own tool tells it; the first fifth is not counted."""
+    """Records a second of Java's producer, as its own tool reports it; the first fifth is not counted."""
     from kcodec.testing.java import find_java
 
     jars = Path(__file__).resolve().parent.parent / ".cache" / "kafka-tools" / "*"

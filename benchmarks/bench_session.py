@@ -36,14 +36,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     given = parser.parse_args()
-    load, told = os.getloadavg()[0], {}
+    load, results = os.getloadavg()[0], {}
     for name in given.part.split(","):
         part = importlib.import_module(PARTS[name])
         with ApacheKafka(heap="256m", **getattr(part, "KAFKA", {})) as kafka:
             others = measure.OtherLoad()
-            told[name] = part.measure(kafka, given.rounds)
-            told[name]["others"] = round(others.cores(), 2)
-        measure.save(given.json, told, {"rounds": given.rounds}, load, unit="ms")
+            results[name] = part.measure(kafka, given.rounds)
+            results[name]["others"] = round(others.cores(), 2)
+        measure.save(given.json, results, {"rounds": given.rounds}, load, unit="ms")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exactly once costs in Spark: exactly_once beside writeStream.format("kcodec"), and begin + commit alone.
+"""What exactly once costs in Spark: exactly_once compared with writeStream.format("kcodec"), and begin + commit alone.
 
     python benchmarks/bench_spark_sink.py [--rows 400000] [--batches 4] [--rounds 3] [--warm-up 20]
                                           [--part sink,idle] [--json FILE]

@@ -194,7 +194,7 @@ def _load(producer: Any, topic: str, seconds: float, pace: int, kind: str) -> fl
 
 
 def java_rate(servers: str, topic: str, seconds: float, *, is_transactional: bool) -> float:
-    """Records a second of Java's producer, as its own tool tells it; the first fifth is not counted."""
+    """Records a second of Java's producer, as its own tool reports it; the first fifth is not counted."""
     from kcodec.testing.java import find_java
 
     jars = Path(__file__).resolve().parent.parent / ".cache" / "kafka-tools" / "*"
@@ -246,7 +246,7 @@ def share(measure_one: Callable[[bool], float], pairs: int) -> dict[str, float]:
 def rate_of(child: subprocess.Popen[str]) -> dict[str, float]:
     """One slice of a child."""
     ask(child)
-    return {"rate": told_by(child)}
+    return {"rate": reported_rate(child)}
 
 
 def ask(child: subprocess.Popen[str]) -> None:
@@ -256,7 +256,7 @@ def ask(child: subprocess.Popen[str]) -> None:
     child.stdin.flush()
 
 
-def told_by(child: subprocess.Popen[str]) -> float:
+def reported_rate(child: subprocess.Popen[str]) -> float:
     """What it measured."""
     assert child.stdout is not None
     return float(child.stdout.readline())
@@ -316,7 +316,7 @@ def measure_ordinary(kafka: Any, rounds: int, seconds: float) -> list[Row]:
         ask(others[is_transactional])
         time.sleep(0.25)
         found = rate_of(ordinary[is_transactional])
-        told_by(others[is_transactional])
+        reported_rate(others[is_transactional])
         return found
 
     names = {"next to a transactional producer": True, "next to an idempotent producer": False}

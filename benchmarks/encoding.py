@@ -103,8 +103,8 @@ def encode(options: parts.Options) -> list[parts.Row]:
         times = parts.against(row, "times_aiokafka", samples, "aiokafka", "kcodec")
         bar = bars.ENCODE_TIMES_AIOKAFKA.get(shape) if codec == "none" else None
         parts.judged(row, "times_aiokafka", times, bar, least=True)
-        beside = parts.against(row, "over_floor", samples, "kcodec", "floor")
-        parts.judged(row, "over_floor", beside, bars.ENCODE_OVER_FLOOR)
+        ratio = parts.against(row, "over_floor", samples, "kcodec", "floor")
+        parts.judged(row, "over_floor", ratio, bars.ENCODE_OVER_FLOOR)
         by_rows = parts.against(row, "rows_times_aiokafka", samples, "aiokafka", "kcodec rows")
         parts.judged(row, "rows_times_aiokafka", by_rows, None)
         rows.append(row)

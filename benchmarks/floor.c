@@ -429,8 +429,8 @@ static int64_t unpack_gzip(struct worker *w, const uint8_t *p, const uint8_t *en
         if (posix_memalign((void **)&s, 64, sizeof *s)) return ERROR_MEMORY;
         library.isal_init(s), w->isal = s;
     }
-    uint32_t told = le32(end - 4); /* a hint only: the loop below goes on for as long as there is output */
-    size_t done = 0, hint = told < 64u << 20 ? told : 64u << 20;
+    uint32_t stated = le32(end - 4); /* a hint only: the loop below goes on for as long as there is output */
+    size_t done = 0, hint = stated < 64u << 20 ? stated : 64u << 20;
     if (scratch_for(w, hint + 1)) return ERROR_MEMORY;
     while (end - p >= 18 && p[0] == 0x1f && p[1] == 0x8b) {
         library.isal_reset(s);

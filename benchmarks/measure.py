@@ -297,7 +297,7 @@ def spread(samples: list[float], records: int) -> dict[str, float]:
 
 
 def library_version(name: str, function: str) -> str | None:
-    """The version a system library tells of itself; None where it is not installed."""
+    """The version that a system library reports; None where it is not installed."""
     try:
         tell = getattr(ctypes.CDLL(name), function)
     except (OSError, AttributeError):
@@ -370,13 +370,13 @@ def save(path: Path | None, parts: Mapping[str, Any], options: Mapping[str, Any]
     """
     if path is None:
         return
-    told = report(parts, options, (load, os.getloadavg()[0])) | more
+    written = report(parts, options, (load, os.getloadavg()[0])) | more
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
         for name, measured in before.get("measured", {}).items():
-            told["measured"].setdefault(name, measured)
-            told["parts"].setdefault(name, before["parts"][name])
-    write_json(path, told)
+            written["measured"].setdefault(name, measured)
+            written["parts"].setdefault(name, before["parts"][name])
+    write_json(path, written)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -442,6 +442,6 @@ def shown(row: Row) -> Row:
     bar = f"{row['bar_is']} {row['bar']:g}" if "bar" in row else ""
     compared = f"{row['first']} / {row['second']}" if row["second"] else row["first"]
     result = row.get("verdict", "")
-    told = {"first": first, "second": second, "compared": compared, "value": value_text(row), "bar": bar}
-    told["busy rounds"] = f"{row['busy_rounds']} of {row['rounds']}"
-    return {**row, **told, "verdict": result.upper() if result == "missed" else result}
+    cells = {"first": first, "second": second, "compared": compared, "value": value_text(row), "bar": bar}
+    cells["busy rounds"] = f"{row['busy_rounds']} of {row['rounds']}"
+    return {**row, **cells, "verdict": result.upper() if result == "missed" else result}

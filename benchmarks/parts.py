@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of `make bench`, one for each kind of bar: decode, threads, isolation, views, segment, import.
 
-Each takes the options and returns rows (dicts of figures, with the bar and whether it is met beside them), which run.py
-prints and writes. Without kcodec built, the figures of the others remain: the baselines.
+Each takes the options and returns rows (dicts of figures, with the bar and whether it is met next to them), which
+run.py prints and writes. Without kcodec built, the figures of the others remain: the baselines.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def decode(options: Options) -> list[Row]:
         times = against(row, "times_aiokafka", samples, "aiokafka", "kcodec")
         bar = bars.times_aiokafka(shape, codec, calls_libzstd=zstd_way() != "package")
         judged(row, "times_aiokafka", times, bar, least=True)
-        beside = against(row, "over_floor", samples, "kcodec", "floor")
-        judged(row, "over_floor", beside, bars.over_floor(shape, codec))
+        ratio = against(row, "over_floor", samples, "kcodec", "floor")
+        judged(row, "over_floor", ratio, bars.over_floor(shape, codec))
         valid = against(row, "floor_over_limit", samples, "floor", "limit both")
         judged(row, "floor_over_limit", valid, bars.FLOOR_OVER_LIMIT.get(shape))
         rows.append(row)
@@ -324,13 +324,13 @@ def segment(options: Options) -> list[Row]:
             size, records = write_segment(path, shapes.blob(shape, codec), options.segment_bytes)
             command = [sys.executable, str(HERE / "stream_segment.py"), str(path)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        told = json.loads(done.stdout)
-        if told["records"] != records:
-            raise ValueError(f"segment of shape {shape}, {codec}: {told['records']} records, expected {records}")
+        reported = json.loads(done.stdout)
+        if reported["records"] != records:
+            raise ValueError(f"segment of shape {shape}, {codec}: {reported['records']} records, expected {records}")
         row: Row = {"codec": codec, "shape": shape, "megabytes": round(size / 1e6), "records": records}
-        row |= {"seconds": round(told["seconds"], 2), "ns_a_record": round(told["seconds"] * 1e9 / records, 1)}
-        row |= {"batches": told["batches"], "peak_of_imports_MB": round(told["imports"], 1)}
-        judged(row, "peak_MB", told["peak"], bars.SEGMENT_MEGABYTES)
+        row |= {"seconds": round(reported["seconds"], 2), "ns_a_record": round(reported["seconds"] * 1e9 / records, 1)}
+        row |= {"batches": reported["batches"], "peak_of_imports_MB": round(reported["imports"], 1)}
+        judged(row, "peak_MB", reported["peak"], bars.SEGMENT_MEGABYTES)
         rows.append(row)
     return rows
 

@@ -146,10 +146,10 @@ def main() -> None:
     load = (before, os.getloadavg()[0])
     print(f"\nload average {load[0]:.1f} before, {load[1]:.1f} after; bars missed: {total}")
     if given.json:
-        told = {"rounds": options.rounds, "seconds_a_slice": options.seconds, "contestants": list(options.names)}
+        settings = {"rounds": options.rounds, "seconds_a_slice": options.seconds, "contestants": list(options.names)}
         if "kcodec" in options.names:
-            told["kcodec_zstd"] = parts.zstd_way()
-        measure.save(given.json, results, told, load[0])
+            settings["kcodec_zstd"] = parts.zstd_way()
+        measure.save(given.json, results, settings, load[0])
 
 
 if __name__ == "__main__":

@@ -175,18 +175,18 @@ def measure(kafka: Any, rounds: int) -> dict[str, Any]:
         for contestant in CONTESTANTS[first:] + CONTESTANTS[:first]:
             for name, found in contestant(kafka.bootstrap_servers, *topics, WARM_UP + EACH).items():
                 times.setdefault(name, []).extend(found[WARM_UP:])
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     print(f"{'ms':32} {'end p50':>9} {'p99':>7} {'EndTxn to seen p50':>20} {'p99':>7}")
     for name, found in times.items():
         ends, seen = ([row[at] for row in found] for at in (0, 1))
         row = {"end": _quantiles(ends), "end_txn_to_seen": _quantiles(seen), "transactions": len(found)}
-        told[name] = row
+        results[name] = row
         numbers = [row[what][part] for what in ("end", "end_txn_to_seen") for part in ("p50", "p99")]  # type: ignore[index]
         print(f"{name:32} {numbers[0]:9.2f} {numbers[1]:7.2f} {numbers[2]:20.2f} {numbers[3]:7.2f}")
     added = statistics.median(own[0] - plain[0] for own, plain in zip(times[SESSION], times[PLAIN], strict=True))
-    told["heartbeat and waits add to a produce-only commit (median of pairs, ms)"] = round(added, 3)
+    results["heartbeat and waits add to a produce-only commit (median of pairs, ms)"] = round(added, 3)
     print(f"the session adds {added:+.2f} ms to a produce-only commit (median of pairs)")
-    return told
+    return results
 
 
 def _quantiles(values: list[float]) -> dict[str, float]:

@@ -4,7 +4,7 @@
 Groups of two: one member stays, the other joins and leaves again and again, while a producer writes to every partition
 each 20 ms. Settings are the clients' and the broker's defaults (heartbeats: classic 3 s, consumer protocol 5 s; the
 assignors of 4.3 once a second). Java's consumers and ours run at the same time, in groups of their own; several groups
-of each take turns at random, as most of the time is spent waiting for somebody's next heartbeat.
+of each take turns at random, as most of the time is spent waiting for the next heartbeat of a member.
 
 joined: from before the consumer is made to the first record of the member that joined. left: from before close() to
 the first record, at the member that stays, of a partition that was the other's.
@@ -147,15 +147,15 @@ def measure(kafka: Any, rounds: int) -> dict[str, Any]:
     topic = kafka.create_topic(partitions=PARTITIONS)
     writer = Writer(kafka.bootstrap_servers, topic)
     sides = {"kcodec": OurMembers(), "Java": JavaMembers()}
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     try:
         for protocol in PROTOCOLS:
-            told[protocol] = _measure(kafka.bootstrap_servers, topic, protocol, sides, rounds)
+            results[protocol] = _measure(kafka.bootstrap_servers, topic, protocol, sides, rounds)
     finally:
         for members in sides.values():
             members.close()
         writer.close()
-    return told
+    return results
 
 
 def _measure(servers: str, topic: str, protocol: str, sides: dict[str, Any], rounds: int) -> dict[str, Any]:

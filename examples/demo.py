@@ -213,7 +213,7 @@ def quiet_stderr(path: Path) -> Iterator[None]:
         os.dup2(file.fileno(), 2)
     try:
         yield
-    except BaseException:
+    except BaseException:  # Ctrl-C, too: what Java wrote says what it was doing; the error is raised again
         os.dup2(kept, 2)
         sys.stderr.write(path.read_text("utf-8", "replace")[-4000:])
         raise
@@ -261,11 +261,11 @@ def rows_in_spark(frame: Any) -> Rows:
 def equals(rows: list[Row], truth: list[dict[str, Any]]) -> bool:
     """Whether these are the rows Kafka's consumer delivered, every field."""
     return len(rows) == len(truth) and all(
-        (row[0], row[1]) == (told["offset"], told["timestamp"])
-        and golden_data.same_bytes(row[2], told["key"])
-        and golden_data.same_bytes(row[3], told["value"])
-        and golden_data.same_headers(row[4], told["headers"])
-        for row, told in zip(rows, truth, strict=True)
+        (row[0], row[1]) == (expected["offset"], expected["timestamp"])
+        and golden_data.same_bytes(row[2], expected["key"])
+        and golden_data.same_bytes(row[3], expected["value"])
+        and golden_data.same_headers(row[4], expected["headers"])
+        for row, expected in zip(rows, truth, strict=True)
     )
 
 
@@ -285,9 +285,9 @@ def show_rows(readers: Mapping[str, Rows], truths: Truths) -> bool:
     last = list(readers)[-1]
     name = PARTITIONS[0]
     rows: list[Sequence[object]] = [(last, "key", "value", "|", "Kafka's own consumer", "key", "value")]
-    for row, told in list(zip(readers[last][name], truths[name], strict=False))[SHOWN_ROWS]:
+    for row, other in list(zip(readers[last][name], truths[name], strict=False))[SHOWN_ROWS]:
         left = (f"{name} offset {row[0]}", shown(row[2], 14), shown(row[3], 18))
-        rows.append((*left, "|", f"offset {told['offset']}", shown(told["key"], 14), shown(told["value"], 18)))
+        rows.append((*left, "|", f"offset {other['offset']}", shown(other["key"], 14), shown(other["value"], 18)))
     table(rows, "<<<<<<<")
     counts: list[Sequence[object]] = [("rows, read_committed", *readers, "Kafka's consumer", "all fields")]
     equal = True

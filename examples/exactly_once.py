@@ -256,7 +256,7 @@ def show(servers: str, broker: BrokerProcess | None = None) -> bool:
         copies = [threads.submit(Run(servers, work, 1500, 4, stop=stop).run) for work in names]
         try:
             runs = {work: each.result() for work, each in zip(names, copies, strict=True)}
-        except BaseException:
+        except BaseException:  # Ctrl-C, too: the pool waits for its threads, which end when `stop` is set
             stop.set()
             raise
     broker_kills = 0 if broker is None else 2

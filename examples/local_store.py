@@ -99,7 +99,7 @@ class Store:
                 consumer.seek(one, self._trusted_position(one.partition))
             while any(consumer.position(one) < end for one, end in ends.items()):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"an open transaction holds {self._changelog} back: kcodec txn list tells whose")
+                    raise TimeoutError(f"an open transaction holds {self._changelog} back: see kcodec txn list")
                 records = consumer.poll(1.0)
                 self._connection.execute("BEGIN IMMEDIATE")
                 for record in records:
@@ -142,7 +142,7 @@ class Totals:
         except UnknownOutcomeError:  # the changelog knows
             self.store.rollback()
             self.store.restore(self.session.assignment())
-        except BaseException:
+        except BaseException:  # Ctrl-C, too: the transaction was aborted, so its changes must not stay in the store
             self.store.rollback()
             raise
         if txn.committed:

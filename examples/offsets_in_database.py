@@ -30,7 +30,7 @@ log = logging.getLogger("offsets_in_database")
 
 
 class AnotherOwner(Exception):
-    """Somebody else has moved a position since it was read: roll back, and begin where the database says."""
+    """Another process has moved a position since it was read: roll back, and begin where the database says."""
 
 
 def transaction(connection: Any) -> AbstractContextManager[Any]:

@@ -230,7 +230,7 @@ class TopicProgress:
             consumer.seek_to_beginning(self.partition)
             while consumer.position(self.partition) < end:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"an open transaction holds {self.partition} back: kcodec txn list tells whose")
+                    raise TimeoutError(f"an open transaction holds {self.partition} back: see kcodec txn list")
                 for record in consumer.poll(1.0):
                     if record.key == name.encode() and record.value is not None:
                         found = OffsetAndMetadata(**json.loads(record.value))

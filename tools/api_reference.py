@@ -120,12 +120,12 @@ class Entry:
                 continue
             if call.is_compiled and not call.signature:
                 yield f"{call.full_name}: no signature in {STUB.name}"
-            told = f"{call.text}\n{self.text}\n{explained_elsewhere(call.text + self.text)}"
+            described = f"{call.text}\n{self.text}\n{explained_elsewhere(call.text + self.text)}"
             known = {one.name for one in call.members}
             for parameter in call.parameters():
-                if parameter not in known and not names(told, parameter):
+                if parameter not in known and not names(described, parameter):
                     yield f"{call.full_name}: nothing explains the parameter {parameter}"
-            if "timeout" in call.parameters() and not re.search(r"\bseconds?\b|\bs\b", told):
+            if "timeout" in call.parameters() and not re.search(r"\bseconds?\b|\bs\b", described):
                 yield f"{call.full_name}: the unit of timeout is not stated"
 
 
@@ -303,9 +303,9 @@ def constant_text(module: str, name: str) -> str:
     source = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8")
     above = re.search(rf"((?:^#: .*\n)+){re.escape(name)}\b", source, re.MULTILINE)
     value = getattr(sys.modules[module], name)
-    told = " ".join(line.removeprefix("#: ") for line in above[1].splitlines()) + "\n\n" if above else ""
+    described = " ".join(line.removeprefix("#: ") for line in above[1].splitlines()) + "\n\n" if above else ""
     text = ", ".join(map(str, value)) if isinstance(value, tuple) else repr(value)
-    return f"{told}Value: {text}" if not text.startswith("<") else told or f"A {type(value).__name__}."
+    return f"{described}Value: {text}" if not text.startswith("<") else described or f"A {type(value).__name__}."
 
 
 def class_entry(name: str, module: str, kind: type) -> Entry:

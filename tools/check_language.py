@@ -40,6 +40,13 @@ WORDS = {
     "so many": "the number, at most N",
     "so long": "the duration, for up to N",
     "so often": "the interval, every N",
+    "somebody": "a program is a thing: the caller, another process",
+    "told": "reported, passed, distinguished",
+    "tells": "reports, shows, distinguishes",
+    "carried by": "run by",
+    "heart": "core",
+    "probing": "sequence probe",
+    "treatments?": "error disposition",
 }
 
 SKIPPED = {"kcodec.egg-info", "__pycache__", "results"}

@@ -113,9 +113,9 @@ def draw_errors() -> str:
 def draw_options(made: type) -> str:
     """What a class takes when it is made: names and defaults of its parameters, what they do from its docstring."""
     parameters = {name.strip("_"): one for name, one in inspect.signature(made).parameters.items()}
-    _, _, told = (inspect.getdoc(made) or "").partition("\n\n")
+    _, _, rest = (inspect.getdoc(made) or "").partition("\n\n")
     rows: list[tuple[list[str], str]] = []
-    for line in told.splitlines():
+    for line in rest.splitlines():
         head = re.match(r"(\w+(?:, \w+)*):\s+", line)
         if head and set(head[1].split(", ")) <= set(parameters):
             rows.append((head[1].split(", "), line[head.end() :]))
@@ -137,9 +137,9 @@ def draw_methods(kind: type) -> str:
     """The public methods of a class, with the first sentence of what each says of itself."""
     lines = ["| method | what it does |", "| --- | --- |"]
     for name, method in sorted(inspect.getmembers(kind, inspect.isfunction)):
-        told = (inspect.getdoc(method) or "").partition("\n\n")[0].replace("\n", " ")
+        summary = (inspect.getdoc(method) or "").partition("\n\n")[0].replace("\n", " ")
         if not name.startswith("_"):
-            lines.append(f"| `{name}` | {told} |")
+            lines.append(f"| `{name}` | {summary} |")
     return "\n".join(lines) + "\n"
 
 

@@ -115,20 +115,20 @@ class Present(NamedTuple):
 
 def plain_default(field: Json, kind: str, is_array: bool) -> Any:
     """A field's default as Python has it; a definition writes most of them as texts."""
-    told = field.get("default")
-    if told == "null":
+    written = field.get("default")
+    if written == "null":
         return None
     if is_array:
         return []
     if kind == "bool":
-        return str(told).lower() == "true"
+        return str(written).lower() == "true"
     if kind == "float64":
-        return float(told or 0)
+        return float(written or 0)
     if re.fullmatch(r"u?int\d+", kind):
-        return int(str(told or 0), 0)
+        return int(str(written or 0), 0)
     if kind == "records":
         return None
-    return told or ("" if kind in ("string", "uuid") else b"" if kind == "bytes" else "struct")
+    return written or ("" if kind in ("string", "uuid") else b"" if kind == "bytes" else "struct")
 
 
 def present(definition: Json, version: int, fields: list[Json] | None = None, path: str = "") -> Iterator[Present]:

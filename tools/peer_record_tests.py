@@ -71,9 +71,9 @@ def outcomes(folder: Path, peer: Peer, with_adapter: bool) -> dict[str, str]:
     )
     found = {}
     for line in done.stdout.splitlines():
-        told = OUTCOME.match(line)
-        if told and told[1] != "SKIPPED":
-            found[told[2].removeprefix(f"{peer.tests}/")] = told[1]
+        match = OUTCOME.match(line)
+        if match and match[1] != "SKIPPED":
+            found[match[2].removeprefix(f"{peer.tests}/")] = match[1]
     if not found:
         raise SystemExit(f"no test of {peer.tests} ran:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return found
@@ -120,8 +120,8 @@ def main() -> int:
         name, _, path = given.partition("=")
         if name not in PEERS or not path:
             parser.error(f"{given!r} is no CLIENT=PATH; clients are {', '.join(PEERS)}")
-        told, good = judged(name, Path(path))
-        lines += [*told, ""]
+        rows, good = judged(name, Path(path))
+        lines += [*rows, ""]
         fine = fine and good
     text = "\n".join(lines)
     print(text, end="")

@@ -76,8 +76,8 @@ def judged(done: Done, detail: str | None = None) -> tuple[str, str]:
         return PASSED, detail or done.last_line
     lines = done.output.splitlines()
     found = [at for at, line in enumerate(lines) if re.search("runtime error|ERROR: .*Sanitizer|^E  ", line)]
-    told = [*lines[found[0] : found[0] + 20], "...", *lines[-10:]] if found else lines[-40:]
-    return FAILED, "\n".join([f"exit status {done.status}", *told])
+    excerpt = [*lines[found[0] : found[0] + 20], "...", *lines[-10:]] if found else lines[-40:]
+    return FAILED, "\n".join([f"exit status {done.status}", *excerpt])
 
 
 def build_with(name: str, environment: dict[str, str]) -> Path | str:

@@ -51,9 +51,9 @@ def compare(shape: str, codec: str, workers: dict[str, Worker], given: argparse.
     samples = measure.interleaved_timers(timers, given.rounds, given.seconds)
     row: parts.Row = {"codec": codec, "shape": shape, "records": records, "bytes": plain}
     row |= {name: measure.spread(values, records) for name, values in samples.items()}
-    beside = parts.against(row, "kcodec_over_rust", samples, "kcodec", "rust")
+    ratio = parts.against(row, "kcodec_over_rust", samples, "kcodec", "rust")
     bar = bars.ENCODE_OVER_RUST if codec == "none" else None
-    parts.judged(row, "kcodec_over_rust", beside, bar)
+    parts.judged(row, "kcodec_over_rust", ratio, bar)
     times = parts.against(row, "java_over_kcodec", samples, "java", "kcodec")
     parts.judged(row, "java_over_kcodec", times, None, least=True)
     return row

@@ -26,9 +26,9 @@ def version() -> dict[str, str]:
     """The versions of Go and of franz-go; nothing where there is no Go."""
     if not shutil.which("go"):
         return {}
-    told = subprocess.run(["go", "version"], capture_output=True, text=True, check=True).stdout.split()[2]
+    go_version = subprocess.run(["go", "version"], capture_output=True, text=True, check=True).stdout.split()[2]
     module = (SOURCES / "go.mod").read_text(encoding="utf-8").split("twmb/franz-go ")[1].split()[0]
-    return {"go": told, "franz-go": module}
+    return {"go": go_version, "franz-go": module}
 
 
 def worker() -> Worker | None:

@@ -62,9 +62,9 @@ def compile_worker() -> None:
 
 def version() -> dict[str, str]:
     """The versions of Java and of Kafka's clients."""
-    told = subprocess.run([str(java()), "-version"], capture_output=True, text=True, check=True).stderr
+    version_text = subprocess.run([str(java()), "-version"], capture_output=True, text=True, check=True).stderr
     (jar,) = LIBS.glob("kafka-clients-*.jar")
-    return {"java": told.splitlines()[0], "kafka-clients": jar.stem.removeprefix("kafka-clients-")}
+    return {"java": version_text.splitlines()[0], "kafka-clients": jar.stem.removeprefix("kafka-clients-")}
 
 
 def worker() -> Worker:

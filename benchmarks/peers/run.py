@@ -127,9 +127,9 @@ def main() -> None:
     load = (before, os.getloadavg()[0])
     print(f"\nload average {load[0]:.1f} before, {load[1]:.1f} after")
     if given.json:
-        told = {"rounds": given.rounds, "seconds_a_slice": given.seconds, "seconds_of_warming": given.warm}
-        told["peers"] = java_peer.version() | go_peer.version() | rust_peer.version()
-        measure.save(given.json, found, told, before)
+        settings = {"rounds": given.rounds, "seconds_a_slice": given.seconds, "seconds_of_warming": given.warm}
+        settings["peers"] = java_peer.version() | go_peer.version() | rust_peer.version()
+        measure.save(given.json, found, settings, before)
 
 
 if __name__ == "__main__":

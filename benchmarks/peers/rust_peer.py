@@ -27,9 +27,9 @@ def version() -> dict[str, str]:
     """The versions of rustc and kafka-protocol; nothing where there is no cargo."""
     if not shutil.which("cargo"):
         return {}
-    told = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    rust_version = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
     manifest = (SOURCES / "Cargo.toml").read_text(encoding="utf-8")
-    return {"rust": told, "kafka-protocol": manifest.split('kafka-protocol = "=')[1].split('"')[0]}
+    return {"rust": rust_version, "kafka-protocol": manifest.split('kafka-protocol = "=')[1].split('"')[0]}
 
 
 def worker() -> Worker | None:

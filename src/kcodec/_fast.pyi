@@ -351,7 +351,7 @@ class FrameBuffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __reduce__(self) -> Never: ...
 
-CHECK_CRCS: Final[bool]  # True, as a default that can be told from a True that is given
+CHECK_CRCS: Final[bool]  # True, as a default that can be distinguished from a True that is given
 
 def checks_crcs(check_crcs: bool, verify_crc: bool | None) -> bool:
     """Return what check_crcs says, or verify_crc, its deprecated name. Internal."""
@@ -1234,7 +1234,7 @@ class ClientRecord:
 
     A record of magic 2: offset, timestamp (ms), timestamp_type (0 create, 1 append), key and value (bytes or None),
     headers (a list of (str, bytes or None)). checksum is None, as magic 2 has none a record.
-    size_in_bytes is set where somebody asks for it, see ClientBatch.record_sizes.
+    size_in_bytes is set where a caller requests it, see ClientBatch.record_sizes.
     """
 
     checksum: None

@@ -78,7 +78,7 @@ class Call:
     max_response_bytes: A longer response is refused before it is received (LimitExceededError is then the cause of the
                      TransportError); None: the client's max_response_bytes.
 
-    Errors raised in the flow: TransportError (`possibly_sent` tells whether the broker may have received the request)
+    Errors raised in the flow: TransportError (`possibly_sent` says whether the broker may have received the request)
     and its subclasses RequestTimedOutError and AuthenticationError; UnsupportedError if no version fits both sides
     (nothing was sent).
     """

@@ -329,7 +329,7 @@ def test_the_asyncio_api_does_the_same(apache_kafka: ApacheKafka) -> None:
     asyncio.run(story())
 
 
-def test_a_broker_that_is_not_there_is_told_by_the_deadline() -> None:
+def test_an_absent_broker_is_reported_at_the_deadline() -> None:
     with Admin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=700) as admin:
         with pytest.raises(RequestTimedOutError, match=r"list topics of the cluster: not finished within 0.7 s"):
             admin.list_topics()

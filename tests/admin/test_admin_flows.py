@@ -212,7 +212,7 @@ def test_requests_are_cut_where_they_would_grow_too_large() -> None:
     assert len(script.asked) == 3
 
 
-def test_a_retriable_error_is_told_at_the_deadline_and_not_later() -> None:
+def test_a_retriable_error_is_raised_at_the_deadline() -> None:
     script = AdminScript()
     script.answers["DeleteGroups"] = groups(lambda node: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     with pytest.raises(

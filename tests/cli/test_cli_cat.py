@@ -143,7 +143,7 @@ def test_a_topic_of_a_log_directory(tmp_path: Path) -> None:
         (["-J", "-f", "%s"], "not allowed with argument"),
     ],
 )
-def test_wrong_letters_are_told_of(log: Path, options: list[str], told: str) -> None:
+def test_wrong_letters_are_reported(log: Path, options: list[str], told: str) -> None:
     ran = run("cat", log, *options)
     assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
     assert told in ran.err

@@ -199,7 +199,7 @@ def test_a_log_without_transactions_has_a_picture_too(tmp_path: Path) -> None:
         (["list", "--state", "opn"], "invalid choice: 'opn'"),
     ],
 )
-def test_wrong_calls_are_told_of(tmp_path: Path, options: list[str], told: str) -> None:
+def test_wrong_calls_are_reported(tmp_path: Path, options: list[str], told: str) -> None:
     directory = write_partition(tmp_path, [data(1, 0)])
     ran = run("txn", *options, directory)
     assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec consume`` and ``kcodec cat -b`` on a real Apache Kafka, beside what librdkafka gets of the same topic."""
+"""``kcodec consume`` and ``kcodec cat -b`` on a real Apache Kafka, compared with what librdkafka gets of the same
+topic."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signa
         ([], "-o/--output"),
     ],
 )
-def test_wrong_calls_are_told_of(
+def test_wrong_calls_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

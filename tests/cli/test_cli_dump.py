@@ -240,7 +240,7 @@ def test_a_corrupt_batch_is_shown_and_passed_over(tmp_path: Path, options: tuple
     assert last[0] == ("8" if options else "6")
 
 
-def test_a_record_that_cannot_be_read_is_told_of_with_the_rest_of_the_file(tmp_path: Path) -> None:
+def test_an_unreadable_record_is_reported_after_the_other_records(tmp_path: Path) -> None:
     broken = build_batch([RecordSpec(value=b"x" * 20)], base_offset=3, records_count=2)
     directory = write_partition(tmp_path, [plain(0), broken, plain(6)])
     ran = run("dump", "--records", directory)
@@ -250,7 +250,7 @@ def test_a_record_that_cannot_be_read_is_told_of_with_the_rest_of_the_file(tmp_p
     assert run("dump", directory).status is ExitStatus.OK
 
 
-def test_a_torn_tail_is_told_of(tmp_path: Path) -> None:
+def test_a_torn_tail_is_reported(tmp_path: Path) -> None:
     directory = write_partition(tmp_path, [plain(0), plain(3)[:50]])
     ran = run("dump", directory)
     assert ran.status is ExitStatus.FINDINGS
@@ -265,7 +265,7 @@ def test_a_structure_that_is_none_ends_the_file(tmp_path: Path) -> None:
     assert ran.out.splitlines()[-1].split()[0] == "9"
 
 
-def test_a_cut_index_entry_is_told_of(tmp_path: Path) -> None:
+def test_a_cut_index_entry_is_reported(tmp_path: Path) -> None:
     path = tmp_path / f"{5:020}.index"
     path.write_bytes((7).to_bytes(4, "big") + (100).to_bytes(4, "big") + b"\1\2\3")
     ran = run("dump", path)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec groups`` and ``kcodec offsets`` on a real Apache Kafka, beside Kafka's own kafka-consumer-groups.sh."""
+"""``kcodec groups`` and ``kcodec offsets`` on a real Apache Kafka, compared with Kafka's own
+kafka-consumer-groups.sh."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``kcodec dump`` beside kafka-dump-log, Kafka's own tool, over every golden segment: the same batches and records.
+"""``kcodec dump`` compared with kafka-dump-log, Kafka's own tool, over every golden segment: the same batches and
+records.
 
 DumpLogSegments prints keys and values as text and escapes nothing, so that a record may take several lines; of headers
 it prints the names only. The quorum's own log is left out: its records are printed as JSON there.

@@ -100,7 +100,9 @@ def test_into_another_topic(apache_kafka: ApacheKafka, backup: Path, name: str) 
         assert admin.list_topics()[copy].num_partitions == 4
 
 
-def test_old_records_in_a_topic_that_forgets_are_told_of(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:
+def test_old_records_for_a_topic_with_retention_are_reported(
+    apache_kafka: ApacheKafka, backup: Path, name: str
+) -> None:
     ran = restore(apache_kafka, backup, "--create", "--dry-run")
     assert ran.err == ""
     with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:

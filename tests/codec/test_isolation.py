@@ -49,7 +49,7 @@ def test_interleaved_transactions_by_list_and_by_markers(threads: int) -> None:
     assert offsets(uncommitted) == [0, 1, 2, 3, 5, 6, 7, 9]
 
 
-def test_entries_may_be_told_as_tuples_intervals_or_prebuilt() -> None:
+def test_entries_may_be_tuples_intervals_or_prebuilt() -> None:
     intervals = [AbortedTransaction(1, 6, 10), AbortedTransaction(2, 2, 8)]
     ways: tuple[Any, ...] = (
         intervals,

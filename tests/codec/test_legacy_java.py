@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages of magic 0 and 1 before Kafka's own classes: generated sets, edited ones, and those of golden legacy/.
 
-Beside kcodec the oracle stands before the same judge. java_verdict.py says where the two may differ.
+The oracle has the same judge as kcodec. java_verdict.py says where the two may differ.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ LOG = random_log(random.Random(12), steps=40).data
 DAMAGED = LOG + build_batch([RecordSpec()], base_offset=1 << 40, crc=1) + LOG
 
 
-# On a busy machine a thread may come to work beside the others for the first time late, and its context then keeps its
+# On a busy machine a thread may come to work with the others for the first time late, and its context then keeps its
 # scratch: one buffer a thread. A chunk that is lost holds more than these.
 LATE_SCRATCH = 4
 

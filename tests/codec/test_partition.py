@@ -172,7 +172,7 @@ def test_numpy_and_arrow_see_the_same_memory() -> None:
     assert pa.array(kcodec.partition_for([], 12)).to_pylist() == []
 
 
-def test_memory_lives_as_long_as_somebody_looks_at_it() -> None:
+def test_memory_lives_as_long_as_a_view_of_it() -> None:
     gc.collect()  # what tests before it left
     _fast.trim_pool()
     before = _fast.pool_state()[2]

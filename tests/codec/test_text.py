@@ -97,7 +97,7 @@ def test_escaped_text_holds_nothing_that_moves_a_cursor() -> None:
     assert not [character for character in text if ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0]
 
 
-def test_csv_tells_null_from_empty() -> None:
+def test_csv_distinguishes_null_from_empty() -> None:
     assert text_of(csv_lines(["offset", "key", "value"]), decoded_of([None, b"", b"a,b"])) == (
         b'0,,\n1,"",""\n2,"a,b","a,b"\n'
     )

@@ -92,7 +92,7 @@ def damaged(data: bytes, batch: int, kind: str) -> bytes:
 
 @pytest.mark.parametrize("kind", ["crc", "magic", "records"])
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
-def test_corruption_is_told_the_same(kind: str, isolation_level: Any) -> None:
+def test_corruption_is_reported_the_same(kind: str, isolation_level: Any) -> None:
     for batches in ([0], [39], [17], [5, 6, 30]):
         data = blob("lz4")
         for batch in batches:

@@ -218,7 +218,7 @@ def test_without_it_kafka_python_raises_once_and_never_comes_back(
 
 
 def test_odd_records_that_a_broker_takes_are_read_as_java_reads_them(peer: Peer, apache_kafka: ApacheKafka) -> None:
-    """A header name that is not UTF-8, and an attribute byte that says nothing: their own code raises for ever at the
+    """A header name that is not UTF-8, and an attribute byte that says nothing: their own code raises forever at the
     one and gives another record away for the other."""
     topic = apache_kafka.create_topic(partitions=2)
     send_batches(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignors: their shares beside those of Kafka's classes in one JVM, and what must hold of any share."""
+"""Assignors: their shares compared with those of Kafka's classes in one JVM, and what must hold of any share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a member of a classic group goes, is thrown out, comes back, and asks whether it still is one: in virtual time,
-beside a coordinator that keeps Kafka's rules (tests/support/scripted_group.py)."""
+with a coordinator that keeps Kafka's rules (tests/support/scripted_group.py)."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_dynamic_member_leaves_with_its_reason_and_a_static_one_stays() -> Non
 
 
 @pytest.mark.parametrize("version", [0, 2, 3, 5])
-def test_old_brokers_are_told_by_member_id(version: int) -> None:
+def test_leave_requests_to_old_brokers_have_a_member_id(version: int) -> None:
     world = GroupWorld()
     world.highest[LeaveGroupRequest] = version
     one = world.client("a")
@@ -289,7 +289,7 @@ def test_a_forced_heartbeat_ends_when_we_lose_our_partitions() -> None:
     assert world.now - start < 10
 
 
-def test_a_leader_that_comes_back_and_is_told_to_skip_the_sharing_gives_out_nothing() -> None:
+def test_a_returning_leader_that_may_skip_the_assignment_sends_none() -> None:
     """KIP-814: the static leader keeps what it had; it watches the topics all the same."""
     world = GroupWorld()
     one = world.client("a", group_instance_id="x")

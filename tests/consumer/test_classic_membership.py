@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a classic group in virtual time, beside a coordinator that keeps Kafka's rules (scripted_group.py):
+"""A member of a classic group in virtual time, with a coordinator that keeps Kafka's rules (scripted_group.py):
 how it joins, shares, gives up and follows its topics; how it goes is in test_classic_leaving.py."""
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ def test_a_membership_without_a_group_is_refused() -> None:
 
 
 def test_who_joins_while_others_sync_is_waited_for() -> None:
-    """The leader's SyncGroup is late; a third member joins in between: 27, and all is given out anew."""
+    """The leader's SyncGroup is late; a third member joins in between: 27, and all is assigned again."""
     world = GroupWorld()
     world.client("a")
     world.settle()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of classic groups on a real broker, beside Kafka's own consumer, librdkafka's and aiokafka's."""
+"""Members of classic groups on a real broker, compared with Kafka's own consumer, librdkafka's and aiokafka's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JAVA_STRATEGIES = {
     "sticky": "org.apache.kafka.clients.consumer.StickyAssignor",
     "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
-# Who knows which assignor, beside ours and Java's.
+# Who knows which assignor, in addition to ours and Java's.
 OTHERS: dict[str, list[Callable[..., Any]]] = {
     "range": [ConfluentMember, AiokafkaMember],
     "roundrobin": [ConfluentMember, AiokafkaMember],

@@ -71,7 +71,7 @@ def test_a_revocation_waits_for_the_next_poll_and_commits_what_was_polled_before
     assert told.done and commits == [{ONE: 5}] and face.do("assignment") == {TWO}
 
 
-def test_what_is_told_comes_in_order_within_poll_and_may_use_the_consumer(make: Make) -> None:
+def test_callbacks_run_in_order_within_poll_and_may_use_the_consumer(make: Make) -> None:
     face = make(enable_auto_commit=False)
     told: list[Any] = []
     is_aio = isinstance(face, Loop)
@@ -145,7 +145,7 @@ def test_an_error_of_a_callback_is_raised_by_poll_and_the_rebalance_goes_on(make
     assert done.done and face.do("assignment") == {ONE}
 
 
-def test_without_on_lost_on_revoked_is_told(make: Make) -> None:
+def test_without_on_lost_on_revoked_is_called(make: Make) -> None:
     face = make()
     told: list[Any] = []
     member = subscribed(face, on_revoked=told.append)
@@ -193,7 +193,7 @@ def test_commits_in_the_background_keep_their_order_and_tell_within_poll(make: M
     assert sorted(codes, key=str) == [22, None]
 
 
-def test_close_commits_tells_leaves_and_is_idempotent(make: Make) -> None:
+def test_close_commits_calls_back_leaves_and_is_idempotent(make: Make) -> None:
     face = make()
     told: list[Any] = []
     member = subscribed(face, on_revoked=told.append)

@@ -160,7 +160,7 @@ def test_other_partitions_go_on_once_the_corrupt_one_is_paused() -> None:
     assert world.drain(1.0)[-1:] == [b"c"]
 
 
-def test_the_last_batch_of_an_answer_tells_its_end_itself_unless_it_lies_beyond_the_log() -> None:
+def test_the_end_of_the_last_batch_comes_from_its_header() -> None:
     data = edited(17, b"\0\0\0\0", repair=False)
     for high_watermark, expected in ((5, 5), (-1, 5), (4, 3)):
         failure = explain_corruption(DecodeError("bad", position=0), ORDERS, data, 2, high_watermark, LIMITS)

@@ -71,7 +71,7 @@ def reading(kafka: ApacheKafka, topic: str, **options: Any) -> Consumer:
     return consumer
 
 
-def test_a_corrupt_batch_is_told_and_left_behind(apache_kafka: ApacheKafka, topic: str) -> None:
+def test_a_corrupt_batch_is_reported_and_skipped(apache_kafka: ApacheKafka, topic: str) -> None:
     bad = damage(apache_kafka, topic, 2, 70, b"\xff")
     expected = [b"%d" % number for number in range(BATCHES * EACH) if not bad.base_offset <= number <= bad.last_offset]
     with reading(apache_kafka, topic) as consumer:
@@ -85,8 +85,8 @@ def test_a_corrupt_batch_is_told_and_left_behind(apache_kafka: ApacheKafka, topi
 
 
 def test_what_the_broker_itself_cannot_walk_over_is_no_stall(apache_kafka: ApacheKafka, topic: str) -> None:
-    """A length that is none: the broker sends the bytes with what lies before them, and answers CORRUPT_MESSAGE to each
-    request for what lies behind. It is requested several times before it counts as corrupt."""
+    """A length that is invalid: the broker sends the bytes with what lies before them, and answers CORRUPT_MESSAGE to
+    each request for what lies behind. It is requested several times before it counts as corrupt."""
     bad = damage(apache_kafka, topic, 3, 8, b"\x00\x00\x00\x05")
     with reading(apache_kafka, topic) as consumer:
         values, errors = followed(consumer)

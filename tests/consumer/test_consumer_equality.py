@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a consumer delivers is what Java's delivers: of every golden log, and of random transactions on a real broker.
 
-The golden logs are served by a script here, each beside what Java's consumer delivered of it when it was recorded; from
-the disk of a real broker they are served in tests/prove/prove_consumer_equality.py.
+The golden logs are served by a script here, each compared with what Java's consumer delivered of it when it was
+recorded; from the disk of a real broker they are served in tests/prove/prove_consumer_equality.py.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def test_without_a_hint_metadata_finds_the_new_leader() -> None:
     assert len(world.drain(2.0)) == 10
 
 
-def test_epochs_are_told_and_a_log_that_parts_from_what_was_read_is_validated() -> None:
+def test_epochs_are_sent_and_a_diverging_log_is_validated() -> None:
     world = FetchScript()
     log = world.log()
     log.leader_epoch = 3

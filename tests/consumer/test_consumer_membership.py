@@ -97,7 +97,7 @@ def test_what_was_given_up_is_acknowledged_before_the_next_step_is_over() -> Non
     assert not world.pending
 
 
-def test_partitions_that_stay_are_never_told_of() -> None:
+def test_partitions_that_stay_cause_no_callback() -> None:
     world = GroupWorld()
     _, application = joined(world, 0, 1, 2)
     for target in (orders(1, 2), orders(1, 2, 3), orders(2, 3)):
@@ -311,7 +311,7 @@ def test_polls_keep_it_in_the_group() -> None:
     assert [kind for kind, _ in application.told] == ["assign"]
 
 
-def test_a_step_that_raises_is_told_and_counts_as_done() -> None:
+def test_a_step_that_raises_is_reported_and_counts_as_done() -> None:
     world = GroupWorld()
     member, application = joined(world, 0, 1)
     application.failure = RuntimeError("callback")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of KIP-848 groups on a real broker, beside Kafka's own consumer and librdkafka's.
+"""Members of KIP-848 groups on a real broker, compared with Kafka's own consumer and librdkafka's.
 
 Each group has settings of its own: heartbeats close together, and short sessions where a test waits for their end.
 """
@@ -194,7 +194,7 @@ def test_a_pattern_is_matched_by_the_broker(admin: Admin, topic: str, enter: Any
     until(lambda: member.owned == partitions(topic), "the topic that matches is read")
     assert member.runner.client.cluster.leader(topic, 0) is not None
     wrong = enter(topic, pattern="(")
-    until(lambda: wrong.membership.error is not None, "a pattern that is none is refused")
+    until(lambda: wrong.membership.error is not None, "an invalid pattern is refused")
     assert "INVALID_REGULAR_EXPRESSION" in str(wrong.membership.error)
 
 

@@ -119,7 +119,7 @@ def test_repeats_leave_time_between_them() -> None:
 
 
 @pytest.mark.parametrize("code", ENDS)
-def test_what_does_not_pass_is_told_for_good_until_something_is_subscribed(code: int) -> None:
+def test_a_permanent_error_is_raised_until_the_next_subscribe(code: int) -> None:
     world = GroupWorld()
     member, application = joined(world, 0)
     world.plan(HEARTBEAT, code)
@@ -154,7 +154,7 @@ def test_a_broker_without_the_protocol_names_the_other_one() -> None:
         assert "Kafka 4.0" in str(error)
 
 
-def test_a_pattern_that_the_broker_cannot_take_is_told() -> None:
+def test_a_pattern_that_the_broker_refuses_is_reported() -> None:
     world = GroupWorld()
     member, _ = make_member(world)
     world.plan(HEARTBEAT, UnsupportedError("version 1 is not there"))
@@ -198,7 +198,7 @@ def test_a_missing_permission_on_the_group_is_an_authorization_error() -> None:
     assert world.heartbeats == []
 
 
-def test_a_missing_permission_on_a_topic_is_told_until_it_is_given() -> None:
+def test_a_missing_permission_is_reported_until_it_is_granted() -> None:
     world = GroupWorld()
     member, application = joined(world, 0)
     world.plan(HEARTBEAT, *[ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 4)
@@ -210,7 +210,7 @@ def test_a_missing_permission_on_a_topic_is_told_until_it_is_given() -> None:
     assert application.owned == named(orders(0))
 
 
-def test_a_refused_login_is_told_and_not_repeated() -> None:
+def test_a_refused_login_is_reported_and_not_repeated() -> None:
     world = GroupWorld()
     member, _ = make_member(world)
     world.plan("FindCoordinator", AuthenticationError("wrong password"))
@@ -342,7 +342,7 @@ def test_no_heartbeat_overtakes_a_commit_under_the_gate() -> None:
     def commit() -> Flow[None]:
         assert (yield from member.group_lock.acquire(5.0))
         seen.append(len(world.heartbeats))
-        task = world.scheduler.spawn(member.force_heartbeat(20.0), "beside")
+        task = world.scheduler.spawn(member.force_heartbeat(20.0), "heartbeat")
         task.when_done(lambda done: seen.append(len(world.heartbeats)))
         for _ in range(10):
             yield from sleep(0.2)

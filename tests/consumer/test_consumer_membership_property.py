@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reconciliation beside a model: whatever the group wants, whatever is lost, however slow the application is.
+"""Reconciliation compared with a model: whatever the group wants, whatever is lost, however slow the application is.
 
 Invariants: the application is told of each partition in turn (assigned, then revoked or lost, then assigned again), one
 step at a time (`Application` holds that); nothing is acknowledged as given up that is still read; heartbeats never stop

@@ -157,7 +157,7 @@ def test_positions_of_a_group_begin_where_it_committed_and_are_validated(
     assert runner.run(story(), 20.0) == [4, 0, 10, 5]
 
 
-def test_the_transaction_that_holds_the_stable_offset_back_is_told(apache_kafka: ApacheKafka, admin: Admin) -> None:
+def test_the_transaction_that_blocks_the_stable_offset_is_reported(apache_kafka: ApacheKafka, admin: Admin) -> None:
     place, group = topic_of(apache_kafka, 3, unused()), unused()
     admin.alter_group_offsets(group, {place: 4})
     found = admin.describe_group_lag(group)[place]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Committed offsets beside Kafka's own group coordinator: random histories of commits, transactions and tombstones."""
+"""Committed offsets compared with Kafka's own group coordinator: random histories of commits, transactions and
+tombstones."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def consumer_lag(world: PositionScript) -> dict[TopicPartition, PartitionLag]:
     return world.run_flow(lag(world.cluster, world.assignment, "g", 30.0))
 
 
-def test_lag_is_told_by_both_ends_with_the_transaction_between_them() -> None:
+def test_lag_has_both_ends_and_the_transaction_between_them() -> None:
     world = world_with(a={"end": 12, "stable": 6}, b={"end": 10})
     held(world, ids={71: "copy-1"})
     world.offsets[A] = OffsetAndMetadata(4)
@@ -149,7 +149,7 @@ def test_an_offset_that_a_transaction_is_about_to_commit_is_not_waited_for() -> 
         ),
     ],
 )
-def test_a_holder_whose_id_cannot_be_had_is_told_with_the_reason(
+def test_a_blocking_transaction_without_an_id_has_the_reason(
     codes: dict[str, int], ids: dict[int, str], told: str
 ) -> None:
     world = world_with(a={"end": 12, "stable": 6})
@@ -164,7 +164,7 @@ def test_a_holder_whose_id_cannot_be_had_is_told_with_the_reason(
     assert told in str(found.blocking_transaction_error)
 
 
-def test_without_the_right_to_describe_producers_the_reason_is_told() -> None:
+def test_without_permission_to_describe_producers_the_reason_is_given() -> None:
     world = world_with(a={"end": 12, "stable": 6})
     held(world, ids={}, codes={"DescribeProducers": ErrorCode.TOPIC_AUTHORIZATION_FAILED})
     world.assign(A)
@@ -184,7 +184,7 @@ def test_a_partition_that_is_not_assigned_is_refused_and_a_missing_permission_ra
         consumer_lag(world)
 
 
-def test_admin_tells_the_lag_of_a_group() -> None:
+def test_admin_returns_the_lag_of_a_group() -> None:
     world = world_with(a={"end": 12, "stable": 6}, b={"end": 10})
     held(world, ids={71: "copy-1"})
     world.offsets[A] = OffsetAndMetadata(4)

@@ -2,7 +2,7 @@
 """What the Python readers of files are fuzzed with: a function over bytes that raises where a property does not hold.
 
     small_files    the first byte chooses the file; read as that, bytes give a value or one of kcodec's errors
-    lying_index    an offset index of any bytes beside a log: each offset is found where it is without the index
+    lying_index    an offset index of any bytes next to a log: each offset is found where it is without the index
 
 `TARGETS` maps a name to its function, `SEEDS` to what it starts from.
 """
@@ -75,7 +75,9 @@ def _transaction_index(data: bytes) -> None:
 
 def _snapshot(data: bytes) -> None:
     snapshot = log.read_snapshot(_written("00000000000000000042.snapshot", with_snapshot_crc(data)))
-    again = log.pack_snapshot(snapshot.producers)  # any negative first offset is none, and written as -1
+    again = log.pack_snapshot(
+        snapshot.producers
+    )  # any negative first offset means that no offset is set, and is written as -1
     assert log.read_snapshot(_written("00000000000000000042.snapshot", again)).producers == snapshot.producers
     assert len(again) == len(data)
 

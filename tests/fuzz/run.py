@@ -105,7 +105,7 @@ def run(edits: int, seed: int, minutes: float, processes: int) -> tuple[int, lis
     pieces = [(first, min(PIECE, seed + edits - first)) for first in range(seed, seed + edits, PIECE)]
     done = 0
     differences: list[str] = []
-    # a spawned child that dies without an answer would hang Pool.get for ever: hence the time limit on each piece
+    # a spawned child that dies without an answer would hang Pool.get forever: hence the time limit on each piece
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         waiting: list[tuple[int, Any]] = []
         while pieces or waiting:
@@ -124,7 +124,7 @@ def run(edits: int, seed: int, minutes: float, processes: int) -> tuple[int, lis
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="random edits of record sets: kcodec beside the oracle")
+    parser = argparse.ArgumentParser(description="random edits of record sets: kcodec compared with the oracle")
     parser.add_argument("--edits", type=int, default=20_000, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="number of the first edit (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=30.0, help="stop after so long (default: %(default)s)")

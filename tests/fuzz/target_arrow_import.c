@@ -277,7 +277,7 @@ static void require_headers(const HeadersInput *input, const Headers *headers) {
     REQUIRE(headers_input_check(input, headers->list.rows) == first_bad);
 }
 
-// The first row that cannot be encoded, -1: there is none. The offsets of a list that is null are not read.
+// The first row that cannot be encoded, -1: no such row exists. The offsets of a list that is null are not read.
 static int64_t first_refused(const Column *key, const Column *value, const Headers *headers) {
     for (int64_t row = 0; row < key->rows; row++) {
         if (key->expected[row].length == PAYLOAD_INVALID || value->expected[row].length == PAYLOAD_INVALID) return row;

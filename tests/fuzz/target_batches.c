@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Record batches, from bytes to Arrow. Input: eight bytes of options, then the batches. Beside crashes:
+// Record batches, from bytes to Arrow. Input: eight bytes of options, then the batches. In addition to crashes:
 //   - the optimistic reader and the checked one give the same rows, or the same fault;
 //   - the three binary layouts, and several threads, give the same values;
 //   - the counts are those of the rows that came out.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compressed streams. Input: codec, limit, place in the arena, then the stream. Beside crashes:
+// Compressed streams. Input: codec, limit, place in the arena, then the stream. In addition to crashes:
 //   - snappy and lz4 make what a slow decoder makes, and refuse what it refuses;
 //   - with the right CRC and size, inflate.c makes of small gzip streams what a slow decoder makes;
 //   - the bound of zstd's block headers holds for what the system's libzstd makes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records to batches. Input: sixteen bytes of options, then records. Beside crashes:
+// Records to batches. Input: sixteen bytes of options, then records. In addition to crashes:
 //   - what was taken comes back from the decoder, field by field, CRC and all;
 //   - a record that is refused leaves no trace, and no batch is larger than max_batch_bytes but for compression;
 //   - what was decoded, taken out as Arrow in each layout and encoded again, makes the same bytes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of magic 0 and 1. Input: four bytes of options, then messages. Beside crashes:
+// Messages of magic 0 and 1. Input: four bytes of options, then messages. In addition to crashes:
 //   - rows are those of a slow reader, in offsets, timestamps, keys and values, up to the message that it refuses, too;
 //   - the three binary layouts give the same rows, and those that a range leaves are among them.
 // "gzip" wrappers hold their messages as they are, behind one byte: so CRCs inside can be made right.

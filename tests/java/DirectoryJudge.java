@@ -40,7 +40,7 @@ final class DirectoryJudge {
     /**
      * Where records of given timestamps are: int8 clean (it was closed in order: nothing is recovered), int32
      * index_interval_bytes, int32 n, n x int64 timestamp, then the path. An answer: {@code offsets}, null where there is
-     * none. Recovery makes indexes and snapshots anew; closing the log at the end writes one more.
+     * none. Recovery makes indexes and snapshots again; closing the log at the end writes one more.
      */
     static void writeOffsets(ByteBuffer question, JsonGenerator out) throws IOException {
         boolean clean = question.get() == 1;

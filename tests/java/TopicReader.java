@@ -19,7 +19,7 @@ import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * Kafka's own read_committed consumer beside a proof: says each record of a topic as it comes, a line of partition,
+ * Kafka's own read_committed consumer during a proof: says each record of a topic as it comes, a line of partition,
  * offset and value with tabs between. When its input ends it goes on to the last stable offset, says "done" and ends.
  *
  * <p>Arguments: bootstrap servers, topic, number of partitions.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hostile file beside a log costs to check: time and memory grow with its bytes, and are bounded (SECURITY.md).
+"""What a hostile file next to a log costs to check: time and memory grow with its bytes, and are bounded (SECURITY.md).
 
 Each kind is checked at n, 2n and 4n bytes in a process of its own, which reports the seconds of the check and the
 memory that it touched.
@@ -25,7 +25,7 @@ from kcodec.log.check.findings import MOST_ALIKE
 
 FIRST = "0" * 20
 MIB = 1 << 20
-#: Beside the bytes of the file: what a check of any file touches.
+#: In addition to the bytes of the file: what a check of any file touches.
 CONSTANT_BYTES = 32 * MIB
 SPARSE_SECONDS = 5
 MEASURE = """

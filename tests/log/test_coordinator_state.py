@@ -69,7 +69,7 @@ def test_offsets_of_an_open_transaction_are_pending() -> None:
 
 
 @pytest.mark.parametrize(("cluster", "classic", "consumer"), [("tv0", 5, 1), ("tv2", 20, 2)])
-def test_the_kind_of_each_group_is_told(cluster: str, classic: int, consumer: int) -> None:
+def test_the_kind_of_each_group_is_reported(cluster: str, classic: int, consumer: int) -> None:
     found = group_offsets(captured(cluster, "__consumer_offsets-0")).values()
     kinds = [group.type for group in found]
     assert [kinds.count("classic"), kinds.count("consumer")] == [classic, consumer]

@@ -86,7 +86,7 @@ def test_commits_of_every_version_are_read(version: int, value: bytes, expected:
         }
 
 
-def test_what_is_not_known_is_told_and_is_no_error() -> None:
+def test_an_unknown_record_is_described_and_is_no_error() -> None:
     key = {"group": "g", "topic": "t", "partition": 3}
     assert coordinator("__consumer_offsets", b"\x00\x09\x00\x01g", b"\x00\x00") == {
         "type": "unknown (9)",
@@ -165,7 +165,7 @@ def test_bytes_that_kafka_refuses_are_an_error() -> None:
     assert "name at byte 6: the string has 32768 bytes" in feature["error"]
 
 
-def test_edited_records_are_told_of_and_never_raise() -> None:
+def test_edited_records_are_described_and_never_raise() -> None:
     chance = random.Random(5)
     for partition in PARTITIONS:
         records = list(open_log(partition.path).records(control_records="include"))

@@ -127,14 +127,14 @@ def test_indexes_and_producers_are_those_that_kafka_wrote(judge: JavaJudge, tmp_
     aborted = 0
     for segment in sorted(written.glob("*.log")):
         write_indexes(segment, interval=INTERVAL)
-        beside = copy / segment.name
-        ours, theirs = (read_offset_index(path.with_suffix(".index")) for path in (segment, beside))
+        copied = copy / segment.name
+        ours, theirs = (read_offset_index(path.with_suffix(".index")) for path in (segment, copied))
         assert list(ours) == list(theirs)
         assert len(ours) > 5
-        times = [read_time_index(path.with_suffix(".timeindex")) for path in (segment, beside)]
+        times = [read_time_index(path.with_suffix(".timeindex")) for path in (segment, copied)]
         assert list(times[0]) == list(times[1])
-        if beside.with_suffix(".txnindex").exists():
-            aborted += len(read_transaction_index(beside.with_suffix(".txnindex")))
+        if copied.with_suffix(".txnindex").exists():
+            aborted += len(read_transaction_index(copied.with_suffix(".txnindex")))
     assert aborted == sum(one.state == "aborted" and one.first_offset is not None for one in log.transactions)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indexes, snapshots and checkpoints that a real broker wrote, beside what Kafka's own classes read in them."""
+"""Indexes, snapshots and checkpoints that a real broker wrote, compared with what Kafka's own classes read in them."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def test_order_of_batches_and_of_segments(tmp_path: Path) -> None:
     assert codes(open_log(directory).check()) == ["overlapping-segments"]
 
 
-def test_missing_offsets_are_told_unless_the_log_was_compacted(tmp_path: Path) -> None:
+def test_missing_offsets_are_reported_unless_the_log_was_compacted(tmp_path: Path) -> None:
     assert found_in(tmp_path / "a", [plain(0), plain(10)]) == ["offset-gap"]
     compacted = build_batch([RecordSpec()], base_offset=20, last_offset_delta=2)
     assert found_in(tmp_path / "b", [plain(0), plain(10), compacted]) == []

@@ -213,7 +213,7 @@ def test_options_for_one_partition_are_refused(tmp_path: Path, option: str) -> N
         kcodec.open(broker(tmp_path), **{option: value})
 
 
-def test_neither_a_partition_nor_a_log_directory_is_told(tmp_path: Path) -> None:
+def test_neither_a_partition_nor_a_log_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for opener in (kcodec.open, open_log_directory):
         with pytest.raises(
@@ -292,7 +292,7 @@ def test_a_directory_of_another_filesystem_opens_in_the_same_way(tmp_path: Path)
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_open_transactions_of_a_captured_directory_are_those_the_broker_told(cluster: str) -> None:
+def test_open_transactions_of_a_capture_are_those_of_the_broker(cluster: str) -> None:
     directory = captured(cluster)
     told = golden_data.offsets(cluster)
     expected = {

@@ -84,7 +84,7 @@ def test_a_torn_tail_that_is_cut_off_and_written_again_is_followed(tmp_path: Pat
         (b"", kcodec.TruncatedError, r"batches up to offset 9 were read, to byte \d+, and the file ends at byte \d+"),
         (BATCHES[1] + plain(6) + plain(9, size=500), kcodec.DecodeError, "another batch is at this position now"),
     ],
-    ids=["shorter", "written anew"],
+    ids=["shorter", "rewritten"],
 )
 def test_a_log_truncated_below_what_was_read_is_an_error(
     tmp_path: Path, content: bytes, kind: type[kcodec.DecodeError], text: str
@@ -106,12 +106,12 @@ def test_a_log_truncated_by_a_whole_segment_is_an_error(tmp_path: Path) -> None:
 def test_a_log_that_begins_again_is_an_error(tmp_path: Path) -> None:
     directory = partition(tmp_path, BATCHES[:2])
 
-    def anew() -> None:
+    def rewrite() -> None:
         file_of(directory).unlink()
         file_of(directory, 30).write_bytes(BATCHES[10])
 
     with pytest.raises(FileNotFoundError, match="offset 6 on were not read: the log begins at offset 30 now"):
-        follow(directory, Script(lambda: None, lambda: None, anew))
+        follow(directory, Script(lambda: None, lambda: None, rewrite))
 
 
 @pytest.mark.parametrize("merged", [False, True])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec.open on directories that a real broker wrote, beside what Kafka's own classes and consumer say of them."""
+"""kcodec.open on directories that a real broker wrote, compared with what Kafka's own classes and consumer say of
+them."""
 
 from __future__ import annotations
 

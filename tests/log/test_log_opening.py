@@ -81,7 +81,7 @@ def test_relative_paths_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert open_log(".").topic == open_log(f"{0:020d}.log").topic == "orders"
 
 
-def test_what_is_no_log_is_told_apart(tmp_path: Path) -> None:
+def test_what_is_no_log_is_recognized(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0)])
     with pytest.raises(ValueError, match=rf"log directory of 1 partition:.*{directory} for example"):
         open_partition(tmp_path)
@@ -123,7 +123,7 @@ def test_the_log_start_offset_comes_from_the_checkpoint_next_to_the_directory(tm
     assert open_log(directory / f"{0:020d}.log").log_start_offset == 4
 
 
-def test_without_an_entry_or_behind_it_the_first_segment_tells(tmp_path: Path) -> None:
+def test_without_an_entry_the_first_segment_has_the_start(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(3)], [plain(6)])
     checkpoint(tmp_path, "others 0 7")
     assert open_log(directory).log_start_offset == 3

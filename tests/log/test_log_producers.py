@@ -33,7 +33,7 @@ def told_by_the_broker(partition: Partition) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
-def test_states_are_those_that_the_broker_told(partition: Partition) -> None:
+def test_states_are_those_of_the_broker(partition: Partition) -> None:
     """DescribeProducers while it ran. Its coordinator epoch is -1 before any marker; it knows no expired producer."""
     states = {state.producer_id: state for state in open_log(partition.path).producer_states}
     for told in told_by_the_broker(partition):

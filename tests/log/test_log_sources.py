@@ -79,14 +79,14 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
-def test_every_source_tells_what_local_files_tell(partition: Partition, small_blocks: None) -> None:
+def test_every_source_gives_what_local_files_give(partition: Partition, small_blocks: None) -> None:
     local = everything(open_log(partition.path))
     for name, log in sources(partition.path).items():
         assert everything(log) == local, name
 
 
 @pytest.mark.parametrize("partition", [one for one in PARTITIONS if len(one.segments) == 1], ids=str)
-def test_a_segment_as_an_object_tells_what_its_file_tells(partition: Partition, tmp_path: Path) -> None:
+def test_a_segment_as_an_object_gives_what_its_file_gives(partition: Partition, tmp_path: Path) -> None:
     (path,) = partition.segments
     copy = tmp_path / partition.name / path.name
     copy.parent.mkdir()
@@ -278,7 +278,7 @@ def test_what_is_no_filesystem_is_a_type_error(given: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda root: filesystem(Store(root)), Buckets], ids=["pyarrow", "fsspec"])
-def test_what_is_not_there_or_no_log_is_told_as_of_local_files(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+def test_a_missing_object_is_reported_as_a_local_file_is(tmp_path: Path, make: Callable[[Path], Any]) -> None:
     partition(tmp_path, [plain(0)])
     (tmp_path / "empty-0").mkdir()
     (tmp_path / "orders-0" / f"{0:020d}.index").write_bytes(b"")
@@ -297,7 +297,7 @@ def test_the_checkpoint_next_to_a_partition_is_read_through_the_filesystem(tmp_p
         assert (log.log_start_offset, offsets(log)) == (4, [4, 5])
 
 
-def test_a_filesystem_that_tells_no_size_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_filesystem_without_sizes_is_a_clear_error(tmp_path: Path) -> None:
     class Untold(Buckets):
         def info(self, path: str) -> dict[str, Any]:
             return {**super().info(path), "size": None}
@@ -307,7 +307,7 @@ def test_a_filesystem_that_tells_no_size_is_a_clear_error(tmp_path: Path) -> Non
         offsets(log)
 
 
-def test_a_filesystem_that_forgets_nothing_is_told_to(tmp_path: Path) -> None:
+def test_a_filesystem_with_a_cache_is_invalidated(tmp_path: Path) -> None:
     buckets = Buckets(partition(tmp_path, [plain(0)]).parent)
     assert offsets(open_log("orders-0", filesystem=buckets)) == [0, 1, 2]
     assert buckets.forgotten > 0

@@ -204,7 +204,7 @@ def test_an_earlier_segment_that_reaches_into_the_next_is_corruption(tmp_path: P
             read()
 
 
-def test_the_cut_of_an_earlier_segment_tells_what_is_missing(tmp_path: Path) -> None:
+def test_the_cut_of_an_earlier_segment_names_what_is_missing(tmp_path: Path) -> None:
     log = open_log(partition(tmp_path, [FIRST, THIRD[:100]], [plain(9)]))
     with pytest.raises(kcodec.TruncatedError) as caught:
         list(log.records())

@@ -87,7 +87,7 @@ def settled(runner: Runner) -> Runner:
     return runner
 
 
-def test_a_child_is_told_and_the_parent_goes_on_undisturbed(make: Make) -> None:
+def test_a_child_gets_an_error_and_the_parent_continues(make: Make) -> None:
     with Peer(answer) as peer:
         runner = settled(make(peer.address, **PATIENT))
         connections, asked = peer.connections, count_asked(peer)

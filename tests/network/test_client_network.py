@@ -217,7 +217,7 @@ def test_a_frame_above_the_limit_is_named(make: Make) -> None:
         make(peer.address, max_response_bytes=1_000_000).run(init_producer_id())
 
 
-def test_a_web_server_is_told_apart(make: Make) -> None:
+def test_a_web_server_is_recognized(make: Make) -> None:
     def answer(peer: Peer, request: Request) -> bytes | None:
         request.socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         return None
@@ -226,7 +226,7 @@ def test_a_web_server_is_told_apart(make: Make) -> None:
         make(peer.address).run(init_producer_id())
 
 
-def test_versions_that_do_not_meet_are_told_and_nothing_is_sent(make: Make) -> None:
+def test_disjoint_versions_raise_an_error_and_nothing_is_sent(make: Make) -> None:
     def answer(peer: Peer, request: Request) -> bytes | None:
         if request.api_key == API_VERSIONS:
             return versions_reply(request, {18: (0, 4), 3: (0, 9), 22: (0, 2)})

@@ -140,7 +140,7 @@ def test_a_broker_that_is_silent_during_the_login_is_given_up(make: Make, silent
         make(peer.address, **{**LOGIN, "request_timeout_ms": 400}).run(init_producer_id(timeout=1.0))
 
 
-def test_a_peer_that_has_no_sasl_at_all_is_told_apart(make: Make) -> None:
+def test_a_peer_without_sasl_is_recognized(make: Make) -> None:
     def answer(peer: Peer, request: Request) -> bytes | None:
         return versions_reply(request, APIS) if request.api_key == API_VERSIONS else usual(peer, request)
 

@@ -118,7 +118,7 @@ def test_an_older_leader_epoch_is_not_believed_unless_the_topic_was_made_again()
     assert world.cluster.leader("a", 0) == 1
 
 
-def test_a_leader_told_by_an_answer_counts_when_its_epoch_is_newer() -> None:
+def test_a_leader_in_a_response_counts_if_its_epoch_is_newer() -> None:
     world = World(metadata(topic("a", {0: (1, 5)})))
     world.run(world.cluster.ensure_topic("a", 5.0))
     world.cluster.learn_leader("a", 0, 2, 5)
@@ -190,7 +190,7 @@ class Coordinators(World):
         return super().start_call(call, done)
 
 
-def test_a_refused_login_is_told_at_once_and_tried_again_only_for_somebody() -> None:
+def test_a_refused_login_is_raised_at_once_and_repeated_only_on_request() -> None:
     world = World(AuthenticationError("wrong password"))
     for calls in range(1, 4):
         with pytest.raises(AuthenticationError, match="wrong password"):

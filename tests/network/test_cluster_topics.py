@@ -42,7 +42,7 @@ def metadata(folder: Path, *values: bytes, snapshots: dict[str, bytes] | None = 
 
 
 @pytest.mark.parametrize("cluster", golden_data.CLUSTERS)
-def test_topics_are_those_the_broker_told(cluster: str) -> None:
+def test_topics_are_those_of_the_broker(cluster: str) -> None:
     directory = open_log_directory(golden_data.root() / cluster / "logs")
     told = {
         one.topic: one.offsets["topicId"] for one in golden_data.partitions() if one.cluster == cluster and one.offsets

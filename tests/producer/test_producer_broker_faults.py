@@ -137,7 +137,7 @@ def test_close_ends_what_a_paused_broker_does_not(make_face: MakeFace, own_kafka
             face.send_all(topic, [{"value": b"x"}])
 
 
-def test_a_forked_child_is_told_to_make_its_own(apache_kafka: ApacheKafka) -> None:
+def test_a_forked_child_must_create_its_own_producer(apache_kafka: ApacheKafka) -> None:
     topic = apache_kafka.create_topic(partitions=1)
     with Producer(bootstrap_servers=apache_kafka.bootstrap_servers, linger_ms=300) as producer:
         delivery = producer.send(topic, b"x")

@@ -174,7 +174,7 @@ def test_a_topic_made_again_is_written_to(has_topic_ids: bool) -> None:
     assert log.values == values(20)
 
 
-def test_full_memory_is_told_and_given_back() -> None:
+def test_full_memory_is_reported_and_given_back() -> None:
     world = ScriptedCluster()
     world.create_topic("orders")
     rig = started(world, linger=10.0, buffer_memory=40_000, batch_size=16_384)

@@ -26,7 +26,7 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_the_demo_tells_its_story_on_the_embedded_broker(demo: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_shows_its_story_on_the_embedded_broker(demo: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
     demo.main()
     printed = capfd.readouterr().out
     for text in ("8 aborted, 4 plain, 21 committed, 6 open", "ProducerFencedError", "ABORT marker", "├▒", "▶┃"):

@@ -59,7 +59,7 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("name", ["test_consumer_claims.py", "test_transaction_claims.py"])
-def test_every_claim_of_the_docs_is_a_test_and_every_test_is_told(name: str) -> None:
+def test_every_claim_of_the_docs_is_a_test_and_every_test_is_listed(name: str) -> None:
     page = (ROOT / "docs" / "myths.md").read_text(encoding="utf-8")
     tests = functions(next((ROOT / "tests").rglob(name)))
     told = [test for test in re.findall(r"`(test_\w+)` \|$", page, re.MULTILINE) if test in tests]

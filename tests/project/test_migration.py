@@ -86,7 +86,7 @@ def test_the_defaults_are_those() -> None:
     assert (others["acks"], ours["acks"]) == (-1, "all")
 
 
-def test_keys_of_confluent_kafka_lie_elsewhere_unless_it_is_told(apache_kafka: ApacheKafka) -> None:
+def test_keys_of_confluent_kafka_are_elsewhere_without_its_option(apache_kafka: ApacheKafka) -> None:
     topic = apache_kafka.create_topic(partitions=12)
     keys = [b"key-%d" % number for number in range(40)]
     with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:

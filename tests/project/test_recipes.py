@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs of examples/ that docs/recipes.md tells of, killed and stopped at steps of their way on a real broker;
-each beside a control that does it the obvious way, and fails. The outbox has a file of its own.
+each compared with a control that does it the obvious way, and fails. The outbox has a file of its own.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def test_a_store_forgets_what_was_aborted(apache_kafka: ApacheKafka, tmp_path: P
     case.assert_exact(tmp_path)
 
 
-def test_the_changelog_tells_an_unknown_outcome(
+def test_the_changelog_records_an_unknown_outcome(
     apache_kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = StoreCase(apache_kafka, tmp_path, "unknown")

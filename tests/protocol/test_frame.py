@@ -80,7 +80,7 @@ def test_the_body_lies_behind_the_header_of_its_version() -> None:
 @pytest.mark.parametrize(
     "header", [b"", b"\x01", b"\x01\x00", b"\x01\x00\x05ab", b"\x80", b"\x01\x00\xff\xff\xff\xff\x0f"]
 )
-def test_a_cut_header_is_told(header: bytes) -> None:
+def test_a_cut_header_is_reported(header: bytes) -> None:
     with pytest.raises(TruncatedError):
         response_body(b"\x00\x00\x00\x07" + header, Flexible, 2)
 

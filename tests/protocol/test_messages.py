@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every message of every version beside the slow reference: random values both ways, cut at every byte, changed bytes,
-and how much memory bytes can make the reader take."""
+"""Every message of every version compared with the slow reference: random values both ways, cut at every byte, changed
+bytes, and how much memory bytes can make the reader take."""
 
 from __future__ import annotations
 

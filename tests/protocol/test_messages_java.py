@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages of random values, of every API and version, through Kafka's own generated classes and back: Kafka reads all
 bytes, prints what was meant, and writes the same bytes. Versions that 4.0 dropped are asked of 3.9.1. And what Kafka's
-classes say to bytes at the edge: the rules of kcodec.protocol.schema stand beside them here."""
+classes say to bytes at the edge: the rules of kcodec.protocol.schema are next to them here."""
 
 from __future__ import annotations
 

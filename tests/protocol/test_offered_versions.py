@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The versions of the message tables beside those that a real broker offers."""
+"""The versions of the message tables compared with those that a real broker offers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages in records of internal topics: the record types that Kafka's jars define; bytes that Kafka's generated
-classes wrote of random values, beside the JSON of Kafka's converters; and hostile bytes."""
+classes wrote of random values, compared with the JSON of Kafka's converters; and hostile bytes."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec's consumer beside Java's, record for record, on logs that a real broker serves.
+"""kcodec's consumer compared with Java's, record for record, on logs that a real broker serves.
 
     python tests/prove/prove_consumer_equality.py [--seeds 40] [--steps 150] [--results FOLDER]
 
 1. Every golden log whose partition a broker can take (tests/golden: all topics but the brokers' own) is put onto the
    disk of a stopped Apache Kafka, which recovers them at its start, open transactions and compacted logs included. Both
    consumers read all of them under both isolation levels, kcodec also in portions of few bytes and few records.
-2. Random transactional workloads of three producers beside a plain one, read while transactions are open and after.
+2. Random transactional workloads of three producers and a plain one, read while transactions are open and after.
 
 Written to consumer-equality.txt in tests/results (or FOLDER). The exit status is 0 if nothing differs.
 """
@@ -123,12 +123,12 @@ def prove_random(lines: list[str], seeds: int, steps: int) -> int:
 
 def main() -> int:
     """Both parts; their result into a file."""
-    parser = argparse.ArgumentParser(description="consumers beside each other")
+    parser = argparse.ArgumentParser(description="consumers compared with each other")
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--results", type=Path, default=ROOT / "tests" / "results")
     arguments = parser.parse_args()
-    lines = [f"consumer beside Java's, {datetime.date.today().isoformat()}"]
+    lines = [f"consumer compared with Java's, {datetime.date.today().isoformat()}"]
     faults = prove_golden(lines)
     faults += prove_random(lines, arguments.seeds, arguments.steps)
     arguments.results.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,8 @@ by three sessions of a group, 750 records a transaction, a third of them aborted
                                      [--results FOLDER]
 
 Each row is a run of copy_story.py; the output must be the input, partition by partition, in order, and both
-read_committed readers beside, Kafka's and kcodec's, must have seen the same. One node: ten times SIGKILL, at random, of
-a session or the broker. "with Kafka's copier": one of three members is Kafka's own TransactionalMessageCopier, which
+read_committed readers during it, Kafka's and kcodec's, must have seen the same. One node: ten times SIGKILL, at random,
+of a session or the broker. "with Kafka's copier": one of three members is Kafka's own TransactionalMessageCopier, which
 ends where it finds nothing to do and is started again. "Zombies": sessions come and go all the time, and are stopped
 (SIGSTOP) until others have their partitions, then go on. "By hand": with a Consumer and a Producer, as one does it with
 Kafka's clients. "Kafka's copiers alone": harm done to three of those. Three nodes: SIGKILL in turn of the group's
@@ -101,7 +101,7 @@ ROWS = (
     Row("three nodes, KIP-848", {"nodes": 3}, KIP_848, THREE_NODES),
     Row("three nodes, version 0", {"nodes": 3, **OLD_FLOW}, {}, THREE_NODES),
     Row("three nodes, 3.9.1", {"nodes": 3, "version": "3.9.1"}, {}, THREE_NODES),
-    Row("control: offsets committed beside", {}, {"flags": ("--control", "beside")}, is_control=True),
+    Row("control: offsets committed outside", {}, {"flags": ("--control", "outside")}, is_control=True),
 )
 
 
@@ -169,7 +169,7 @@ def lines_of(row: Row, report: CopyReport) -> list[str]:
     lives = "+".join(str(times) for _, times in sorted(report.lives.items()))
     return [
         f"{row.name:<34}{report.count:>10,}{figures}{report.seconds:>9.0f}  {verdict(row, report)}",
-        f"    {harm}; sessions: {said}; lives {lives}; errors raised: {met}; readers beside: {readers}",
+        f"    {harm}; sessions: {said}; lives {lives}; errors raised: {met}; readers: {readers}",
     ]
 
 

@@ -102,7 +102,7 @@ class Stress:
         kind.prepare(kafka, self.group)
 
     def check(self, member: GroupMember) -> None:
-        """Called under the lock: what `member` has now, beside what all others have."""
+        """Called under the lock: what `member` has now, compared with what all others have."""
         mine, now = member.membership.group_metadata, time.monotonic()
         self.done["changes"] += 1
         for other in self.members:

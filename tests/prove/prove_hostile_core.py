@@ -356,7 +356,7 @@ def interrupt_decoding(calls: Calls) -> None:
 
 
 def lines_that_vanish(calls: Calls) -> None:
-    """Lines of a text template whose sequence makes them anew at each look."""
+    """Lines of a text template whose sequence makes them again at each look."""
 
     class Lines:
         def __len__(self) -> int:

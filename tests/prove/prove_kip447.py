@@ -32,7 +32,7 @@ PROTOCOLS = {"4.4.0": ("classic", "consumer"), "4.3.1": ("classic", "consumer"),
 
 
 def run_cluster(cluster: str, names: list[str]) -> list[Outcome]:
-    """All cases on one broker, two beside each other."""
+    """All cases on one broker, two at the same time."""
     version, level = cluster.split("/")
     with Stage(version, int(level)) as stage, ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(CASES[name], stage, protocol) for protocol in PROTOCOLS[version] for name in names]

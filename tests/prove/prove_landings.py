@@ -109,7 +109,7 @@ class Driver:
         return found
 
     def kill(self, target: str) -> bool:
-        """Kill the driver, the JVM or one Python worker; False if there is none."""
+        """Kill the driver, the JVM or one Python worker; False if no such process exists."""
         below = self.below()
         numbers = [self.process.pid] if target == "driver" else below[target]
         if target == "worker":

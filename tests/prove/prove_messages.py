@@ -60,7 +60,7 @@ def differing(number: int, judge: JavaJudge | None) -> str | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="edited messages beside a reference and Kafka's classes")
+    parser = argparse.ArgumentParser(description="edited messages compared with a reference and Kafka's classes")
     parser.add_argument("--edits", type=int, default=200_000, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="number of the first edit (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=20.0, help="stop after so long (default: %(default)s)")

@@ -162,7 +162,7 @@ def storm(kafka: ApacheKafka, server: PostgresServer, turns: int) -> tuple[tuple
 
 
 def _disturbance(turn: int, kills: BrokerKills, server: PostgresServer) -> tuple[str, Callable[[], None]]:
-    """What happens in this turn beside the kill of the relay."""
+    """What happens in this turn in addition to the kill of the relay."""
 
     def restart_broker() -> None:
         kills.kill_one()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions under random faults, several at once, on real brokers; then the log beside what was reported.
+"""Transactions under random faults, several at once, on real brokers; then the log compared with what was reported.
 
     python tests/prove/prove_random_faults.py [--seconds 60] [--seed N] [--results FOLDER]
 
@@ -155,7 +155,7 @@ class Hunt:
             raise _Raised
 
     def judge(self) -> None:
-        """The log beside what was told; differences are `faults`."""
+        """The log compared with what was told; differences are `faults`."""
         seen: dict[int, dict[int, list[int]]] = collections.defaultdict(dict)
         for partition in range(PARTITIONS):
             last = 0

@@ -5,7 +5,7 @@
 
 In each round every program is killed (SIGKILL) at each of its steps, and once more at a random time; between the kills
 more comes in. In the end totals, output and changelog hold each change once, balances are right, positions are at the
-end of the log. Beside it the controls: a position written unconditionally, and a sum in place of an upsert.
+end of the log. Next to it are the controls: a position written unconditionally, and a sum in place of an upsert.
 """
 
 from __future__ import annotations

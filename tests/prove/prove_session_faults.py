@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--rounds", nargs="+", default=ROUNDS, help="Kafka / transaction.version / group protocol")
     parser.add_argument("--faces", nargs="+", default=list(FACES), choices=FACES)
     parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--at-once", type=int, default=8, help="cases beside each other")
+    parser.add_argument("--at-once", type=int, default=8, help="cases at the same time")
     parser.add_argument("--results", type=Path, help="folder of session-faults-DATE.txt, which is added to")
     arguments = parser.parse_args()
     lines, bad = [], 0
@@ -47,11 +47,11 @@ def main() -> int:
                 faults = [f"{one.case.name}: {fault}" for one in ended for fault in one.faults]
                 bad += len(faults)
                 told = Counter(outcome for one in ended for outcome in one.outcomes)
-                anew = sum(one.sessions - 1 for one in ended)
+                restarted = sum(one.sessions - 1 for one in ended)
                 lines.append(
                     f"{row:17} {face:8} {len(ended)} faults: every record once and in order, every call in time but "
                     f"for {len(faults)}; transactions {told['True']} committed, {told['False']} aborted, "
-                    f"{told['None']} unknown or not begun; {anew} sessions made anew [{time.monotonic() - begin:.0f} s]"
+                    f"{told['None']} unknown or not begun; {restarted} new sessions [{time.monotonic() - begin:.0f} s]"
                 )
                 print(lines[-1], *faults, sep="\n    ", flush=True)
                 add_results(arguments.results, "session-faults", lines[-1:])

@@ -135,7 +135,7 @@ def opened(exchanges: list[Exchange]) -> str:
 
 
 class Stopper:
-    """Runs one worker a step, all beside each other."""
+    """Runs one worker a step, all at the same time."""
 
     def __init__(self, kafka: ApacheKafka, proxy: KafkaProxy, topic: str, takeover: str) -> None:
         self.kafka, self.proxy, self.topic, self.takeover = kafka, proxy, topic, takeover

@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--clusters", nargs="+", default=PROVED_CLUSTERS)
     parser.add_argument("--faces", nargs="+", default=list(FACES), choices=FACES)
     parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--at-once", type=int, default=12, help="cases beside each other")
+    parser.add_argument("--at-once", type=int, default=12, help="cases at the same time")
     parser.add_argument("--results", type=Path, help="folder of transaction-faults-DATE.txt, which is added to")
     arguments = parser.parse_args()
     lines, bad = [], 0

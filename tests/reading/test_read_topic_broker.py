@@ -101,7 +101,7 @@ def test_it_is_an_arrow_stream(apache_kafka: ApacheKafka, written: tuple[str, Ro
 
 
 @pytest.mark.parametrize("read", [blocking, awaited])
-def test_what_is_gone_is_told(apache_kafka: ApacheKafka, read: Callable[..., Any]) -> None:
+def test_deleted_offsets_are_reported(apache_kafka: ApacheKafka, read: Callable[..., Any]) -> None:
     topic = apache_kafka.create_topic(partitions=1)
     servers = apache_kafka.bootstrap_servers
     with Producer(bootstrap_servers=servers) as producer:

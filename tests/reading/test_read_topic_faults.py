@@ -202,7 +202,7 @@ def test_a_length_that_leads_nowhere_is_an_error_and_no_hang(on_error: str) -> N
 
 
 @pytest.mark.parametrize(("at", "value"), [(16, 3), (22, 7)], ids=["magic 1", "unknown codec"])
-def test_what_cannot_be_read_is_told(at: int, value: int) -> None:
+def test_an_unreadable_response_is_reported(at: int, value: int) -> None:
     world, (log,) = world_of()
     fill(log)
     damaged(log, 4, at, value)

@@ -94,7 +94,7 @@ def assert_same(ours: bytes, told: bytes) -> None:
 
 
 def is_for_kafka(batch: RecordBatch) -> bool:
-    """No header name that Kafka would write anew with U+FFFD in it, no linked lz4 blocks, which it does not read."""
+    """No header name that Kafka would rewrite with U+FFFD in it, no linked lz4 blocks, which it does not read."""
     if str(batch.compression) == "lz4" and not batch.data[HEADER + 4] & 0x20:
         return False
     names = (name for record in batch.records() for name, _ in record.headers)
@@ -166,7 +166,7 @@ TOMBSTONE = build_batch([RecordSpec(key=b"a", value=None), RecordSpec(key=b"b", 
 
 
 def test_what_keeps_everything_goes_through_byte_for_byte() -> None:
-    """Unused bits, overlong numbers, another's stream: nothing is written anew that need not be."""
+    """Unused bits, overlong numbers, another's stream: nothing is rewritten that need not be."""
     odd = [RecordSpec(key=b"k", padding=2, attributes=0x80), RecordSpec(null_length=-7)]
     data = b"".join(
         build_batch(odd, compression=codec, unused_attributes=0x0180)

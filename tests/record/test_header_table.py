@@ -101,7 +101,7 @@ def test_every_golden_header_is_what_kafka_reads() -> None:
     assert with_horizon > 0
 
 
-def test_a_stored_horizon_of_minus_one_is_told_by_bit_6() -> None:
+def test_a_stored_horizon_of_minus_one_is_marked_by_bit_6() -> None:
     data = build_batch([RecordSpec()], delete_horizon=True, base_timestamp=-1) + build_batch([RecordSpec()])
     found = kcodec.batches(data)
     assert found.to_arrow()["delete_horizon_ms"].to_pylist() == [-1, None]

@@ -99,13 +99,13 @@ def excuse(
     codec = field(data, "attributes") & 7
     is_too_large_rewritten = told.code in TOO_LARGE and settings.compression not in (None, codec)
     if found is None:
-        return "the size of a batch written anew" if is_too_large_rewritten else None
+        return "the size of a rewritten batch" if is_too_large_rewritten else None
     if "stream is" in found.reason and (told.code or reasons(STRICTER, batch, data)):
         return "a damaged stream: refused, if Kafka looks at it at all"
     if found.name == "INVALID_RECORD" and batch.records_error is not None:
         return "records that Kafka's own consumers cannot read: a leader skips keys and values unseen"
     if is_too_large_rewritten and found.code == ErrorCode.UNKNOWN_SERVER_ERROR:
-        return "the size of a batch written anew"
+        return "the size of a rewritten batch"
     return None
 
 
@@ -291,7 +291,7 @@ def test_a_batch_and_its_bytes_are_one() -> None:
     assert kcodec.validate(encoded, now=NOW) is None  # type: ignore[func-returns-value]
 
 
-def test_the_clock_is_this_machines_unless_told() -> None:
+def test_the_clock_is_this_machines_by_default() -> None:
     import time
 
     data = kcodec.encode([(b"k", b"v")], timestamp=int(time.time() * 1000))

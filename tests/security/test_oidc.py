@@ -252,5 +252,5 @@ def test_plain_http_is_for_this_machine_or_on_demand() -> None:
         ("127.0.0.1.example.org", False),
     ],
 )
-def test_loopback_is_told_by_the_name_alone(host: str, local: bool) -> None:
+def test_loopback_is_recognized_by_the_name_alone(host: str, local: bool) -> None:
     assert is_loopback(host) is local

@@ -56,7 +56,7 @@ def test_without_options_nothing_is_secured(protocol: str | None) -> None:
         (AWS, "<Security SASL_SSL AWS_MSK_IAM>"),
     ],
 )
-def test_repr_tells_who_and_not_by_what(options: dict[str, Any], shown: str) -> None:
+def test_repr_shows_the_user_and_no_secret(options: dict[str, Any], shown: str) -> None:
     assert repr(secure(**options)) == shown
 
 

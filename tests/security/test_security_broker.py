@@ -98,7 +98,7 @@ def add_scram_user(kafka: ApacheKafka, name: str, password: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])
-def test_an_unknown_user_is_told_no_more(guarded_kafka: ApacheKafka, mechanism: str) -> None:
+def test_an_unknown_user_gets_no_further_detail(guarded_kafka: ApacheKafka, mechanism: str) -> None:
     text = refusal({**guarded_kafka.client_options("alice", mechanism), "sasl_plain_username": "nobody, or=else"})
     assert text.startswith(f"SASL {mechanism} as user 'nobody, or=else' on 127.0.0.1: Authentication failed")
 
@@ -137,7 +137,7 @@ def test_a_token_that_does_not_hold_is_one_clear_error(
     assert text.startswith('SASL OAUTHBEARER on 127.0.0.1: {"status":"invalid_token"}; check the token from')
 
 
-def test_a_wrong_client_secret_is_told_by_the_token_endpoint(
+def test_a_wrong_client_secret_is_reported_by_the_token_endpoint(
     guarded_kafka: ApacheKafka, token_server: TokenServer
 ) -> None:
     options = {**guarded_kafka.client_options("alice", "OAUTHBEARER"), "sasl_oauthbearer_client_secret": WRONG}

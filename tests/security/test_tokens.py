@@ -159,7 +159,7 @@ def test_waiting_for_a_token_ends_with_the_last_reason() -> None:
     assert world.scheduler.tasks == [], "nobody waits any more, so nobody asks any more"
 
 
-def test_a_refusal_is_not_tried_again_until_somebody_asks() -> None:
+def test_a_refusal_is_not_repeated_without_a_request() -> None:
     world = World()
     fetch = Tokens(world, fails=[AuthenticationError("invalid_client")])
     source = TokenSource(fetch, "a test")
@@ -257,7 +257,7 @@ def test_providers_give_tokens_in_several_ways(provider: Any, token: str, lifeti
         ("hidden\ud800", "surrogate"),
     ],
 )
-def test_a_provider_that_gives_nonsense_is_told_so(given: Any, words: str) -> None:
+def test_a_provider_that_returns_nonsense_gets_a_clear_error(given: Any, words: str) -> None:
     with pytest.raises(AuthenticationError, match=words) as caught:
         from_provider(lambda: given)()
     assert "hidden" not in str(caught.value)
@@ -300,5 +300,5 @@ def test_a_provider_must_be_callable() -> None:
         ("a." + base64.urlsafe_b64encode(b'{"exp": 1e999}').decode() + ".c", None),
     ],
 )
-def test_a_jwt_tells_its_life_and_nothing_else_is_believed(token: str, lifetime: float | None) -> None:
+def test_a_jwt_gives_its_lifetime_and_nothing_else_is_trusted(token: str, lifetime: float | None) -> None:
     assert lifetime_of(Secret(token), NOW) == lifetime

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's own system test of transactions in small: sessions of a group copy a topic, one is killed, readers beside.
+"""Kafka's own system test of transactions in small: sessions of a group copy a topic, one is killed, and readers
+follow.
 
 prove_copy.py is the long form: more records, brokers killed too, other brokers, Kafka's own copier in the group.
 """

@@ -20,7 +20,7 @@ WANTED = ("d", "a", "a by hand", "a control", "c fenced", "b")
 
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[dict[str, Future[Outcome]]]:
-    """All cases, beside each other: they wait for time-outs most of the time."""
+    """All cases, at the same time: they wait for time-outs most of the time."""
     with Stage(KAFKA_VERSION, 2) as stage, ThreadPoolExecutor(5) as pool:
         yield {name: pool.submit(CASES[name], stage, "classic") for name in WANTED}
 

@@ -109,7 +109,7 @@ def _noting(script: Script, what: str, acquire: Callable[[float | None], Flow[bo
     return noted
 
 
-def test_c03_the_coordinator_is_told_generation_member_instance_and_leader_epochs() -> None:
+def test_c03_the_commit_has_generation_member_instance_and_leader_epochs() -> None:
     script = Script()
     script.end(script.worked())
     (asked,) = [one.request for one in script.world.asked if one.api == "TxnOffsetCommit"]

@@ -98,7 +98,7 @@ def test_columns_are_chosen_in_either_spelling(spark: SparkSession) -> None:
         ({"columns": ["value"], "include_headers": True}, "columns excludes include_headers"),
     ],
 )
-def test_wrong_arguments_are_told_at_once(spark: SparkSession, options: dict[str, Any], text: str) -> None:
+def test_wrong_arguments_are_reported_at_once(spark: SparkSession, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         decode_in_arrow(record_sets(spark), **options)
 

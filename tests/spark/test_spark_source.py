@@ -206,12 +206,12 @@ def test_offsets_and_timestamps_bound_the_read(spark: SparkSession) -> None:
         ({"includeHeader": "true"}, "did you mean 'includeHeaders'"),
     ],
 )
-def test_wrong_options_are_told(spark: SparkSession, options: dict[str, str], text: str) -> None:
+def test_wrong_options_are_reported(spark: SparkSession, options: dict[str, str], text: str) -> None:
     with pytest.raises((AnalysisException, PySparkException), match=text):
         load(spark, golden("txn-mixed-0").path, **options).collect()
 
 
-def test_topic_and_partition_come_from_options_where_no_directory_tells(spark: SparkSession, tmp_path: Path) -> None:
+def test_topic_and_partition_come_from_options_without_a_directory(spark: SparkSession, tmp_path: Path) -> None:
     source = golden("plain-java-zstd-0")
     path = write_log(tmp_path / "segments", {0: source.log})
     assert {(row.topic, row.partition) for row in load(spark, path).collect()} == {(None, None)}

@@ -26,7 +26,7 @@ class Identity(NamedTuple):
 
 
 class Pending:
-    """The reply to a request: `response`, or NOTHING while there is none; CLOSE if the connection was closed."""
+    """The reply to a request: `response`, or NOTHING until it exists; CLOSE if the connection was closed."""
 
     def __init__(self, request: Request, version: int) -> None:
         self._request = request

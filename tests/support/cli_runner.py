@@ -6,7 +6,7 @@ rows(ran) -> list of dicts                     what it wrote with -J; it must ha
 program(*arguments, **options) -> Popen        python -m kcodec, stdout and stderr piped
 orders(folder) -> Path                         a partition directory orders-0, copied from the golden archive
 long_partition(folder, batches, count=1000, size=100) -> Path
-same_as_golden(text, name)                     compares with tests/golden_cli/NAME; KCODEC_WRITE_GOLDEN=1 writes it anew
+same_as_golden(text, name)                     compares with tests/golden_cli/NAME; KCODEC_WRITE_GOLDEN=1: write it
 """
 
 from __future__ import annotations

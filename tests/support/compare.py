@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec beside the oracle: asks both about the same bytes and says where they differ.
+"""kcodec compared with the oracle: asks both about the same bytes and says where they differ.
 
     Way(columns, threads, binary_type, buffer, through_arrow)    how kcodec is asked; none of it may change the answer
     random_way(random) -> Way

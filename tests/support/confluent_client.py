@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""confluent-kafka (librdkafka) in proofs: its producer beside ours, and its read_committed consumer as a reader."""
+"""confluent-kafka (librdkafka) in proofs: its producer next to ours, and its read_committed consumer as a reader."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec's consumer beside Java's on one broker, record for record; and what there is to read.
+"""kcodec's consumer compared with Java's on one broker, record for record; and what there is to read.
 
 difference(servers, topics, isolation_level) -> None, or a text that says where the two part
 random_workload(kafka, topic, seed, steps)  -> leaves transactions committed, aborted and open in a topic

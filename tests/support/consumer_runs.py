@@ -125,8 +125,8 @@ class Threads:
         return getattr(self.consumer, call)(*args, **kwargs)
 
     def flow(self, flow: Flow[Any]) -> Any:
-        """Begin a flow beside; gives its task."""
-        return self.consumer._io_loop.run(spawn(flow, "beside"))
+        """Begin another flow; gives its task."""
+        return self.consumer._io_loop.run(spawn(flow, "second flow"))
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -150,7 +150,7 @@ class Loop(Threads):
         return self.loop.run_until_complete(called())
 
     def flow(self, flow: Flow[Any]) -> Any:
-        return self.loop.run_until_complete(self.consumer._run(spawn(flow, "beside")))
+        return self.loop.run_until_complete(self.consumer._run(spawn(flow, "second flow")))
 
     def wait(self, seconds: float) -> None:
         self.loop.run_until_complete(asyncio.sleep(seconds))

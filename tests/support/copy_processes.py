@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a copy: workers that may be killed at any time and come back, readers beside them."""
+"""The processes of a copy: workers that may be killed at any time and come back, and their readers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Found = dict[int, list[tuple[int, str]]]  # partition -> (offset, value) in the 
 
 
 class Worker:
-    """A copier and what it says; `command` is asked for anew at each start, given the number of that life."""
+    """A copier and what it says; `command` is requested again at each start, given the number of that life."""
 
     def __init__(self, name: str, command: Callable[[int], Sequence[str]], log: Path) -> None:
         self.name = name
@@ -112,7 +112,7 @@ class Worker:
 
 
 class Reader:
-    """A read_committed reader beside the copy: `found` grows as it reads; `values` are those it has seen."""
+    """A read_committed reader during the copy: `found` grows as it reads; `values` are those it has seen."""
 
     def __init__(self, name: str, command: Sequence[str], partitions: int, log: Path) -> None:
         self.name = name

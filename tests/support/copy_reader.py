@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec's read_committed consumer beside a proof, as tests/java/TopicReader.java is Kafka's.
+"""kcodec's read_committed consumer during a proof, as tests/java/TopicReader.java is Kafka's.
 
 It says each record of a topic as it comes, a line of partition, offset and value with tabs between. When its input ends
 it goes on to the last stable offset, says "done" and ends.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kafka's own system test of transactions, re-made: numbered records are copied from a topic to another by the members
 of a group, while members and brokers are killed at points of the progress, and two read_committed readers, Kafka's and
-kcodec's, run beside.
+kcodec's, read at the same time.
 
     story = CopyStory(kafka, count=100_000, sessions=3, protocol="consumer", seed=1)
     report = story.run([kill_session] * 6 + [kill_broker] * 4)
@@ -107,10 +107,10 @@ class CopyReport:
 class CopyStory:
     """One copy.
 
-    sessions:     how many of ours work in the group; `java_copiers` of Kafka's own beside them.
+    sessions:     how many of ours work in the group; `java_copiers` of Kafka's own in the same group.
     strategy:     how a classic group shares out partitions.
     size:         records of a transaction, of which `abort_share` are aborted on purpose.
-    flags:        of tests/support/copy_worker.py: --by-hand, --control beside.
+    flags:        of tests/support/copy_worker.py: --by-hand, --control outside.
     seconds:      how long it may take.
     """
 
@@ -298,7 +298,7 @@ class CopyStory:
         self.later(self.random.uniform(0, LONGEST_PAUSE_SECONDS), node.start)
 
     def later(self, seconds: float, repair: Callable[[], None]) -> None:
-        """Do this beside, so many seconds from now."""
+        """Do this in another thread, this number of seconds from now."""
 
         def run() -> None:
             try:

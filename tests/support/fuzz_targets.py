@@ -5,7 +5,7 @@
     TARGETS                         both
     build(name, folder, engine)     the program; engine "replay", "own" (gcc alone), "libfuzzer" (clang), or "arm64",
                                     a replay without sanitizers that qemu-aarch64 runs
-    write_seeds(name, folder)       inputs out of the golden bytes and generated batches, beside the committed corpus
+    write_seeds(name, folder)       inputs out of the golden bytes and generated batches, next to the committed corpus
 
 All C is compiled with the address and the undefined-behaviour sanitizer, and with exact buffers, so that a byte
 written past what was asked for is seen.
@@ -214,7 +214,7 @@ def python_command(name: str) -> list[str]:
 
 
 def write_seeds(name: str, folder: Path) -> int:
-    """What a run of a target starts from beside its corpus; how many inputs."""
+    """What a run of a target starts from in addition to its corpus; the number of inputs."""
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     for count, data in enumerate(seeds_of(name), 1):

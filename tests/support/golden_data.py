@@ -121,7 +121,7 @@ class Partition:
 
     @property
     def checkpoint_batches(self) -> dict[str, list[Truth]]:
-        """The batches of the .checkpoint snapshots beside the segments, by file name."""
+        """The batches of the .checkpoint snapshots next to the segments, by file name."""
         names = sorted({line["file"] for line in self._truth if line["file"].endswith(".checkpoint")})
         return {name: [line for line in self._truth if line["file"] == name and "baseOffset" in line] for name in names}
 
@@ -216,7 +216,7 @@ def _fetch_offsets(request: Truth) -> dict[tuple[str, int], int]:
 
 
 def _fetched_in(cluster: str, exchange: Truth, frame: bytes) -> Iterable[Fetched]:
-    """The partitions of a response as the frame holds them, each beside what Kafka's classes printed."""
+    """The partitions of a response as the frame holds them, each compared with what Kafka's classes printed."""
     request, response = exchange["request"], exchange["response"]
     told = [(topic, partition) for topic in response["responses"] for partition in topic["partitions"]]
     asked = _fetch_offsets(request)

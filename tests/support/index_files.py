@@ -31,7 +31,7 @@ def headers(file: IO[bytes]) -> Iterator[tuple[int, int, int, int]]:
 def write_indexes(
     log_file: Path, base_offset: int | None = None, *, interval: int = 4096, preallocated: int = 0
 ) -> tuple[int, int]:
-    """Write both files beside a ``.log``; how many entries each has."""
+    """Write both files next to a ``.log``; how many entries each has."""
     base = int(log_file.stem) if base_offset is None else base_offset
     offsets, times = bytearray(), bytearray()
     since, latest, latest_offset, noted = 0, -1, base, -1

@@ -193,7 +193,7 @@ def _consume(
 
 
 class JavaProducer:
-    """A KafkaProducer; `properties` beside its defaults, as **{"transactional.id": "a"}."""
+    """A KafkaProducer; `properties` in addition to its defaults, as **{"transactional.id": "a"}."""
 
     _numbers = itertools.count()
 

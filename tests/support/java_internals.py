@@ -48,7 +48,7 @@ def recovered_offsets(
 ) -> list[int | None]:
     """Start a broker's log on a directory, ask ListOffsets for these timestamps, stop it in order.
 
-    It changes the directory, as recovery does: indexes and snapshots are made anew. clean: it was stopped in order, so
+    It changes the directory, as recovery does: indexes and snapshots are made again. clean: it was stopped in order, so
     the newest snapshot is loaded.
     """
     question = struct.pack(f">c?ii{len(timestamps)}q", b"T", clean, index_interval_bytes, len(timestamps), *timestamps)

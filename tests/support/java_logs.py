@@ -2,7 +2,7 @@
 """Random partitions with interleaved transactions, their batches written by Kafka's own classes.
 
 A log is made as a broker would store it: offsets rise, end markers close transactions, gaps and emptied batches are
-those of compaction. Beside the bytes stands the truth a broker keeps: the aborted transactions and the last stable
+those of compaction. Next to the bytes is the truth that a broker keeps: the aborted transactions and the last stable
 offset.
 """
 
@@ -117,7 +117,7 @@ class LogMaker:
         return self.log
 
     def data(self) -> None:
-        """A batch of a producer, mostly in a transaction, which it opens if there is none."""
+        """A batch of a producer, mostly in a transaction, which it opens if none is open."""
         producer_id = self.rng.choice(list(self.sequences))
         transactional = self.rng.random() < 0.9
         if transactional:

@@ -42,7 +42,7 @@ class MemberState(NamedTuple):
 
 
 class JavaMember:
-    """topics, or in the consumer protocol `pattern`; `properties` beside Kafka's defaults, as
+    """topics, or in the consumer protocol `pattern`; `properties` compared with Kafka's defaults, as
     **{"group.protocol": "consumer"}. Reads from the beginning and commits by itself, unless they say otherwise."""
 
     _numbers = itertools.count()

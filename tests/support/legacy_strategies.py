@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated messages of magic 0 and 1, for strategies.py and the tests beside Kafka's classes.
+"""Generated messages of magic 0 and 1, for strategies.py and the tests compared with Kafka's classes.
 
     random_message(random, magic, offset) -> bytes
     random_wrapper(random, magic, base_offset) -> (bytes, next offset)      right, of any codec and flavour, gaps too

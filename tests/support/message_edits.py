@@ -2,8 +2,8 @@
 """Edited bytes of messages, and what must hold whatever the bytes are.
 
     edited(data, chooser) -> bytes                      one to three changes that a length, a count or a tag may suffer
-    difference(kind, data, version) -> str | None       kcodec beside the slow reference
-    kafka_difference(judge, kind, data, version)        kcodec beside Kafka's own classes
+    difference(kind, data, version) -> str | None       kcodec compared with the slow reference
+    kafka_difference(judge, kind, data, version)        kcodec compared with Kafka's own classes
     ask(judge, kind, data, version, written=None)       what those say
 
 Where kcodec is stricter than Kafka's reader on purpose: a known tagged field fills its size, and a count, a length or a

@@ -111,7 +111,7 @@ class PositionScript(AdminScript):
         assert not self.is_waiting(), list(self.assignment.partitions.values())
 
     def run_flow(self, flow: Flow[T]) -> T:
-        """As `run`, beside the positions."""
+        """As `run`, next to the flow of the positions."""
         task = self.scheduler.spawn(flow, "test")
         task.when_done(lambda _: None)
         self.scheduler.run_ready()

@@ -6,7 +6,7 @@
 
     def test_something(postgres_server): psycopg.connect(postgres_server.new_database())       # one server for the run
 
-MissingPostgres says what to do where there is none: a test that needs it fails and never skips.
+MissingPostgres says what to do without a server: a test that needs it fails and never skips.
 """
 
 from __future__ import annotations

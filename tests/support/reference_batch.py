@@ -324,7 +324,7 @@ def control_type_of(key: bytes | None) -> int:
 
 
 def _coordinator_epoch(control_type: int, value: bytes | None) -> int | None:
-    """End-transaction marker: version i16, coordinator_epoch i32; None where there is none."""
+    """End-transaction marker: version i16, coordinator_epoch i32; None for other batches."""
     if control_type not in (ABORT, COMMIT) or value is None or len(value) < 6:
         return None
     version, epoch = struct.unpack_from(">hi", value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slow, readable reader and writer of messages, the oracle beside the core; and messages of random values.
+"""A slow, readable reader and writer of messages, the oracle for the core; and messages of random values.
 
     decode(kind, data, version) -> message        ValueError for anything that is not exactly one message
     encode(message, version) -> bytes             of values that the version can hold

@@ -240,7 +240,7 @@ def _topic(kafka: ApacheKafka) -> str:
 def run_cases(
     chosen: Iterable[Case], face: str, protocol: str, kafka: ApacheKafka, proxy: KafkaProxy, at_once: int
 ) -> list[Ended]:
-    """Run cases beside each other."""
+    """Run cases at the same time."""
 
     def one(numbered: tuple[int, Case]) -> Ended:
         number, case = numbered

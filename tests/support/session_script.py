@@ -260,7 +260,7 @@ class Script:
         self.world.run(SessionEnd(self.session, block, timeout).run(is_commit=is_commit, error=error))
 
     def ending(self, block: SessionBlock, *, is_commit: bool = True, timeout: float = 10.0) -> Task[None]:
-        """The same beside others."""
+        """The same next to other flows."""
         return self.world.spawn(SessionEnd(self.session, block, timeout).run(is_commit=is_commit))
 
     def worked(self, partition: TopicPartition = IN[0]) -> SessionBlock:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A standalone Spark cluster on this machine whose workers have different hosts, 127.0.0.2 and 127.0.0.3.
 
-Spark starts no speculative copy of a task on a host that runs the task already, so that there is none on a
+Spark starts no speculative copy of a task on a host that runs the task already, so that none exists on a
 local-cluster, where all executors have one host.
 """
 

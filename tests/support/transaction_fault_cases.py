@@ -239,7 +239,7 @@ def _warm_up(kafka: ApacheKafka, topic: str) -> None:
 def run_cases(
     chosen: Iterable[Case], face: str, kafka: ApacheKafka, proxy: KafkaProxy, at_once: int = 12
 ) -> tuple[list[Ended], Verdict]:
-    """Run cases beside each other, each with names of its own, and hold what was told against the log."""
+    """Run cases at the same time, each with its own names, and compare the reports with the log."""
     topic = kafka.create_topic(partitions=PARTITIONS)
     _warm_up(kafka, topic)
     with ThreadPoolExecutor(at_once) as pool:
@@ -255,5 +255,5 @@ def run_cases(
         for (group, offset), written in zip(one.offsets, one.written, strict=True):
             is_there = committed_offset(kafka.admin_servers, group, topic, 0) == offset
             if is_there != (written.records[0][0] in seen):
-                one.faults.append(f"offsets {'without' if is_there else 'missing beside'} their records")
+                one.faults.append(f"offsets {'without' if is_there else 'missing next to'} their records")
     return ended, judge((written for one in ended for written in one.written), found)

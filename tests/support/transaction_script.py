@@ -93,8 +93,8 @@ class World:
     # Running
 
     def spawn(self, flow: Flow[Any]) -> Task[Any]:
-        """Start a flow beside others."""
-        task = self.scheduler.spawn(flow, "beside")
+        """Start a flow next to others."""
+        task = self.scheduler.spawn(flow, "other flow")
         task.when_done(lambda _: None)
         self.scheduler.run_ready()
         return task

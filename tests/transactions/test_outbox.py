@@ -313,7 +313,7 @@ def test_a_row_that_no_record_can_hold_is_an_error_not_a_loop(
             relay.run()
 
 
-def test_a_machine_without_postgresql_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_postgresql_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postgres_home.PLACES", ())
     monkeypatch.setattr("postgres_home.PACKAGE", "no_such_package")
     monkeypatch.setenv("PATH", "/nowhere")

@@ -214,7 +214,7 @@ def test_a_commit_of_nothing_needs_receipts_that_say_so(transaction_cluster: Tra
 
 
 @pytest.mark.parametrize("how", ["committed", "aborted"])
-def test_a_writer_that_comes_late_is_told_so(transaction_cluster: TransactionCluster, how: str) -> None:
+def test_a_late_writer_gets_an_error_that_says_so(transaction_cluster: TransactionCluster, how: str) -> None:
     cluster, topic = transaction_cluster, transaction_cluster.kafka.create_topic(partitions=2)
     servers = cluster.proxy.bootstrap_servers
     with owned(cluster, topic, 2) as (_, _txn, handle):

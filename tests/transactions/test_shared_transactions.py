@@ -221,7 +221,7 @@ def test_kills_at_any_time_lose_and_repeat_nothing(job: Job) -> None:
 
 
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
-def test_a_begin_tells_what_a_lost_commit_did(job: Job, is_done: bool) -> None:
+def test_a_begin_returns_what_a_lost_commit_did(job: Job, is_done: bool) -> None:
     cluster, topic, arguments = job
     with SharedTransactions(**arguments) as shared:
         handle, _ = shared.begin(partitions_of(topic))

@@ -170,7 +170,7 @@ def test_a_begin_after_a_take_over_raises_fenced_every_time() -> None:
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_progress_tells_the_outcome_of_a_lost_commit(is_done: bool) -> None:
+def test_progress_has_the_outcome_of_a_lost_commit(is_done: bool) -> None:
     """EndTxn was carried out and its responses were lost, or it never arrived."""
     world = World(2)
     shared = flows(world)

@@ -45,7 +45,7 @@ def test_a_duplicate_is_a_success_with_the_old_offset(broker: RawBroker, topic: 
     assert broker.fetch(topic, isolation_level=READ_UNCOMMITTED).high_watermark == 2
 
 
-def test_a_duplicate_is_told_by_its_numbers_and_not_by_its_bytes(broker: RawBroker, topic: str) -> None:
+def test_a_duplicate_is_found_by_its_numbers_and_not_its_bytes(broker: RawBroker, topic: str) -> None:
     producer = broker.init_producer_id(None)
     broker.produce(topic, producer, [b"a"], 0)
     other = broker.produce(topic, producer, [b"something else"], 0)

@@ -418,7 +418,7 @@ def test_partitions_that_cannot_be_added_leave_nothing_open() -> None:
     assert manager.state in {State.READY, State.UNINITIALIZED}
 
 
-# ------------------------------------------------------------------------------------------------------------- beside
+# -------------------------------------------------------------------------------------------------------- maintenance
 
 
 def test_a_transaction_near_its_timeout_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -240,7 +240,7 @@ def test_end_txn_waits_for_records_until_its_deadline() -> None:
 
 
 @pytest.mark.parametrize("is_sent", [False, True])
-def test_a_commit_that_is_given_up_tells_the_truth(is_sent: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_commit_that_is_given_up_reports_its_outcome(is_sent: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Cancelled before EndTxn was sent it is not committed. After that the outcome is unknown, and a warning says so,
     as Ctrl-C does not show that it came during a commit."""
     world = World()

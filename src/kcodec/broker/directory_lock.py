@@ -8,7 +8,7 @@ import errno
 import os
 from pathlib import Path
 
-# The lock of a file belongs to the process, so brokers of the same process are told apart here.
+# The lock of a file belongs to the process, so brokers of the same process are distinguished here.
 _LOCKED: set[Path] = set()
 
 
@@ -40,7 +40,7 @@ class DirectoryLock:
 
 
 def _lock(file: int) -> None:
-    with contextlib.suppress(ImportError):  # a system without file locks: only brokers of one process are told apart
+    with contextlib.suppress(ImportError):  # a system without file locks: only brokers of one process are distinguished
         import fcntl
 
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

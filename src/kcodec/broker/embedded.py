@@ -166,7 +166,7 @@ class Broker:
         thread.start()
         try:
             started.result()
-        except BaseException:
+        except BaseException:  # Ctrl-C, too: the thread must not outlive a start that raised
             if not started.cancel():  # otherwise the wait was interrupted, and the thread ends after its recovery
                 self.close()
                 thread.join()
@@ -203,7 +203,7 @@ class Broker:
         server = Server(core)
         try:
             self._port = loop.run_until_complete(server.start(self._host, self._port))
-        except BaseException:
+        except BaseException:  # raised again for the caller of start(), with the files of the core closed
             core.close()
             raise
         return core, server

@@ -128,7 +128,7 @@ class Topics:
                 self._load()
             self.random = random.Random(f"{settings.seed}/{self._registrations}")
             self._register()
-        except BaseException:
+        except BaseException:  # raised again, with the files closed; the caller gets no object that it could close
             self.close(is_clean=False)
             raise
 

@@ -392,10 +392,10 @@ class _Restoring:
         )
         for decoded in stream:
             following = decoded.column("offset")[len(decoded) - 1] + 1
-            told = OffsetAndMetadata(following, part.note)
+            committed_offset = OffsetAndMetadata(following, part.note)
             with producer.transaction() as transaction:
                 transaction.send_arrow(part.target.topic, _table(decoded, part.target))
-                transaction.send_offsets({part.target: told}, self._group)
+                transaction.send_offsets({part.target: committed_offset}, self._group)
             part.next_offset = following
             part.written += len(decoded)
             self._done += len(decoded)

@@ -45,10 +45,10 @@ def check_signatures(
             target = None if target is None else getattr(target, name, None)
         there = parameters(target) if callable(target) else None
         if there != expected:
-            told = "is missing" if there is None else f"takes ({', '.join(there)}) instead of ({', '.join(expected)})"
+            why = "is missing" if there is None else f"takes ({', '.join(there)}) instead of ({', '.join(expected)})"
             raise ImportError(
                 f"{package} {found} is not supported by kcodec.compat, which is made for {known}: "
-                f"{owner.__name__}.{path} {told}; pip install '{package}=={known}'"
+                f"{owner.__name__}.{path} {why}; pip install '{package}=={known}'"
             )
 
 

@@ -122,7 +122,7 @@ def lag(
         committed = value_of((yield from request_items(context, requested, handler, deadline)), group_id)
     outcome = yield from partition_lags(context, dict.fromkeys(requested), committed, deadline)
     found = outcome.first_value()
-    # Positions are taken last: records that came in between are not told as lag.
+    # Positions are taken last: records that came in between are not reported as lag.
     return {item: replace(one, position=states[item].position) for item, one in found.items()}
 
 

@@ -119,10 +119,10 @@ class LogDirectory(Mapping[str, Log]):
         self.others = tuple(others)
 
     def __repr__(self) -> str:
-        told = self.meta_properties
+        properties = self.meta_properties
         parts = [f"{len(self)} partitions of {len(self.topics)} topics"]
-        if told is not None and told.node_id is not None:
-            parts.append(f"node {told.node_id}")
+        if properties is not None and properties.node_id is not None:
+            parts.append(f"node {properties.node_id}")
         parts.append("clean shutdown" if self.is_clean_shutdown else "no clean shutdown")
         for kind in ("delete", "future", "stray"):
             count = sum(other.kind == kind for other in self.others)
@@ -246,8 +246,8 @@ class LogDirectory(Mapping[str, Log]):
         """One of the checkpoints; empty where there is no such file. DecodeError if it is invalid."""
         if name not in self._files:
             return {}
-        told = read_offsets(self.storage.join(self.path, name), self.storage)
-        return {TopicPartition(*found): offset for found, offset in sorted(told.items())}
+        offsets = read_offsets(self.storage.join(self.path, name), self.storage)
+        return {TopicPartition(*found): offset for found, offset in sorted(offsets.items())}
 
     # ---------------------------------------------------------------------------------------------------- coordinators
 

@@ -238,15 +238,15 @@ class GrowingLog:
 
     def _truncated(self, end: int, next_offset: int | None = None) -> DecodeError:
         path, position = self._segment.path, self._position
-        told = f"the log was truncated while it was followed: batches up to offset {self.next_offset} were read"
+        what = f"the log was truncated while it was followed: batches up to offset {self.next_offset} were read"
         remedy = "records that were read may no longer be in the log; open it again"
         if next_offset is not None:
-            return DecodeError(f"{told}, it ends at offset {next_offset} now: {remedy}", path=path)
+            return DecodeError(f"{what}, it ends at offset {next_offset} now: {remedy}", path=path)
         if end < position:
-            reason = f"{told}, to byte {position}, and the file ends at byte {end} now: {remedy}"
+            reason = f"{what}, to byte {position}, and the file ends at byte {end} now: {remedy}"
             return TruncatedError(reason, needed=position, available=end, position=end, path=path)
         anchor = position if self._anchor is None else self._anchor[0]
-        return DecodeError(f"{told}, and another batch is at this position now: {remedy}", position=anchor, path=path)
+        return DecodeError(f"{what}, and another batch is at this position now: {remedy}", position=anchor, path=path)
 
     def _is_anchor_there(self, file: SegmentFile, end: int) -> bool:
         """Whether the file still holds what was walked of it."""

@@ -70,9 +70,9 @@ def open_segment(
     named = SEGMENT_NAME.fullmatch(name)
     is_active = is_object or (not is_checkpoint and is_last_segment(file, storage))
     segment = Segment(file, int(named[1]) if named else None, is_active, storage)
-    told = _partition_of(storage, directory)
-    if told is not None and (named or (topic is None and partition is None)):
-        topic, partition = told
+    from_name = _partition_of(storage, directory)
+    if from_name is not None and (named or (topic is None and partition is None)):
+        topic, partition = from_name
     if is_checkpoint and topic is None:
         topic, partition = CLUSTER_METADATA
     place: Any = {"topic": topic, "partition": partition}

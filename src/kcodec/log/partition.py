@@ -104,13 +104,13 @@ class Log:
     def log_start_offset(self) -> int:
         """First offset that is read: from log-start-offset-checkpoint, else of the first segment."""
         if self._log_start_offset is None:
-            base, told = self.segments[0].base_offset, None
+            base, recorded = self.segments[0].base_offset, None
             if base is not None and self.topic is not None and self.partition is not None:
                 directory = self.storage.parent(self.segments[0].path)
-                told = log_start_offset(self.storage.parent(directory), self.topic, self.partition, self.storage)
+                recorded = log_start_offset(self.storage.parent(directory), self.topic, self.partition, self.storage)
             if base is None:
                 base = self._first_base_offset()
-            self._log_start_offset = base if told is None else max(base, told)
+            self._log_start_offset = base if recorded is None else max(base, recorded)
         return self._log_start_offset
 
     def _first_base_offset(self) -> int:

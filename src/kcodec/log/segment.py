@@ -294,8 +294,8 @@ def _offset_behind(file: SegmentFile, batch: RecordBatch, end: int, limits: Deco
         following = batch_at(file, batch.position + batch.size_in_bytes, end, limits)
     except DecodeError:
         return None
-    is_told = batch.magic == 2 or batch.compression == 0 or batch.last_offset != 0
-    return batch.next_offset if is_told and following and stored_offset(following) > batch.last_offset else None
+    is_known = batch.magic == 2 or batch.compression == 0 or batch.last_offset != 0
+    return batch.next_offset if is_known and following and stored_offset(following) > batch.last_offset else None
 
 
 def judge_end(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames: a length of four bytes, a header and a message. Only the direction tells requests and responses apart.
+"""Frames: a length of four bytes, a header and a message. Only the direction distinguishes requests from responses.
 
 Header versions (Kafka: RequestHeader.json, ResponseHeader.json): a request of a flexible version has header v2 (tagged
 fields after the client id), otherwise v1; its response has v1 or v0. The response to ApiVersions always has header v0,

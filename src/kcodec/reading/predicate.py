@@ -72,7 +72,7 @@ def bounds_of(predicate: polars.Expr, topic: str, partitions: Iterable[int]) -> 
     numbers = list(partitions)
     try:
         node = json.loads(predicate.meta.serialize(format="json"))
-    except _polars_errors():  # a function in Python cannot be told as JSON
+    except _polars_errors():  # a function in Python cannot be written as JSON
         return dict.fromkeys(numbers, ALL)
     return _Reader(topic, numbers).read(node)
 
@@ -122,7 +122,7 @@ class _Reader:
             schema={"topic": polars.String, "partition": polars.Int32},
         )
         try:
-            matches = frame.select(_expression(node).alias("told"))["told"].to_list()
+            matches = frame.select(_expression(node).alias("matches"))["matches"].to_list()
         except _polars_errors():
             return self._each(ALL)
         if len(matches) != len(self._partitions):

@@ -17,7 +17,7 @@ from kcodec.protocol.versions import BrokerVersions
 
 #: The first versions of TxnOffsetCommit that names a generation, and of OffsetFetch with RequireStable.
 GENERATION_VERSION, REQUIRE_STABLE_VERSION = 3, 7
-#: How often a coordinator looks for transactions that are over their time, unless it was told otherwise
+#: How often a coordinator looks for transactions that are over their time, unless it is configured otherwise
 #: (transaction.abort.timed.out.transaction.cleanup.interval.ms).
 SCAN_SECONDS = 10.0
 #: Without KIP-447: minimum delay of a rebalance after a commit, whose markers may not be written yet.

@@ -523,7 +523,7 @@ class StreamOffsets:
     topic_ids: dict[str, str] = field(default_factory=dict)
 
     VERSION = 1
-    #: Of the end of a first batch: where it starts, which no other offset in a checkpoint tells.
+    #: Of the end of a first batch: where it starts, which no other offset in a checkpoint has.
     FIRST = "/start"
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,8 +7,9 @@ committed (batch + 1) with this metadata:
 
     {"query": "<id of the query>", "batch": 7, "rows": 4000, "offsets": "<digest>", "time": <ms since 1970>}
 
-`offsets` is a digest of the batch's source offsets in the offset log of the checkpoint. It tells a batch that Spark
-repeats after a crash (the same offsets) from a batch with the same number that a restored checkpoint has planned again.
+`offsets` is a digest of the batch's source offsets in the offset log of the checkpoint. It distinguishes a batch
+that Spark repeats after a crash (the same offsets) from a batch with the same number that a restored checkpoint has
+planned again.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class ApacheKafka(ClusterAdmin):
                 self._start_first(timeout, guarded)
             except KafkaFailed as failed:
                 self.close()
-                # Between our look at a port and Kafka's, somebody else took it.
+                # Between our look at a port and Kafka's, another process took it.
                 if "Address already in use" not in str(failed) or attempt == PORT_ATTEMPTS - 1:
                     raise
             except BaseException:
@@ -266,8 +266,8 @@ class ApacheKafka(ClusterAdmin):
         nodes = []
         for number, own in listeners.items():
             place = directory / f"node-{number}"
-            told = {name: self._addresses[number, name] for name in ("CLIENT", "BROKER")}
-            properties = server_properties(own, voters, str(place / "data"), told, self._security.protocol, more)
+            addresses = {name: self._addresses[number, name] for name in ("CLIENT", "BROKER")}
+            properties = server_properties(own, voters, str(place / "data"), addresses, self._security.protocol, more)
             nodes.append(Node(place, own, properties, launch))
         return nodes
 

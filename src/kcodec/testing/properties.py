@@ -151,13 +151,13 @@ def server_properties(
     `client_protocol` the protocol of CLIENT, and `more` overrides.
     """
     nodes = len(voters)
-    told = {name: advertise.get(name, own[name].address) for name in NAMES[:3]}
+    addresses = {name: advertise.get(name, own[name].address) for name in NAMES[:3]}
     protocols = {**dict.fromkeys(NAMES, "PLAINTEXT"), "CLIENT": client_protocol}
     return {
         "node.id": own["CLIENT"].node,
         "process.roles": "broker,controller",
         "listeners": ",".join(f"{name}://{own[name].address}" for name in NAMES),
-        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in told.items()),
+        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in addresses.items()),
         "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
         "inter.broker.listener.name": "BROKER",
         "controller.listener.names": "CONTROLLER",

@@ -207,7 +207,7 @@ int headers_input_bind(HeadersInput *input, const struct ArrowSchema *schema, co
     return 0;
 }
 
-// The first of `rows` rows whose offsets are invalid, -1: none. A loop without branches first: it tells in a fraction of a
+// The first of `rows` rows whose offsets are invalid, -1: none. A loop without branches first: it decides in a fraction of a
 // nanosecond a row whether there is anything to look for.
 #define CHECK_OFFSETS(type, ends, rows, most)                                                                     \
     do {                                                                                                          \

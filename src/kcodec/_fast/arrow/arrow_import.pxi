@@ -126,8 +126,8 @@ cdef class _ArrowSource:
 
     cdef object _stream_error(self):
         cdef const char *text = self.stream.get_last_error(self.stream)
-        told = "it gives no reason" if text == NULL else text.decode("utf-8", "replace")
-        return ValueError(f"the Arrow stream failed: {told}")
+        why = "it gives no reason" if text == NULL else text.decode("utf-8", "replace")
+        return ValueError(f"the Arrow stream failed: {why}")
 
     cdef bint next_of_reader(self) except -1:
         self.array = NULL

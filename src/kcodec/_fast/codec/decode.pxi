@@ -288,8 +288,8 @@ cdef class _Decoding:
             self.visibility.isolation == READ_COMMITTED_BY_MARKERS
             or (self.visibility.isolation == READ_COMMITTED_BY_LIST and self.on_error == ON_ERROR_SKIP)
         ):
-            # Batches that then proved corrupt were part of what was resolved. Again without those that a look at the
-            # header tells, and again for each turn that finds more in the records.
+            # Batches that then proved corrupt were part of what was resolved. Again without those whose
+            # header shows it, and again for each turn that finds more in the records.
             if together:
                 scan_begin(&self.table)
                 self.scan_all()

@@ -170,7 +170,7 @@ cdef class AsyncRecordIterator:
             self.waiting = None
             self.delivery = ended.value
             raise RuntimeError("the awaited request for records ignored an exception that was thrown into it") from None
-        except BaseException:
+        except BaseException:  # a cancellation, too: the request has ended with it, and the next await begins another
             self.waiting = None
             raise
         finally:

@@ -60,10 +60,10 @@ static int64_t offset_at(const BinaryInput *column, int64_t at) {
     return column->kind == INPUT_BINARY ? ((const int32_t *)column->offsets)[at] : ((const int64_t *)column->offsets)[at];
 }
 
-// Bytes of `count` rows of a column, where that is told by two of its offsets.
+// Bytes of `count` rows of a column, where two of its offsets give that number.
 static int64_t bytes_of(const BinaryInput *column, int64_t row, int64_t count) {
-    int is_told = column->kind == INPUT_BINARY || column->kind == INPUT_LARGE_BINARY;
-    if (column->index_width || !is_told || count <= 0 || column->data_end <= column->data) return 0;
+    int is_bytes = column->kind == INPUT_BINARY || column->kind == INPUT_LARGE_BINARY;
+    if (column->index_width || !is_bytes || count <= 0 || column->data_end <= column->data) return 0;
     int64_t begin = offset_at(column, column->first + row), end = offset_at(column, column->first + row + count);
     if (begin < 0 || end < begin || end > column->data_length) return 0;  // refused when the row is read
     return end - begin < ESTIMATE_MOST ? end - begin : ESTIMATE_MOST;
@@ -166,7 +166,7 @@ typedef struct {
     const int32_t *lists;            // NULL: no headers
     const uint8_t *list_validity;
     int64_t list_first, struct_first;
-    int has_nulls;                   // in any column, as far as can be told without looking at them
+    int has_nulls;                   // in any column, as far as is known without reading them
 } PlainRows;
 
 // Whether `rows` rows from `row` on are inside of their columns, so that the loop below need not look: a pass over their

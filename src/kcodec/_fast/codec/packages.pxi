@@ -71,7 +71,7 @@ cdef class _PackageState:
                 # max_output_size, read_across_frames, allow_extra_data
                 self.lent = self.decompress_frame(view, max(capacity, 1), False, False)
             except self.zstandard.ZstdError:
-                # a frame among skippable ones, one above the limit, or corruption: the stream tells them apart
+                # a frame among skippable ones, one above the limit, or corruption: the stream distinguishes them
                 return self._stream_zstd(view, limit, fault)
             if len(self.lent) > limit:
                 return self._over(b"zstd", len(self.lent), limit, fault)

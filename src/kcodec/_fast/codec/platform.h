@@ -48,7 +48,7 @@ void *pages_get(size_t size);
 void *pages_grow(void *pages, size_t old_size, size_t size);
 void pages_drop(void *pages, size_t size);
 
-// Tells the allocator to give back to the system what is free, where it can be told.
+// Makes the allocator give back to the system what is free, where it supports that.
 void allocator_trim(void);
 
 // A library of the system; NULL if it is missing. Windows looks for libraries in folders that others may write to: there the

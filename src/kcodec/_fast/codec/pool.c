@@ -131,5 +131,5 @@ void pool_trim(void) {
     pool.counts.retained_bytes = 0;
     pool.counts.retained_buffers = 0;
     lock_give(&pool.lock);
-    allocator_trim();  // what was freed below MAPPED_FROM is the allocator's until it is told
+    allocator_trim();  // what was freed below MAPPED_FROM is the allocator's until it is trimmed
 }

@@ -159,8 +159,8 @@ cdef class _RowReader:
             try:
                 source = _Source(value)
             except (TypeError, ValueError) as error:
-                told = f"{what or field} must be bytes or None, not {type(value).__name__}"
-                raise self.error(told, field, value) from error
+                message = f"{what or field} must be bytes or None, not {type(value).__name__}"
+                raise self.error(message, field, value) from error
             out.bytes = source.data()
             out.length = source.size()
             self.kept.append(source)
@@ -207,8 +207,8 @@ cdef class _RowReader:
         return 0
 
     cdef object no_pairs(self, object headers):
-        told = f"headers must be pairs of name and value, not {type(headers).__name__}"
-        return self.error(told, "headers", headers)
+        message = f"headers must be pairs of name and value, not {type(headers).__name__}"
+        return self.error(message, "headers", headers)
 
     cdef tuple pair_of(self, Py_ssize_t at, object pair):
         if isinstance(pair, dict) and set(pair) == {"key", "value"}:  # as Arrow's structs become in Python
@@ -235,5 +235,5 @@ cdef class _RowReader:
         try:
             return self.payload(name, "headers", out)
         except EncodeError as error:
-            told = f"the name of header {at} must be str, not {type(name).__name__}"
-            raise self.error(told, "headers", pair) from error
+            message = f"the name of header {at} must be str, not {type(name).__name__}"
+            raise self.error(message, "headers", pair) from error

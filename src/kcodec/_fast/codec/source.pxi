@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The caller's bytes, held for as long as somebody reads them.
+# The caller's bytes, held for as long as they are read.
 
 # no_gc: Cython's own clearing of a cycle would forget view.obj without releasing the buffer, and the memoryview that
 # lent it would then crash the collector. Nothing held here leads back to who holds it.
@@ -72,8 +72,8 @@ cdef object _choice_error(str name, object value, choices):
 
 
 class _DefaultTrue(int):
-    """True as a default value that can be told from a True that is given, so that both names of one argument in one
-    call are noticed.
+    """True as a default value that can be distinguished from a True that is given, so that both names of one argument
+    in one call are noticed.
     """
 
     __slots__ = ()

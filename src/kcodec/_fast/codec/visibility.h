@@ -12,7 +12,7 @@ typedef struct {
     int64_t producer_id, first_offset, last_offset;  // last_offset: of the ABORT marker, or NO_LAST_OFFSET
 } Aborted;
 
-// Aborted transactions as somebody told them, in any order.
+// Aborted transactions as the caller passed them, in any order.
 typedef struct {
     Aborted *intervals;      // those with a last offset, by (producer_id, first_offset)
     int64_t *reach;          // the greatest last_offset of that producer up to here

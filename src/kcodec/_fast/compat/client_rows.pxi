@@ -20,7 +20,7 @@ cdef class ClientRecord:
 
     A record of magic 2: offset, timestamp (ms), timestamp_type (0 create, 1 append), key and value (bytes or None),
     headers (a list of (str, bytes or None)). checksum is None, as magic 2 has none a record.
-    size_in_bytes is set where somebody asks for it, see ClientBatch.record_sizes.
+    size_in_bytes is set where a caller requests it, see ClientBatch.record_sizes.
     """
 
     cdef readonly int64_t offset, timestamp, size_in_bytes

@@ -305,7 +305,7 @@ def produce_message(self, topic, value=None, key=None, partition=-1, callback=No
             delivery = send(topic, value, key, pairs, partition, timestamp)
             if not delivery._register(report):
                 report(delivery)
-    except BaseException:
+    except BaseException:  # Ctrl-C, too: a record that was not accepted must not count towards the limits
         kc_add(&queue.messages, -1)
         kc_add(&queue.bytes_held, -size)
         raise

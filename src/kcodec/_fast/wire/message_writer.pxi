@@ -27,8 +27,8 @@ _INTEGERS = {
 
 
 cdef int _refuse(MessageWriter *writer, const MessageOp *op, object value, str reason) except -1:
-    """An EncodeError that names the field. The value of a secret is not told; call it outside `except`, whose exception
-    may hold it. What may not pickle is told as text."""
+    """An EncodeError that names the field. The value of a secret is not in it; call it outside `except`, whose
+    exception may hold it. What may not pickle is there as text."""
     path = _message_path(writer.steps, writer.depth)
     if op != NULL and op.is_secret:
         raise EncodeError(f"{<object>writer.title}: {path} {reason}", field=path)

@@ -115,7 +115,7 @@ class SessionTransaction:
         if block is None:
             try:
                 block = await session._run(self._flows.begin(self._timeout, self._is_gone))
-            except BaseException:
+            except BaseException:  # cancelled, too: a transaction that begins all the same must be abandoned
                 self._is_interrupted = True
                 raise
         self._block = block

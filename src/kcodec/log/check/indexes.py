@@ -147,10 +147,10 @@ class SegmentIndexes:
 
     def _transactions(self, aborted: list[AbortedHere], known_from: int, *, is_cleaned: bool) -> Iterator[Finding]:
         path = self._segment.beside(".txnindex")
-        told = {(one.producer_id, one.marker_offset): one for one in aborted}
+        listed = {(one.producer_id, one.marker_offset): one for one in aborted}
         index = self.transactions or TransactionIndex(path, 0, b"")
         # Only those that the log has, too: the file may be much larger than the log.
-        entries = {key for key in ((one[1], one[3]) for one in index.LAYOUT.iter_unpack(index.data)) if key in told}
+        entries = {key for key in ((one[1], one[3]) for one in index.LAYOUT.iter_unpack(index.data)) if key in listed}
         if not is_cleaned and not self._is_alone:
             for one in aborted:
                 if (one.producer_id, one.marker_offset) not in entries:
@@ -158,7 +158,7 @@ class SegmentIndexes:
                     yield finding("transaction-index-incomplete", path, text, offset=one.marker_offset)
         flood = Flood("transaction-index-entry", path)
         for number, values in enumerate(index.LAYOUT.iter_unpack(index.data)):
-            here = told.get((values[1], values[3]))
+            here = listed.get((values[1], values[3]))
             is_gone = values[2] < known_from or is_cleaned
             if here is None and (is_gone or flood.is_full()):
                 continue

@@ -132,29 +132,29 @@ class _Replay:
             if is_commit and (known is None or committed.record_offset > known.record_offset):
                 offsets[topic_partition] = committed
 
-    def apply(self, told: InternalRecord, record_offset: int, producer_id: int) -> None:
+    def apply(self, entry: InternalRecord, record_offset: int, producer_id: int) -> None:
         """One record."""
-        if isinstance(told.key, OffsetCommitKey):
-            topic_partition = TopicPartition(told.key.topic, told.key.partition)
-            if not isinstance(told.value, OffsetCommitValue):
-                self._remove(told.key.group, topic_partition)
+        if isinstance(entry.key, OffsetCommitKey):
+            topic_partition = TopicPartition(entry.key.topic, entry.key.partition)
+            if not isinstance(entry.value, OffsetCommitValue):
+                self._remove(entry.key.group, topic_partition)
                 return
-            group = self.groups[told.key.group]
+            group = self.groups[entry.key.group]
             group.is_there = True
-            committed = CommittedOffset.of(told.value, record_offset)
+            committed = CommittedOffset.of(entry.value, record_offset)
             if producer_id == NO_PRODUCER_ID:
                 group.offsets[topic_partition] = committed
             else:
-                self.pending.setdefault(producer_id, {})[told.key.group, topic_partition] = committed
-        elif isinstance(told.key, GroupMetadataKey):
-            self._describe_classic(told.key.group, told.value)
-        elif isinstance(told.key, GroupKey) and told.type in GROUP_TYPES:
-            self._describe(told.key.group_id, GROUP_TYPES[told.type], told.value)
-        elif isinstance(told.key, GroupMemberKey) and told.type in MEMBER_RECORDS:
-            members = self.groups[told.key.group_id].members
-            members.pop(told.key.member_id, None)
-            if told.value is not None:
-                members[told.key.member_id] = None
+                self.pending.setdefault(producer_id, {})[entry.key.group, topic_partition] = committed
+        elif isinstance(entry.key, GroupMetadataKey):
+            self._describe_classic(entry.key.group, entry.value)
+        elif isinstance(entry.key, GroupKey) and entry.type in GROUP_TYPES:
+            self._describe(entry.key.group_id, GROUP_TYPES[entry.type], entry.value)
+        elif isinstance(entry.key, GroupMemberKey) and entry.type in MEMBER_RECORDS:
+            members = self.groups[entry.key.group_id].members
+            members.pop(entry.key.member_id, None)
+            if entry.value is not None:
+                members[entry.key.member_id] = None
 
     def _remove(self, group_id: str, topic_partition: TopicPartition) -> None:
         self.groups[group_id].offsets.pop(topic_partition, None)
@@ -209,9 +209,9 @@ def group_offsets(logs: Log | Iterable[Log], on_error: str = "raise") -> dict[st
         replay = _Replay()
         for record, producer_id in _records_of(log, on_error):
             if record.control_type is None:
-                told = decode_coordinator_record(COORDINATOR_RECORDS[CONSUMER_OFFSETS_TOPIC], record.key, record.value)
-                if told.error is None:
-                    replay.apply(told, record.offset, producer_id)
+                entry = decode_coordinator_record(COORDINATOR_RECORDS[CONSUMER_OFFSETS_TOPIC], record.key, record.value)
+                if entry.error is None:
+                    replay.apply(entry, record.offset, producer_id)
             elif record.control_type in (ControlType.ABORT, ControlType.COMMIT):
                 replay.end_transaction(producer_id, is_commit=record.control_type == ControlType.COMMIT)
         found |= {group.group_id: group for group in replay.result()}

@@ -61,9 +61,9 @@ class TransactionState:
     def of(cls, transactional_id: str, value: TransactionLogValue, version: int, offset: int) -> TransactionState:
         """Return the state in a record. transactional_id, value: from the record; offset: the offset of the record."""
         partitions = sorted(
-            TopicPartition(told.topic, partition)
-            for told in value.transaction_partitions or ()
-            for partition in told.partition_ids
+            TopicPartition(entry.topic, partition)
+            for entry in value.transaction_partitions or ()
+            for partition in entry.partition_ids
         )
         return cls(
             transactional_id=transactional_id,
@@ -94,13 +94,13 @@ def transaction_states(logs: Log | Iterable[Log], on_error: str = "raise") -> di
     states: dict[str, TransactionState] = {}
     kinds = COORDINATOR_RECORDS[TRANSACTION_STATE_TOPIC]
     for record in _records_of(logs, on_error):
-        told = decode_coordinator_record(kinds, record.key, record.value)
-        if not isinstance(told.key, TransactionLogKey) or told.error is not None:
+        entry = decode_coordinator_record(kinds, record.key, record.value)
+        if not isinstance(entry.key, TransactionLogKey) or entry.error is not None:
             continue
-        transactional_id = told.key.transactional_id
-        if isinstance(told.value, TransactionLogValue):
+        transactional_id = entry.key.transactional_id
+        if isinstance(entry.value, TransactionLogValue):
             states[transactional_id] = TransactionState.of(
-                transactional_id, told.value, told.version or 0, record.offset
+                transactional_id, entry.value, entry.version or 0, record.offset
             )
         else:
             states.pop(transactional_id, None)

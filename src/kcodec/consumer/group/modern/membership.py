@@ -76,7 +76,7 @@ class ConsumerMembership:
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
-        #: What is wanted, and what the group is told: the same, but for one that is about to leave.
+        #: What is wanted, and what is reported to the group: the same, but for one that is about to leave.
         self._next_subscription = self._subscription = Subscription()
         self._metadata = ConsumerGroupMetadata(settings.group_id, group_instance_id=settings.group_instance_id)
         self._group_id = settings.group_id
@@ -94,7 +94,7 @@ class ConsumerMembership:
         self._responded = Signal()
         #: Heartbeats that were sent, and the last of them that was answered without an error.
         self._sent_number = self._responded_number = 0
-        #: Another one after each loss: what was sent before tells nothing of now.
+        #: Another one after each loss: what was sent before says nothing of now.
         self._incarnation = 0
         #: Number of times in a row that the group dropped us before a heartbeat of a member succeeded.
         self._rejoins = 0

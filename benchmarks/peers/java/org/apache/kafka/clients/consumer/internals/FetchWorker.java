@@ -42,9 +42,9 @@ import org.slf4j.LoggerFactory;
  * A worker that lives as long as the comparison; one command a line on standard input, one answer a line:
  * <pre>
  * load NAME FILE          keeps the bytes of a file                      -> ok
- * time NAME MILLISECONDS  calls for so long                              -> nanoseconds a call, records
+ * time NAME MILLISECONDS  calls for this time                            -> nanoseconds a call, records
  * digest NAME             the columns as benchmarks/contestants.py does  -> SHA-256, records
- * build CODEC FILE TO     the batches anew by MemoryRecordsBuilder       -> ok
+ * build CODEC FILE TO     the batches again by MemoryRecordsBuilder      -> ok
  * encode NAME CODEC MILLISECONDS, made NAME CODEC FILE: see BatchEncoding
  * </pre>
  */
