@@ -50,6 +50,7 @@ class Counter:
 @pytest.fixture
 def make(kcodec_broker: Broker) -> Callable[..., Producer]:
     kcodec_broker.create_topic("orders", partitions=1)
+    kcodec_broker.create_topic("invoices", partitions=1)
 
     def made(**options: Any) -> Producer:
         return Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=0, **options)
@@ -158,5 +159,40 @@ def test_a_single_record_is_sent_within_send(make: Callable[..., Producer]) -> N
             assert set(loads.values()) == {1}
             assert (await delivery).offset == 2
             assert (await other).offset == 3
+
+    asyncio.run(program())
+
+
+def test_a_record_of_a_topic_that_only_the_cluster_knows_is_sent(make: Callable[..., Producer]) -> None:
+    """A session's consumer, or an earlier record whose wait for metadata ended too early, makes the cluster know it:
+    the step of the producer within `send` then needs no response before it looks for the record."""
+
+    async def program() -> None:
+        async with make() as producer:
+            for _ in range(2):
+                await producer.send_and_wait("orders", b"value")
+            cluster = producer._client.cluster
+            cluster.add_topics(["invoices"])
+            cluster.request_update("test")
+            while cluster.partitions("invoices") is None:
+                await asyncio.sleep(0.01)
+            stored = await asyncio.wait_for(producer.send_and_wait("invoices", b"value"), 20)
+            assert stored.offset == 0
+
+    asyncio.run(program())
+
+
+def test_without_acknowledgements_records_still_share_batches(make: Callable[..., Producer]) -> None:
+    """With acks=0 a record ends as soon as it is written to the connection, so each one finds nothing under way."""
+    counter = Counter()
+
+    async def program() -> None:
+        async with make(acks=0, enable_idempotence=False, metrics=counter) as producer:
+            for _ in range(2):
+                await producer.send_and_wait("orders", b"value")
+            for _ in range(RECORDS):
+                await producer.send("orders", b"value")
+            await producer.flush()
+            assert counter.batches <= 4
 
     asyncio.run(program())

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError
+from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import Address, ByVersion, Call, Clock, Done, Flow, Reply, Task
 from kcodec.network.negotiation import MisroutedError, over, renewal_delay, request_versions
 from kcodec.network.options import ClientConfig
@@ -470,8 +470,13 @@ class Connection:
         if self.is_closed:
             return
         if task.error is not None:
+            # A call expects a TransportError or an UnsupportedError, so those are all that it may get of a broker that
+            # refuses to say its versions.
             error = task.error
-            self.close(error if isinstance(error, KcodecError) else TransportError(f"{self.name}: {error}"))
+            is_named = isinstance(error, KcodecError)
+            if not isinstance(error, TransportError | UnsupportedError):
+                error = _because(error, str(error) if is_named else f"{self.name}: {error}")
+            self.close(error)
             return
         self.is_ready = True
         self._reader.set_limit(self.network.options.max_response_bytes)

@@ -321,16 +321,21 @@ class Accumulator(RecordAppender):
         )
         placeholder.reserved = size
         self.unfinished[placeholder] = None
-        buffer = self.request_topic(topic)
+        buffer = self._buffer_of(topic)
         buffer.waiting.append(WaitingRecord(placeholder, _kept(key), _kept(value), headers, partition, timestamp))
+        self.wake()  # last, as the sender may run within it
         return self._new_delivery(placeholder, 0, timestamp)
 
     def request_topic(self, topic: str) -> TopicBuffer:
         """Return the topic's buffer; the sender will request its metadata."""
+        buffer = self._buffer_of(topic)
+        self.wake()
+        return buffer
+
+    def _buffer_of(self, topic: str) -> TopicBuffer:
         buffer = self.topics.get(topic)
         if buffer is None:
             buffer = self.topics[topic] = TopicBuffer(topic, self.settings, self._random)
-        self.wake()
         return buffer
 
     def update_topic(

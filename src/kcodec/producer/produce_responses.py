@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.errors import AuthenticationError, DeliveryTimeoutError, KcodecError, TransportError, UnsupportedError
+from kcodec.errors import AuthenticationError, DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
@@ -92,8 +92,9 @@ class ProduceResponses:
 
     # The response
 
-    def on_no_response(self, sent: Sent, error: TransportError | UnsupportedError) -> None:
-        """Handle a request without a response. If it may have been sent, its batches may be written."""
+    def on_no_response(self, sent: Sent, error: BaseException) -> None:
+        """Handle a request without a response. If it may have been sent, its batches may be written. Other errors than
+        those of the connection, as that of a request that cannot be encoded, would come again: the batches fail."""
         self._jitter = self.random()
         if isinstance(error, TransportError) and error.possibly_sent:
             self.id_manager.on_no_response("Produce")
@@ -134,9 +135,7 @@ class ProduceResponses:
                 self._refused(queue, batch, result, node)
         self._finish(ended)
 
-    def _without_result(
-        self, queue: PartitionQueue, batch: ProducerBatch, error: TransportError | UnsupportedError
-    ) -> None:
+    def _without_result(self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException) -> None:
         possibly_sent = isinstance(error, TransportError) and error.possibly_sent
         queue.is_proved = False
         batch.uncertain = batch.uncertain or possibly_sent
@@ -144,10 +143,10 @@ class ProduceResponses:
             batch.attempts -= 1
         if batch.is_done:
             self._lose_probe(queue, batch)
-        elif isinstance(error, AuthenticationError | UnsupportedError):
-            self.fail(queue, batch, error)
-        else:
+        elif isinstance(error, TransportError) and not isinstance(error, AuthenticationError):
             self._retry(queue, batch, error)
+        else:
+            self.fail(queue, batch, error)
 
     def _land(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Note that its request has ended."""

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import NO_UUID, Cluster
-from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError, UnsupportedError
+from kcodec.errors import DeliveryTimeoutError, KcodecError
 from kcodec.flow import Call, Flow, Signal, StartCall, Wait, spawn
 from kcodec.producer.accumulator import BUSY_REQUESTS, Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
@@ -189,16 +189,15 @@ class Sender:
     def _produce(self, node: int, sent: Sent) -> StartCall:
         """Return what sends one request with these batches, and handles its response."""
         request, lowest, highest = self._request(sent)
-        self._was_single = len(sent) == 1 and sent[0][1].records_count == 1
+        # With acks=0 a record ends when it goes out, and each of those that follow would be alone.
+        self._was_single = self.settings.acks != 0 and len(sent) == 1 and sent[0][1].records_count == 1
 
         def ended(reply: Reply | None, error: BaseException | None) -> None:
             try:
                 if error is None:
                     self.responses.on_response(node, sent, reply)
-                elif isinstance(error, TransportError | UnsupportedError):
-                    self.responses.on_no_response(sent, error)
                 else:
-                    raise error
+                    self.responses.on_no_response(sent, error)
             finally:
                 self._loads[node] -= 1
                 self._wake_for_more()
