@@ -202,6 +202,7 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(0)  # so that resume_writing is called when no bytes are left
         self._transport = transport
         self._connection.connected(self)
         self._io_loop.turn()
@@ -217,7 +218,17 @@ class _Protocol(asyncio.BufferedProtocol):
         self._connection.closed(exc)
         self._io_loop.turn()
 
+    def resume_writing(self) -> None:
+        if not self.has_unsent:
+            self._connection.all_sent()
+            self._io_loop.turn()
+
     # What the connection calls
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether asyncio's transport keeps bytes."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send as soon as possible."""

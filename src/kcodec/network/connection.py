@@ -43,6 +43,12 @@ UNREQUESTED_BYTES = 64 * 1024
 class Transport(Protocol):
     """A connection's transport in the I/O loop."""
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether it keeps bytes that the operating system has not taken yet. `Connection.all_sent` is called when it
+        has taken them."""
+        ...
+
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send these bytes, in order, as soon as possible; never block."""
 
@@ -150,6 +156,8 @@ class Connection:
             self._reader.set_limit(MAX_UNAUTHENTICATED_RESPONSE_BYTES, "MAX_UNAUTHENTICATED_RESPONSE_BYTES")
         self._waiting: deque[_PendingCall] = deque()
         self._in_flight: deque[_PendingCall] = deque()
+        # Calls without a response, which end when the transport has passed their bytes on.
+        self._unsent: deque[_PendingCall] = deque()
         self._correlation_id = 0
         self._muted_until = 0.0
         self._negotiation: Task[None] | None = None
@@ -167,8 +175,8 @@ class Connection:
 
     @property
     def load(self) -> int:
-        """The number of requests that wait, or have no response yet."""
-        return len(self._in_flight) + len(self._waiting)
+        """The number of requests that wait, have no response yet, or are not sent completely."""
+        return len(self._in_flight) + len(self._waiting) + len(self._unsent)
 
     # Calls
 
@@ -225,11 +233,10 @@ class Connection:
         pending.is_sent = True
         self.network.observe("request", self, request, pending.version, pending.correlation_id)
         self.network.metrics.count("request.sent", api=call.kind.__name__, node=self.node_id)
-        if call.expects_reply:
-            self._in_flight.append(pending)
+        (self._in_flight if call.expects_reply else self._unsent).append(pending)
         self._write(parts)
-        if not call.expects_reply:
-            pending.finish(None, None)
+        if self._unsent and self._transport is not None and not self._transport.has_unsent:
+            self.all_sent()
 
     def _timed_out(self, pending: _PendingCall) -> None:
         if pending.is_over and not pending.is_sent:
@@ -249,6 +256,12 @@ class Connection:
             self._in_flight.remove(pending)
             self._count_failed(pending)
             reason = f"{self.name}: no response to {what} within {seconds_text(seconds)}"
+            pending.finish(None, RequestTimedOutError(reason, possibly_sent=True))
+            self.close(TransportError(f"{reason}; the connection was closed"))
+        elif pending in self._unsent:
+            self._unsent.remove(pending)
+            self._count_failed(pending)
+            reason = f"{self.name}: {what} was not sent completely within {seconds_text(seconds)}"
             pending.finish(None, RequestTimedOutError(reason, possibly_sent=True))
             self.close(TransportError(f"{reason}; the connection was closed"))
 
@@ -287,6 +300,11 @@ class Connection:
             self._run_tls(bytes(self._tls.buffer[:count]))
         else:
             self._take(lambda: self._reader.arrived(count))
+
+    def all_sent(self) -> None:
+        """The operating system has taken all bytes: calls without a response have ended."""
+        while self._unsent and not self.is_closed:
+            self._unsent.popleft().finish(None, None)
 
     def closed(self, error: BaseException | None) -> None:
         """Handle the end of the connection, or the failure to open it."""
@@ -337,7 +355,8 @@ class Connection:
             timer.cancel()
         self._timers.clear()
         self.network.connection_closed(self, error, was_ready)
-        in_flight, self._in_flight = self._in_flight, deque()
+        in_flight, self._in_flight = [*self._in_flight, *self._unsent], deque()
+        self._unsent.clear()
         waiting, self._waiting = self._waiting, deque()
         for pending in in_flight:
             self._count_failed(pending)

@@ -359,6 +359,11 @@ class SocketTransport:
         self._watched = selectors.EVENT_READ
         selector.register(sock, selectors.EVENT_READ, self._happened)
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether it keeps bytes until the socket is writable."""
+        return bool(self._unsent)
+
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send without blocking."""
         was_idle = not self._unsent
@@ -398,6 +403,8 @@ class SocketTransport:
     def _happened(self, events: int) -> None:
         if events & selectors.EVENT_WRITE and self._is_open:
             self._send()
+            if not self._unsent and self._is_open:
+                self._connection.all_sent()
         if events & selectors.EVENT_READ and self._is_open:
             try:
                 count = self._socket.recv_into(self._connection.get_buffer())

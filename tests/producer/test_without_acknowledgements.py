@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""acks=0: a record has ended when the operating system has taken all bytes of its request."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from producer_faces import Looped, Threaded
+from scripted_peer import Peer, Request
+
+import kcodec
+from kcodec.broker import Broker
+from kcodec.errors import BufferFullError, DeliveryErrors
+from kcodec.protocol.messages.metadata import MetadataRequest, MetadataResponsePartition, MetadataResponseTopic
+from kcodec.protocol.messages.produce import ProduceRequest
+
+OPTIONS: dict[str, Any] = {"acks": 0, "enable_idempotence": False, "linger_ms": 0}
+RECORD = {"value": bytes(10_000), "partition": 0}
+#: More than the socket buffers of both sides take.
+COUNT = 4000
+
+
+@pytest.fixture
+def stalled() -> Iterator[Peer]:
+    """A broker that reads one Produce request, and nothing after it."""
+    ended = threading.Event()
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key == ProduceRequest.api_key:
+            ended.wait(60)
+            return None
+        if request.api_key == MetadataRequest.api_key:
+            partition = MetadataResponsePartition(partition_index=0, leader_id=1, replica_nodes=[1], isr_nodes=[1])
+            topic = MetadataResponseTopic(name="orders", partitions=[partition])
+            return peer.metadata_reply(request, topics=[topic])
+        return peer.usual(request)
+
+    with Peer(answer) as peer:
+        yield peer
+        ended.set()
+
+
+@pytest.mark.parametrize("kind", [Threaded, Looped])
+def test_flush_and_close_wait_until_everything_is_sent(kind: type, kcodec_broker: Broker) -> None:
+    kcodec_broker.create_topic("orders", partitions=1)
+    face = kind(kcodec_broker.bootstrap_servers, **OPTIONS)
+    face.send_all("orders", [RECORD] * COUNT)
+    face.flush()
+    face.end()
+    deadline = time.monotonic() + 30.0
+    found = 0
+    while found < COUNT and time.monotonic() < deadline:  # the broker may still read what the client has sent
+        with kcodec.read_topic("orders", bootstrap_servers=kcodec_broker.bootstrap_servers) as records:
+            found = sum(1 for _ in records.rows())
+    assert found == COUNT
+
+
+@pytest.mark.parametrize("kind", [Threaded, Looped])
+def test_a_broker_that_reads_nothing_fills_the_buffer(kind: type, stalled: Peer) -> None:
+    """What a connection cannot take counts for buffer_memory, as all records on their way do."""
+    face = kind(stalled.address, buffer_memory=1_000_000, max_block_ms=500, **OPTIONS)
+    with pytest.raises(BufferFullError):
+        face.send_all("orders", [RECORD] * COUNT)
+    with pytest.raises(DeliveryErrors):
+        face.end(0.1)
+
+
+@pytest.mark.parametrize("kind", [Threaded, Looped])
+def test_a_request_that_is_not_sent_completely_ends_its_connection(kind: type, stalled: Peer) -> None:
+    """After request_timeout_ms it is sent again, until delivery_timeout_ms is over."""
+    timing = {"request_timeout_ms": 500, "delivery_timeout_ms": 1500, "max_block_ms": 200}
+    face = kind(stalled.address, buffer_memory=64_000_000, **timing, **OPTIONS)
+    face.send_all("orders", [RECORD] * 1900)
+    with pytest.raises(DeliveryErrors, match=r"brokers may have stored.*not acknowledged within delivery_timeout_ms"):
+        face.flush()
+    assert stalled.connections >= 3  # one of bootstrap_servers, and two of the broker
+    face.end()
