@@ -14,6 +14,7 @@ import pytest
 
 from kcodec.broker import Broker
 from kcodec.client.aio import Delivery, Producer
+from kcodec.errors import DeliveryErrors
 
 RECORDS = 50
 
@@ -196,3 +197,37 @@ def test_without_acknowledgements_records_still_share_batches(make: Callable[...
             assert counter.batches <= 4
 
     asyncio.run(program())
+
+
+@pytest.mark.parametrize("moment", ["bytes.sent", "producer.records"])
+def test_ctrl_c_within_a_step_of_the_producer_is_raised(make: Callable[..., Producer], moment: str) -> None:
+    """A signal handler that raises KeyboardInterrupt may run in `send`, which sends the bytes, or in a callback of the
+    event loop, which handles the response. The record on its way fails, and is not reported as certainly not written."""
+
+    class Interrupting(Counter):
+        is_armed = False
+
+        def count(self, name: str, value: int = 1, **labels: object) -> None:
+            if self.is_armed and name == moment:
+                self.is_armed = False
+                raise KeyboardInterrupt
+
+    interrupting = Interrupting()
+    producers: list[Producer] = []
+
+    async def program() -> None:
+        producers.append(make(metrics=interrupting))
+        for _ in range(2):
+            await producers[0].send_and_wait("orders", b"value")
+        interrupting.is_armed = True
+        await producers[0].send("orders", b"value")
+        await asyncio.sleep(20)
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(program())
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(task)
+    task.cancel()
+    with pytest.raises(DeliveryErrors, match=r"1 record not acknowledged \(brokers may have stored it\)"):
+        loop.run_until_complete(producers[0].close())
+    loop.close()

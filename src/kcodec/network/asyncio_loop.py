@@ -136,6 +136,8 @@ class AsyncioLoop(IoLoop):
             self._error = error
             self.client.crash(error)
             self._give_up(error)
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise  # Ctrl-C ends the program, as in any other callback of the event loop
             return
         finally:
             self._is_turning = False

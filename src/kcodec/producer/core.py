@@ -317,16 +317,25 @@ class ProducerCore:
         if isinstance(error, CancelledFlow):
             reason = TransportError("the producer was closed")
         elif not isinstance(error, KcodecError):
-            reason = TransportError(f"the I/O loop of this producer failed: {error!r}; create another producer")
-            reason.__cause__ = error
+            reason = _loop_failed(error)
         with self.lock:
             if not self.is_closed:
                 self.accumulator.refusal, self.is_closed = reason, True
         if isinstance(error, CancelledFlow):
             text = "the producer was closed before the record was acknowledged"
             self.sender.fail_all(lambda batch: self._closed_early(TransportError, text, batch))
-        else:
+        elif reason is error:
             self.sender.fail_all(lambda _: reason)
+        else:
+            sent = _loop_failed(error, possibly_sent=True)
+            self.sender.fail_all(lambda batch: sent if batch.attempts else reason)
+
+
+def _loop_failed(error: BaseException, *, possibly_sent: bool = False) -> TransportError:
+    text = f"the I/O loop of this producer failed: {error!r}; create another producer"
+    failure = TransportError(text, possibly_sent=possibly_sent)
+    failure.__cause__ = error
+    return failure
 
 
 def _all_ended(batches: list[ProducerBatch]) -> bool:
