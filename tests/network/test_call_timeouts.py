@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from timed_calls import CALLS, Stage, covered_calls, public_calls, seed_topics
+from timed_calls import CALLS, NOT_ASYNC, Stage, covered_calls, public_calls, seed_topics
 from virtual_client import VirtualTime
 
 import kcodec.client
@@ -23,10 +23,6 @@ TIMEOUT = 2.0
 EVERYTHING = frozenset(name.removesuffix("Request") for name in dir(messages) if name.endswith("Request"))
 #: Calls that ask no broker for anything.
 SILENT = {"Admin.close", "SharedTransactions.close"}
-#: asyncio programs await these objects.
-NOT_ASYNC = {
-    f"{name}.{call}" for name in ("Delivery", "TableDelivery", "TransactionCommit") for call in ("exception", "result")
-}
 
 
 def test_no_call_with_a_timeout_is_forgotten() -> None:

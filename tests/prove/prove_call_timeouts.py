@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
 import timed_calls
-from timed_calls import CALLS, Stage, seed_topics
+from timed_calls import CALLS, NOT_ASYNC, Stage, seed_topics
 
 import kcodec.client
 import kcodec.client.aio
@@ -42,8 +42,6 @@ GRACE_SECONDS = 1.0
 EVERYTHING = "all"
 WORKERS = 16
 STYLES = ("sync", "asyncio")
-#: Of asyncio, a Delivery is awaited: it has no `result`.
-NOT_ASYNC = {"Delivery.exception", "Delivery.result", "TableDelivery.exception", "TableDelivery.result"}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,10 @@ from kcodec.testing.kafka import ApacheKafka
 
 #: For what a test prepares: never the limit that is tested.
 SECONDS = 30.0
+#: asyncio programs await these objects: `exception` and `result` do not wait there.
+NOT_ASYNC = {
+    f"{name}.{call}" for name in ("Delivery", "TableDelivery", "TransactionCommit") for call in ("exception", "result")
+}
 TOPICS: dict[tuple[str, str], str] = {}
 TOPICS_LOCK = threading.Lock()
 Prepared = Callable[[], Any]
