@@ -126,8 +126,8 @@ class AsyncioLoop(IoLoop):
         return self._loop
 
     def turn(self) -> None:
-        """Run the flows that are ready, and schedule the next wakeup."""
-        if self._is_closing or self._error is not None or self._loop is None:
+        """Run the flows that are ready, and schedule the next wakeup. Within it, a second call has nothing to do."""
+        if self._is_turning or self._is_closing or self._error is not None or self._loop is None:
             return
         self._is_turning = True
         try:
@@ -204,7 +204,6 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(0)  # so that resume_writing is called when no bytes are left
         self._transport = transport
         self._connection.connected(self)
         self._io_loop.turn()
@@ -221,16 +220,20 @@ class _Protocol(asyncio.BufferedProtocol):
         self._io_loop.turn()
 
     def resume_writing(self) -> None:
-        if not self.has_unsent:
+        if not self.has_unsent():
             self._connection.all_sent()
             self._io_loop.turn()
 
     # What the connection calls
 
-    @property
     def has_unsent(self) -> bool:
-        """Whether asyncio's transport keeps bytes."""
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+        """Return whether asyncio's transport keeps bytes."""
+        if self._transport is None or not self._transport.get_write_buffer_size():
+            return False
+        # Without bytes, resume_writing is to be called. This also notes that bytes are kept, which writelines does not
+        # do in Python 3.12.0 to 3.12.8 and 3.13.0 to 3.13.1.
+        self._transport.set_write_buffer_limits(0)
+        return True
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send as soon as possible."""

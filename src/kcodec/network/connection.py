@@ -43,10 +43,9 @@ UNREQUESTED_BYTES = 64 * 1024
 class Transport(Protocol):
     """A connection's transport in the I/O loop."""
 
-    @property
     def has_unsent(self) -> bool:
-        """Whether it keeps bytes that the operating system has not taken yet. `Connection.all_sent` is called when it
-        has taken them."""
+        """Return whether it keeps bytes that the operating system has not taken yet. If so, it calls
+        `Connection.all_sent` when none are left."""
         ...
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
@@ -235,7 +234,7 @@ class Connection:
         self.network.metrics.count("request.sent", api=call.kind.__name__, node=self.node_id)
         (self._in_flight if call.expects_reply else self._unsent).append(pending)
         self._write(parts)
-        if self._unsent and self._transport is not None and not self._transport.has_unsent:
+        if self._unsent and self._transport is not None and not self._transport.has_unsent():
             self.all_sent()
 
     def _timed_out(self, pending: _PendingCall) -> None:

@@ -359,9 +359,8 @@ class SocketTransport:
         self._watched = selectors.EVENT_READ
         selector.register(sock, selectors.EVENT_READ, self._happened)
 
-    @property
     def has_unsent(self) -> bool:
-        """Whether it keeps bytes until the socket is writable."""
+        """Return whether it keeps bytes until the socket is writable."""
         return bool(self._unsent)
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
