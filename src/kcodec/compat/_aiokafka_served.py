@@ -145,7 +145,8 @@ class ServedConsumer(Consumer):
         while self._followed is not None and self._core.settings.group_id is not None:
             self._core.raise_errors()
             try:
-                await asyncio.wait_for(self._first_assignment.wait(), ASSIGNMENT_STEP_SECONDS)
+                async with asyncio.timeout(ASSIGNMENT_STEP_SECONDS):
+                    await self._first_assignment.wait()
                 return
             except TimeoutError:
                 continue

@@ -74,12 +74,18 @@ class AsyncioLoop(IoLoop):
         self._running.add(waiter)
         self.turn()
         try:
-            return await asyncio.wait_for(waiter, None if timeout is None else timeout + GRACE_SECONDS)
+            if timeout is None:
+                return await waiter
+            # Not wait_for, which loses a cancellation in the moment in which the flow ends, before Python 3.12.
+            async with asyncio.timeout(timeout + GRACE_SECONDS):
+                return await waiter
         except TimeoutError as error:
-            if task.done:
-                raise
+            if waiter.done() and not waiter.cancelled():
+                return waiter.result()  # of this moment, or such an error
             raise DeliveryTimeoutError(f"{call} did not finish within {seconds_text(timeout or 0.0)}") from error
         finally:
+            if waiter.done() and not waiter.cancelled():
+                waiter.exception()  # retrieved, also if the caller is cancelled in this moment
             self._running.discard(waiter)
             if not task.done:
                 task.cancel()

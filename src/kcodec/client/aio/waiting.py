@@ -245,7 +245,9 @@ class ProducerBase(ClientBase):
             while (done := put()) is None:
                 self._freed.clear()
                 try:
-                    await asyncio.wait_for(self._freed.wait(), max(deadline - time.monotonic(), 0.0))
+                    # Not wait_for, which loses a cancellation in the moment in which there is space, before Python 3.12.
+                    async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
+                        await self._freed.wait()
                 except TimeoutError:
                     return put()
         finally:
