@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task that is cancelled in the moment in which its call ends: the cancellation is not lost, as Ctrl-C comes as one."""
+"""A task that is cancelled in the moment in which its call ends. The cancellation is not lost: Ctrl-C is one, too."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def test_without_acknowledgements_records_still_share_batches(make: Callable[...
 @pytest.mark.parametrize("moment", ["bytes.sent", "producer.records"])
 def test_ctrl_c_within_a_step_of_the_producer_is_raised(make: Callable[..., Producer], moment: str) -> None:
     """A signal handler that raises KeyboardInterrupt may run in `send`, which sends the bytes, or in a callback of the
-    event loop, which handles the response. The record on its way fails, and is not reported as certainly not written."""
+    event loop, which handles the response. The record on its way fails, and counts as possibly written."""
 
     class Interrupting(Counter):
         is_armed = False

@@ -138,7 +138,7 @@ class AsyncioLoop(IoLoop):
         self._is_turning = True
         try:
             self.client.scheduler.run_ready()
-        except BaseException as error:  # noqa: BLE001  calls that wait must end with it
+        except BaseException as error:  # calls that wait must end with it
             self._error = error
             self.client.crash(error)
             self._give_up(error)

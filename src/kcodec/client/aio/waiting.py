@@ -245,7 +245,7 @@ class ProducerBase(ClientBase):
             while (done := put()) is None:
                 self._freed.clear()
                 try:
-                    # Not wait_for, which loses a cancellation in the moment in which there is space, before Python 3.12.
+                    # Not wait_for: before Python 3.12 it loses a cancellation in the moment in which there is space.
                     async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
                         await self._freed.wait()
                 except TimeoutError:
