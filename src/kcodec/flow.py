@@ -28,6 +28,7 @@ Clock = Callable[[], float]
 #: Called once with what came of something: a value, or an error.
 Done = Callable[[Any, BaseException | None], None]
 
+_NEVER = float("inf")
 #: Any known broker, the least busy first; before the first metadata, one of the bootstrap addresses.
 ANY_NODE = -1
 #: Of a host name, errors and logs show this many characters. RFC 1035 allows 253.
@@ -116,10 +117,15 @@ class Sleep:
 
 @dataclass(slots=True)
 class Wait:
-    """Continue when the signal is set, or after `timeout` seconds; the result is whether it was set."""
+    """Continue when the signal is set, or after `timeout` seconds; the result is whether it was set.
+
+    is_vague: the flow may also be woken before, and the result is always True. The timer of such a wait stays for the
+    next one, which costs less than a new one for each wait that ends long before its timeout.
+    """
 
     signal: Signal
     timeout: float | None
+    is_vague: bool = False
 
 
 @dataclass(slots=True)
@@ -162,20 +168,31 @@ Flow = Generator[Effect, Any, T]
 class Signal:
     """A signal that wakes the flows that wait for it. Only the scheduler's thread may call `set`.
 
+    alarm: for the scheduler, a timer that sets it.
+
     Setting it has no effect if no flow waits: a flow checks its condition first and then waits (nothing runs in
     between).
     """
 
-    __slots__ = ("_waiters",)
+    __slots__ = ("_waiters", "alarm")
 
     def __init__(self) -> None:
         self._waiters: list[Callable[[], None]] = []
+        self.alarm: Any = None
+
+    @property
+    def alarm_at(self) -> float:
+        """The time of the clock at which the timer of a wait with `is_vague` sets the signal; infinity without one."""
+        alarm = self.alarm
+        return alarm.when if alarm is not None and alarm.action is not None else _NEVER
 
     def set(self) -> None:
         """Wake all flows that wait now."""
-        waiters, self._waiters = self._waiters, []
-        for wake in waiters:
-            wake()
+        waiters = self._waiters
+        if waiters:
+            self._waiters = []
+            for wake in waiters:
+                wake()
 
     def add_waiter(self, wake: Callable[[], None]) -> None:
         """For the scheduler."""
@@ -226,9 +243,11 @@ class Task(Generic[T]):
     def finish(self, result: T | None, error: BaseException | None) -> None:
         """For the scheduler."""
         self.done, self.result, self.error = True, result, error
-        observers, self._observers = self._observers, []
-        for observer in observers:
-            observer(self)
+        observers = self._observers
+        if observers:
+            self._observers = []
+            for observer in observers:
+                observer(self)
 
 
 class CancelledFlow(Exception):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kcodec.flow import Call, CancelledFlow, Flow, Signal, StartCall, Task, call, join, sleep, spawn, wait
+from kcodec.flow import Call, CancelledFlow, Flow, Signal, StartCall, Task, Wait, call, join, sleep, spawn, wait
 from kcodec.network.scheduler import Scheduler
 
 
@@ -164,6 +164,55 @@ def test_many_flows_take_turns_in_the_order_of_their_times() -> None:
         script.scheduler.spawn(flow(number), f"flow {number}")
     script.run(10.0)
     assert order == [0, 3, 6, 1, 4, 7, 2, 5, 8]
+
+
+def vague_waits(script: Script, signal: Signal, woken: list[float], *seconds: float) -> Flow[None]:
+    for timeout in seconds:
+        yield Wait(signal, timeout, is_vague=True)
+        woken.append(script.now)
+
+
+def test_a_vague_wait_keeps_its_timer_for_the_next_one() -> None:
+    """Nine waits that the signal ends need one timer, and the tenth ends by it."""
+    script, signal = Script(), Signal()
+    woken: list[float] = []
+    script.scheduler.spawn(vague_waits(script, signal, woken, *[5.0] * 10), "waits")
+    for number in range(9):
+        script.run(0.1 * number)
+        signal.set()
+        script.run(0.1 * number)
+    assert len(woken) == 9 and len(script.scheduler._timers) == 1 and signal.alarm_at == 5.0
+    script.run(9.0)
+    assert woken[9:] == [5.0] and signal.alarm_at == float("inf")
+
+
+def test_a_vague_wait_is_never_late() -> None:
+    """A shorter wait replaces the timer. A longer one finds it early, and the flow can wait again."""
+    script, signal = Script(), Signal()
+    woken: list[float] = []
+    script.scheduler.spawn(vague_waits(script, signal, woken, 5.0, 1.0, 30.0, 2.0), "waits")
+    script.run(0.5)
+    signal.set()
+    script.run(0.6)
+    assert woken == [0.5] and signal.alarm_at == 1.5
+    script.run(10.0)
+    assert woken == [0.5, 1.5]
+    signal.set()
+    script.run(60.0)
+    assert woken == [0.5, 1.5, 10.0, 12.0] and script.scheduler.next_wakeup() is None
+
+
+def test_vague_waits_of_two_flows_share_a_timer() -> None:
+    """The timer wakes both, and each of them is woken no later than at its own time."""
+    script, signal = Script(), Signal()
+    short: list[float] = []
+    long: list[float] = []
+    one = script.scheduler.spawn(vague_waits(script, signal, short, 1.0), "short")
+    script.scheduler.spawn(vague_waits(script, signal, long, 3.0, 2.0), "long")
+    script.run(0.5)
+    one.cancel()
+    script.run(60.0)
+    assert short == [] and long == [1.0, 3.0]
 
 
 def test_cancelled_timers_do_not_pile_up() -> None:

@@ -735,6 +735,9 @@ class Transaction:
         return self._open
 
     def _check_open(self, event: Event) -> None:
+        context = self._manager.context
+        if context.state is State.IN_TRANSACTION and context.open is self._open:
+            return  # the usual case of each record
         if self._current is not self._manager.newest or self._manager.state in {
             State.READY,
             State.UNINITIALIZED,

@@ -45,10 +45,13 @@ class AsyncioLoop(IoLoop):
 
     def act(self, action: Callable[[], None]) -> None:
         """Run `action` and then the flows that are ready, at once where that is possible, otherwise as `post` does."""
-        if self._is_turning or self.is_closed or self._loop is None or asyncio._get_running_loop() is not self._loop:
+        loop = self._loop
+        is_over = self._is_closing or self._error is not None  # in a forked process, no event loop is running
+        if self._is_turning or is_over or loop is None or asyncio._get_running_loop() is not loop:
             self.post(action)
         else:
-            self._act(action)
+            action()
+            self.turn()
 
     def _act(self, action: Callable[[], None]) -> None:
         action()

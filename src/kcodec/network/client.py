@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kcodec.cluster.metadata import Cluster, ClusterTimes
 from kcodec.errors import TransportError
 from kcodec.flow import CancelledFlow, Clock, Done, Task
 from kcodec.network.connections import Network
+from kcodec.network.interruptible import step_seconds
 from kcodec.network.logs import escape_logs
 from kcodec.network.metrics import gauge_of, report_gauges
 from kcodec.network.options import ClientConfig
@@ -25,7 +27,6 @@ from kcodec.network.scheduler import Scheduler
 
 if TYPE_CHECKING:
     import asyncio
-    from concurrent.futures import Future
 
     from kcodec.network.connections import Opener
 
@@ -110,7 +111,60 @@ class IoLoop:
             raise TransportError("the client is closed")
 
 
-def pass_on(task: Task[T], waiter: Future[T] | asyncio.Future[T], failure: BaseException | None) -> None:
+class Waiter(Generic[T]):
+    """A call of another thread that waits for its flow. A `Future` of the standard library does the same with a
+    condition and its locks, which takes several times as long."""
+
+    __slots__ = ("_error", "_is_done", "_running", "_value")
+
+    def __init__(self) -> None:
+        self._is_done = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._running = threading.Lock()
+        self._running.acquire()
+
+    def set_result(self, value: T) -> None:
+        """End the wait. Only the first end counts."""
+        self._end(value, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """End the wait with an error."""
+        self._end(None, error)
+
+    def _end(self, value: T | None, error: BaseException | None) -> None:
+        if not self._is_done:
+            self._value, self._error, self._is_done = value, error, True
+            self._running.release()
+
+    def wait(self, timeout: float | None, check: Callable[[], object] | None) -> bool:
+        """Wait for the end, at most `timeout` seconds. Return whether it has come.
+
+        check: called every STEP_SECONDS; see `ThreadLoop.run`.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            step = step_seconds(left, check is not None)
+            if self._running.acquire(timeout=-1 if step is None else step):
+                return True
+            if step == left:
+                return self._is_done
+            if check is not None:
+                check()
+
+    def result(self) -> T:
+        """Return the result, or raise the error, after the end."""
+        error, self._error = self._error, None
+        if error is None:
+            return self._value  # type: ignore[return-value]
+        try:
+            raise error
+        finally:
+            del error  # it refers to this frame
+
+
+def pass_on(task: Task[T], waiter: Waiter[T] | asyncio.Future[T], failure: BaseException | None) -> None:
     """Pass the result of a flow to the call that waits for it. failure: why the I/O loop has ended, if it failed."""
     if isinstance(task.error, CancelledFlow):
         if failure is None:

@@ -18,10 +18,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import Address, ByVersion, Call, Clock, Done, Flow, Reply, Task
+from kcodec.network.metrics import are_ignored
 from kcodec.network.negotiation import MisroutedError, over, renewal_delay, request_versions
 from kcodec.network.options import ClientConfig
 from kcodec.network.tls_layer import TlsLayer
@@ -32,6 +33,7 @@ from kcodec.quantities import seconds_text
 if TYPE_CHECKING:
     from kcodec.network.scheduler import Scheduler, Timer
 
+T = TypeVar("T")
 MAX_CORRELATION_ID = 2**31 - 1
 #: Responses to ApiVersions and SASL have a few KiB. A larger frame is refused until the connection is ready, because
 #: the other side is not authenticated. (Kafka: sasl.server.max.receive.size, which brokers apply to clients.)
@@ -78,6 +80,7 @@ class ConnectionOwner(ABC):
         self.clock = clock
         self.random = random
         self.metrics = options.metrics
+        self.is_measured = not are_ignored(options.metrics)
         self.watchers: list[Callable[[Trace], None]] = []
         #: Addresses that sent a response: whatever goes wrong there later, it is not the kind of listener.
         self.spoken_with: set[Address] = set()
@@ -105,30 +108,29 @@ class ConnectionOwner(ABC):
         since."""
 
     def observe(self, kind: str, connection: Connection, message: Any, version: int, correlation_id: int) -> None:
-        """Show a request or a response to the watchers, if there are any."""
-        if self.watchers:
-            trace = Trace(kind, self.clock(), connection.node_id, connection.channel, message, version, correlation_id)
-            for watcher in self.watchers:
-                watcher(trace)
+        """Show a request or a response to the watchers."""
+        trace = Trace(kind, self.clock(), connection.node_id, connection.channel, message, version, correlation_id)
+        for watcher in self.watchers:
+            watcher(trace)
 
 
 class _PendingCall:
     """A call that waits to be sent, or for its response."""
 
-    __slots__ = ("call", "correlation_id", "done", "is_over", "is_sent", "started", "timer", "version")
+    __slots__ = ("call", "correlation_id", "deadline", "done", "is_over", "is_sent", "kind", "started", "version")
 
     def __init__(self, call: Call, done: Done, started: float) -> None:
         self.call = call
+        request = call.request
+        self.kind = request.kind if type(request) is ByVersion else type(request)
         self.done = done
         self.started = started
-        self.timer: Timer | None = None
+        self.deadline = started + call.timeout
         self.is_sent = False
         self.is_over = False
         self.correlation_id = self.version = -1
 
     def finish(self, reply: Reply | None, error: BaseException | None) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
         if not self.is_over:
             self.is_over = True
             self.done(reply, error)
@@ -145,6 +147,8 @@ class Connection:
         #: The name of the peer in errors and logs.
         self.name = f"broker {node_id} ({address})" if node_id >= 0 else f"bootstrap server {address}"
         self.versions: BrokerVersions | None = None
+        #: The address was taken from this value of the metadata.
+        self.broker: object = None
         self.is_ready = False
         self.is_closed = False
         self.last_used = network.clock()
@@ -162,6 +166,10 @@ class Connection:
         self._negotiation: Task[None] | None = None
         self._timers: set[Timer] = set()
         self._unmute: Timer | None = None
+        #: One timer for the deadlines of all calls: it is due at the earliest one, or before.
+        self._deadlines: Timer | None = None
+        #: The versions that were chosen, by class and bounds.
+        self._chosen: dict[tuple[Any, int, int], int] = {}
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "ready" if self.is_ready else "opening"
@@ -182,8 +190,12 @@ class Connection:
     def submit(self, call: Call, done: Done) -> Callable[[], None]:
         """Send a call as soon as the connection is ready. Return a function that cancels it."""
         pending = self._start(call, done)
-        self._waiting.append(pending)
-        self._send_waiting()
+        most = self.network.options.max_pipelined_requests
+        if self.is_ready and not (self._waiting or self._muted_until) and len(self._in_flight) < most:
+            self._send(pending)
+        else:
+            self._waiting.append(pending)
+            self._send_waiting()
 
         def give_up() -> None:
             pending.is_over = True
@@ -197,8 +209,33 @@ class Connection:
         now = self.network.clock()
         pending = _PendingCall(call, done, now)
         self.last_used = now
-        pending.timer = self.network.scheduler.call_at(now + call.timeout, lambda: self._timed_out(pending))
+        if self._deadlines is None or pending.deadline < self._deadlines.when:
+            self._watch_deadlines(pending.deadline)
         return pending
+
+    def _watch_deadlines(self, when: float) -> None:
+        """Look at the deadlines of the calls at this time. Nearly all calls have the same timeout and end long before
+        it: a timer that finds nothing to do, once in that time, costs less than one for each call."""
+        if self._deadlines is not None:
+            self._timers.discard(self._deadlines)
+            self._deadlines.cancel()
+        self._deadlines = self.network.scheduler.call_at(when, self._look_at_deadlines)
+        self._timers.add(self._deadlines)
+
+    def _look_at_deadlines(self) -> None:
+        assert self._deadlines is not None
+        self._timers.discard(self._deadlines)
+        now, self._deadlines = max(self.network.clock(), self._deadlines.when), None
+        late = [pending for pending in self._unfinished() if pending.deadline <= now]
+        for pending in sorted(late, key=lambda pending: pending.deadline):
+            if not self.is_closed:
+                self._timed_out(pending)
+        nearest = min((pending.deadline for pending in self._unfinished()), default=None)
+        if nearest is not None:
+            self._watch_deadlines(nearest)
+
+    def _unfinished(self) -> tuple[_PendingCall, ...]:
+        return *self._in_flight, *self._unsent, *self._waiting
 
     def _send_waiting(self) -> None:
         while self._waiting and self.is_ready and len(self._in_flight) < self.network.options.max_pipelined_requests:
@@ -219,10 +256,12 @@ class Connection:
         pending.correlation_id = self._correlation_id
         try:
             if pending.version < 0:
-                if self.versions is None:
-                    raise TransportError(f"{self.name}: its API versions are not known yet")
-                pending.version = self.versions.choose(call.kind, call.lowest, call.highest, self.name)
-            request = call.request.build(pending.version) if type(call.request) is ByVersion else call.request
+                key = pending.kind, call.lowest, call.highest
+                version = self._chosen.get(key)
+                pending.version = self._choose(key) if version is None else version
+            request = call.request
+            if type(request) is ByVersion:
+                request = request.build(pending.version)
             parts = encode_request_parts(
                 request, pending.version, pending.correlation_id, self.network.options.client_id
             )
@@ -230,18 +269,30 @@ class Connection:
             pending.finish(None, error)
             return
         pending.is_sent = True
-        self.network.observe("request", self, request, pending.version, pending.correlation_id)
-        self.network.metrics.count("request.sent", api=call.kind.__name__, node=self.node_id)
-        (self._in_flight if call.expects_reply else self._unsent).append(pending)
+        if self.network.watchers:
+            self.network.observe("request", self, request, pending.version, pending.correlation_id)
+        if self.network.is_measured:
+            self.network.metrics.count("request.sent", api=pending.kind.__name__, node=self.node_id)
+        if call.expects_reply:
+            self._in_flight.append(pending)
+        else:
+            self._unsent.append(pending)
         self._write(parts)
         if self._unsent and self._transport is not None and not self._transport.has_unsent():
             self.all_sent()
+
+    def _choose(self, key: tuple[Any, int, int]) -> int:
+        """Choose the version of a request of this class within these bounds. It stays the same for the connection."""
+        if self.versions is None:
+            raise TransportError(f"{self.name}: its API versions are not known yet")
+        version = self._chosen[key] = self.versions.choose(*key, self.name)
+        return version
 
     def _timed_out(self, pending: _PendingCall) -> None:
         if pending.is_over and not pending.is_sent:
             return
         seconds = self.network.clock() - pending.started
-        what = pending.call.kind.__name__
+        what = pending.kind.__name__
         if not pending.is_sent:
             if pending in self._waiting:
                 self._waiting.remove(pending)
@@ -265,7 +316,7 @@ class Connection:
             self.close(TransportError(f"{reason}; the connection was closed"))
 
     def _count_failed(self, pending: _PendingCall) -> None:
-        self.network.metrics.count("request.failed", api=pending.call.kind.__name__, node=self.node_id)
+        self.network.metrics.count("request.failed", api=pending.kind.__name__, node=self.node_id)
 
     # What the I/O loop calls
 
@@ -294,11 +345,12 @@ class Connection:
         """Handle bytes that were received into `get_buffer`."""
         if self.is_closed:
             return
-        self.network.metrics.count("bytes.received", count, node=self.node_id)
+        if self.network.is_measured:
+            self.network.metrics.count("bytes.received", count, node=self.node_id)
         if self._tls is not None:
             self._run_tls(bytes(self._tls.buffer[:count]))
         else:
-            self._take(lambda: self._reader.arrived(count))
+            self._take(self._reader.arrived, count)
 
     def all_sent(self) -> None:
         """The operating system has taken all bytes: calls without a response have ended."""
@@ -379,7 +431,7 @@ class Connection:
         if tls.is_established and not was_established:
             self._negotiate()
         if plain:
-            self._take(lambda: self._reader.feed(plain))
+            self._take(self._reader.feed, plain)
         if tls.is_ended:
             self.closed(None)
 
@@ -389,7 +441,8 @@ class Connection:
 
     def _write(self, parts: list[bytes | memoryview]) -> None:
         assert self._transport is not None
-        self.network.metrics.count("bytes.sent", sum(map(len, parts)), node=self.node_id)
+        if self.network.is_measured:
+            self.network.metrics.count("bytes.sent", sum(map(len, parts)), node=self.node_id)
         if self._tls is None:
             self._transport.write(parts)
             return
@@ -397,9 +450,9 @@ class Connection:
             self._tls.send(part)
         self._flush_tls()
 
-    def _take(self, frames: Callable[[], list[bytes | memoryview]]) -> None:
+    def _take(self, frames: Callable[[T], list[bytes | memoryview]], received: T) -> None:
         try:
-            for frame in frames():
+            for frame in frames(received):
                 self._on_response(frame)
                 if self.is_closed:
                     return
@@ -422,7 +475,7 @@ class Connection:
         self.last_used = self.network.clock()
         if self.is_ready:
             self.network.spoken_with.add(self.address)
-        request_class = pending.call.kind
+        request_class = pending.kind
         try:
             message = decode_response(frame, request_class, pending.version)
         except KcodecError as error:
@@ -431,16 +484,19 @@ class Connection:
             pending.finish(None, failure)
             self.close(failure)
             return
-        self.network.observe("response", self, message, pending.version, correlation_id)
-        self.network.metrics.latency("request", self.last_used - pending.started, api=request_class.__name__)
-        if request_class.__name__ == "MetadataRequest":
-            self.network.metrics.count("metadata.refreshed")
+        if self.network.watchers:
+            self.network.observe("response", self, message, pending.version, correlation_id)
+        if self.network.is_measured:
+            self.network.metrics.latency("request", self.last_used - pending.started, api=request_class.__name__)
+            if request_class.__name__ == "MetadataRequest":
+                self.network.metrics.count("metadata.refreshed")
         throttle = getattr(message, "throttle_time_ms", 0)
         if throttle > 0:
             self._muted_until = self.last_used + throttle / 1000
             self.network.metrics.latency("throttle", throttle / 1000, api=request_class.__name__)
         pending.finish(Reply(message, pending.version, self.node_id), None)
-        self._send_waiting()
+        if self._waiting:
+            self._send_waiting()
 
     # Negotiation
 
@@ -457,6 +513,7 @@ class Connection:
         flow = request_versions(self.name, timeout, cluster_id, self.node_id)
         try:
             self.versions = yield from over(self._start_at_once, flow)
+            self._chosen.clear()
         except MisroutedError as error:
             self.network.misrouted(error)
             raise

@@ -96,12 +96,17 @@ class Network(ConnectionOwner):
             self.scheduler.call_soon(lambda: done(None, TransportError("the client is closed")))
             return lambda: None
         node_id = self._any_node() if call.node == ANY_NODE else call.node
-        address = self._address(node_id)
-        if address is None:
-            reason = self._unknown_broker(node_id)
-            self.scheduler.call_soon(lambda: done(None, TransportError(reason)))
-            return lambda: None
-        return self._connection(node_id, address, call.channel).submit(call, done)
+        broker = self.directory.brokers.get(node_id)
+        connection = self._connections.get((node_id, call.channel))
+        if connection is None or broker is None or connection.broker is not broker:  # None: a bootstrap address
+            address = self._address(node_id)
+            if address is None:
+                reason = self._unknown_broker(node_id)
+                self.scheduler.call_soon(lambda: done(None, TransportError(reason)))
+                return lambda: None
+            connection = self._connection(node_id, address, call.channel)
+            connection.broker = broker
+        return connection.submit(call, done)
 
     def _unknown_broker(self, node_id: int) -> str:
         brokers = ", ".join(map(str, sorted(self.directory.brokers)))

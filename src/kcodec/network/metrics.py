@@ -103,6 +103,11 @@ def checked_metrics(metrics: Metrics | None) -> Metrics:
     return _GuardedMetrics(metrics)
 
 
+def are_ignored(metrics: Metrics) -> bool:
+    """Return whether nothing observes these metrics, so that the calls can be left out."""
+    return type(metrics) is NoMetrics
+
+
 def gauge_of(metrics: Metrics) -> Gauge | None:
     """Return what reports gauges; None if the application's object does not take them."""
     return metrics.gauge if isinstance(metrics, _GuardedMetrics) and metrics.has_gauges else None

@@ -25,6 +25,7 @@ from kcodec.flow import (
     Flow,
     Join,
     Perform,
+    Signal,
     Sleep,
     Spawn,
     StartCall,
@@ -78,7 +79,7 @@ class _Suspension:
         scheduler = self.scheduler
         if scheduler is not None:
             self.scheduler = self.cancel = None  # of a call, it refers to this object: no work for the collector
-            scheduler.call_soon(lambda: scheduler.advance(self.task, value, error))
+            scheduler._ready.append(partial(scheduler.advance, self.task, value, error))
 
     def signalled(self) -> None:
         self.resume(True)
@@ -103,12 +104,13 @@ class _StartedCall:
     def end(self, value: Any, error: BaseException | None) -> None:
         if not self.is_ended:
             self.is_ended, self.cancel = True, None
-            self.scheduler.call_soon(lambda: self._pass_on(value, error))
+            self.scheduler._ready.append(partial(self._pass_on, value, error))
 
     def _pass_on(self, value: Any, error: BaseException | None) -> None:
         done = self.done
         if done is not None:
-            self.abandon()
+            self.done = None
+            self.scheduler.started_calls.discard(self)
             try:
                 done(value, error)
             except Exception as failure:
@@ -160,19 +162,20 @@ class Scheduler:
 
     def run_ready(self) -> None:
         """Run timers that are due and actions that are ready, until there are none."""
+        ready = self._ready
         while True:
             now = self.clock()
-            while self._timers and (self._timers[0][2].action is None or self._timers[0][0] <= now):
+            while self._timers and (self._timers[0][0] <= now or self._timers[0][2].action is None):
                 timer = heapq.heappop(self._timers)[2]
                 action, timer.action = timer.action, None
                 if action is not None:
                     action()
                 else:
                     self._cancelled_timers -= 1
-            if not self._ready:
+            if not ready:
                 return
-            for _ in range(len(self._ready)):
-                self._ready.popleft()()
+            for _ in range(len(ready)):
+                ready.popleft()()
 
     def next_wakeup(self) -> float | None:
         """The time of the clock by which run_ready must be called again; None: not before the next event."""
@@ -250,12 +253,12 @@ class Scheduler:
 
     def _begin(self, effect: Effect, suspension: _Suspension) -> Cancel | None:
         """Start an effect, whose result resumes the suspension. Return a function that cancels it."""
+        if isinstance(effect, Wait):
+            return self._begin_wait(effect, suspension)
         if isinstance(effect, Call):
             return self.network.start_call(effect, suspension.resume)
         if isinstance(effect, Sleep):
             return self.call_at(self.clock() + effect.seconds, lambda: suspension.resume(None)).cancel
-        if isinstance(effect, Wait):
-            return self._begin_wait(effect, suspension)
         if isinstance(effect, Join):
             return self._begin_join(effect, suspension)
         if isinstance(effect, Perform):
@@ -268,7 +271,11 @@ class Scheduler:
         raise TypeError(f"{suspension.task.name} yielded {effect!r}, which is not an effect")
 
     def _begin_wait(self, effect: Wait, suspension: _Suspension) -> Cancel:
-        if effect.timeout is None:
+        if effect.timeout is None or effect.is_vague:
+            if effect.timeout is not None:
+                when, alarm = self.clock() + effect.timeout, effect.signal.alarm
+                if alarm is None or alarm.action is None or alarm.when > when:
+                    self._set_alarm(effect.signal, when)
             effect.signal.add_waiter(suspension.signalled)
             return partial(effect.signal.drop_waiter, suspension.signalled)
 
@@ -287,6 +294,12 @@ class Scheduler:
         timer = self.call_at(self.clock() + effect.timeout, late)
         effect.signal.add_waiter(wake)
         return cancel
+
+    def _set_alarm(self, signal: Signal, when: float) -> None:
+        """Set the signal at this time of the clock."""
+        if signal.alarm is not None:
+            signal.alarm.cancel()
+        signal.alarm = self.call_at(when, signal.set)
 
     def _begin_join(self, effect: Join, suspension: _Suspension) -> Cancel:
         def ended(task: Task[Any]) -> None:

@@ -25,17 +25,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
 from kcodec._fast import IoTurn
 from kcodec.arguments import check_seconds
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
-from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, pass_on
+from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, Waiter, pass_on
 from kcodec.network.connection import Connection
-from kcodec.network.interruptible import step_seconds
 from kcodec.quantities import seconds_text
 
 T = TypeVar("T")
@@ -62,7 +59,7 @@ class ThreadLoop(IoLoop):
         super().__init__(client)
         self._lock = threading.Lock()
         self._posted: deque[Callable[[], None]] = deque()
-        self._running: set[Future[Any]] = set()
+        self._running: set[Waiter[Any]] = set()
         self._thread: threading.Thread | None = None
         self._is_exiting = False
         self._workers: list[threading.Thread] = []
@@ -101,7 +98,7 @@ class ThreadLoop(IoLoop):
         """
         self.check_wait()
         check_seconds(timeout, call)
-        waiter: Future[T] = Future()
+        waiter: Waiter[T] = Waiter()
         tasks: list[Task[T]] = []
 
         def begin() -> None:
@@ -111,8 +108,7 @@ class ThreadLoop(IoLoop):
 
         def ended(task: Task[T]) -> None:
             self._running.discard(waiter)
-            if waiter.set_running_or_notify_cancel():
-                pass_on(task, waiter, self._error)
+            pass_on(task, waiter, self._error)
 
         def give_up() -> None:
             for task in tasks:
@@ -121,15 +117,14 @@ class ThreadLoop(IoLoop):
         self._running.add(waiter)
         self.post(begin)
         try:
-            return _result(waiter, None if timeout is None else timeout + GRACE_SECONDS, check)
-        except FutureTimeoutError as error:
-            if waiter.done():
-                raise
-            self.post(give_up)
-            raise DeliveryTimeoutError(f"{call} did not finish within {seconds_text(timeout or 0.0)}") from error
+            has_ended = waiter.wait(None if timeout is None else timeout + GRACE_SECONDS, check)
         except (KeyboardInterrupt, SystemExit):
             self.post(give_up)
             raise
+        if not has_ended:
+            self.post(give_up)
+            raise DeliveryTimeoutError(f"{call} did not finish within {seconds_text(timeout or 0.0)}")
+        return waiter.result()
 
     def check_wait(self) -> None:
         """Raise RuntimeError on the client's own I/O thread, where a blocking call would wait for itself."""
@@ -254,8 +249,7 @@ class ThreadLoop(IoLoop):
             why = "the interpreter is exiting" if self._is_exiting else "the client was closed"
             reason = self._error or TransportError(why)
             for waiter in list(self._running):
-                if waiter.set_running_or_notify_cancel():
-                    waiter.set_exception(TransportError(f"the call was cancelled: {reason}"))
+                waiter.set_exception(TransportError(f"the call was cancelled: {reason}"))
             self._running.clear()
             self._release()
 
@@ -420,23 +414,6 @@ class SocketTransport:
     def _fail(self, error: OSError | None) -> None:
         self.close()
         self._connection.closed(error)
-
-
-def _result(waiter: Future[T], timeout: float | None, check: Callable[[], object] | None) -> T:
-    """Return the result of a future. Raise FutureTimeoutError after `timeout` seconds."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        left = None if deadline is None else deadline - time.monotonic()
-        step = step_seconds(left, check is not None)
-        try:
-            return waiter.result(step)
-        except FutureTimeoutError:
-            if waiter.done():  # in this moment, or with such an error
-                return waiter.result()
-            if step == left:
-                raise
-        if check is not None:
-            check()
 
 
 def _forget_all() -> None:

@@ -20,7 +20,7 @@ from kcodec.errors import (
     KcodecError,
     TransportError,
 )
-from kcodec.flow import CancelledFlow, Clock, Flow, spawn, wait
+from kcodec.flow import CancelledFlow, Clock, Flow, Wait, spawn
 from kcodec.network.metrics import Gauge, Metrics, report_gauges
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
@@ -250,7 +250,7 @@ class ProducerCore:
                 left = None if deadline is None else deadline - self.clock()
                 if left is not None and left <= 0:
                     raise self._unfinished(timeout)
-                yield from wait(self.sender.progress, left)
+                yield Wait(self.sender.progress, left, is_vague=True)
         finally:
             self.sender.urgent -= 1
 

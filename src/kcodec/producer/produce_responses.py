@@ -20,9 +20,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.metadata import NO_UUID, Cluster
 from kcodec.errors import AuthenticationError, DeliveryTimeoutError, KcodecError, TransportError
-from kcodec.network.metrics import Metrics
+from kcodec.network.metrics import Metrics, are_ignored
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, BatchOutcome, ProducerBatch
@@ -86,6 +86,7 @@ class ProduceResponses:
         self.clock = clock
         self.random = random
         self.metrics = metrics
+        self._is_measured = not are_ignored(metrics)
         self.on_end: Callable[[], None] = lambda: None
         self.in_flight: dict[PartitionQueue, None] = {}
         self._jitter = 0.0
@@ -108,20 +109,23 @@ class ProduceResponses:
         # One for all its batches: refused together, they are sent again together, not in a request each.
         self._jitter = self.random()
         ended: list[Ended] = []
-        results: dict[tuple[Any, int], Any] = {}
+        # By topic and partition. Of an id its number is the key: the hash of a UUID is a call of Python.
+        results: dict[tuple[str | int, int], Any] = {}
         by_id = reply is not None and reply.version > LAST_VERSION_WITH_NAMES
         if reply is not None:
-            if reply.version >= 10:
+            if reply.version >= 10 and reply.message.node_endpoints:
                 self.cluster.learn_brokers(reply.message.node_endpoints)
             for topic in reply.message.responses:
+                name = topic.topic_id.int if by_id else topic.name
                 for result in topic.partition_responses:
-                    results[topic.topic_id if by_id else topic.name, result.index] = result
+                    results[name, result.index] = result
         for queue, batch in sent:
             self._land(queue, batch)
             if reply is None:
                 ended.append((batch, BatchOutcome()))
                 continue
-            result = results.get((queue.topic_id if by_id else batch.topic, batch.partition))
+            name = (queue.topic_id or NO_UUID).int if by_id else batch.topic
+            result = results.get((name, batch.partition))
             if result is None:
                 error = TransportError(
                     f"the Produce response of broker {node} has no result for {queue.partition}", possibly_sent=True
@@ -158,16 +162,18 @@ class ProduceResponses:
 
     def _succeeded(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         queue.is_proved = True
-        if batch.is_numbered and _is_before(queue.rollback_sequence, batch.base_sequence):
+        is_numbered = batch.is_numbered
+        if is_numbered and queue.rollback_sequence >= 0 and _is_before(queue.rollback_sequence, batch.base_sequence):
             queue.rollback_sequence = -1  # taken in spite of the gap: the broker had forgotten what was before
         if not batch.is_done:
-            last = (batch.base_sequence + batch.records_count - 1) & LAST_SEQUENCE if batch.is_numbered else -1
+            last = (batch.base_sequence + batch.records_count - 1) & LAST_SEQUENCE if is_numbered else -1
             self.id_manager.on_success(queue.partition, batch.records_count, last)
 
     def _proved(self, queue: PartitionQueue, batch: ProducerBatch) -> list[Ended]:
         """Return the batches that an acknowledged batch proves to be written, at unknown offsets."""
-        queue.forget_probe()
-        if not batch.is_numbered or not queue.batches or queue.batches[0].order > batch.order:
+        if queue.probe is not None or queue.refused:
+            queue.forget_probe()
+        if not queue.batches or not batch.is_numbered or queue.batches[0].order > batch.order:
             return []
         with self.accumulator.lock:
             proved = self.accumulator.take_proved(queue, batch)
@@ -372,8 +378,17 @@ class ProduceResponses:
 
     def _finish(self, ended: Sequence[Ended]) -> None:
         """End batches and call the callbacks of their deliveries."""
+        ended = [one for one in ended if one[0].outcome is None]
+        if self._is_measured:
+            self._measure(ended)
+        with self.accumulator.lock:
+            callbacks = self.accumulator.finish(ended)
+        call_all(callbacks)
+        if ended:
+            self.on_end()
+
+    def _measure(self, ended: Sequence[Ended]) -> None:
         now = self.clock()
-        ended = [one for one in ended if not one[0].is_done]
         for batch, outcome in ended:
             if outcome.error is None:
                 self.metrics.count("producer.records", batch.records_count)
@@ -382,11 +397,6 @@ class ProduceResponses:
                 self.metrics.latency("producer.delivery", now - batch.created)
             else:
                 self.metrics.count("producer.failures")
-        with self.accumulator.lock:
-            callbacks = self.accumulator.finish(ended)
-        call_all(callbacks)
-        if ended:
-            self.on_end()
 
 
 def _is_before(sequence: int, other: int) -> bool:

@@ -77,7 +77,7 @@ class Sender:
         self._reports = Reports(accumulator)
         self._signal = Signal()
         self._is_woken = False
-        self._was_single = False
+        self._was_single = self._is_in_response = False
         self._is_metadata_new = True
         self._next_expiry = -_FOREVER
         self._follow_until = -_FOREVER
@@ -97,21 +97,33 @@ class Sender:
         self.wake()
 
     def _batches_ended(self) -> None:
-        self._expect_more()
+        if self.settings.linger > 0:
+            self._expect_more()
         self.progress.set()
-        self._wake_for_more()
+        if not self._is_in_response:  # its end starts the next round
+            self._wake_for_more()
 
     def _wake_for_more(self) -> None:
-        """Start the next round, unless it would find nothing to do. Without `linger_ms`, a caller that waits for each
-        record would otherwise pay for two rounds with each."""
+        """Start the next round, unless it would find nothing to do, as after the last record of a transaction, or of a
+        caller that waits for each record. With `linger_ms` the sender must look for records in time by itself."""
         accumulator = self.accumulator
         failures = accumulator.failures
-        if self.settings.linger <= 0 and failures is not None and not failures.is_news and not self._is_metadata_new:
-            with accumulator.lock:
-                if not accumulator.unfinished:
-                    accumulator.next_look = _FOREVER  # the next record wakes the sender
-                    return
+        if not self._is_metadata_new and (failures is None or not failures.is_news):
+            looks_at = self._looks_at() if self.settings.linger > 0 else _FOREVER  # a record then wakes the sender
+            if looks_at is not None:
+                with accumulator.lock:
+                    if not accumulator.unfinished:
+                        accumulator.next_look = looks_at
+                        if self.turn is not None:
+                            self._take_turns(self.turn)
+                        return
         self.wake()
+
+    def _looks_at(self) -> float | None:
+        """Return when the next round begins without an event, if that is soon enough for a record that comes now;
+        otherwise None."""
+        now, when = self.clock(), self._signal.alarm_at
+        return when if now < when <= now + self.settings.linger else None
 
     def _metadata_changed(self) -> None:
         self.cluster.changed.add_waiter(self._metadata_changed)
@@ -121,7 +133,11 @@ class Sender:
     def _identity_changed(self) -> None:
         self.id_manager.changed.add_waiter(self._identity_changed)
         self._expect_more()
-        self.wake()
+        now, accumulator = self.clock(), self.accumulator
+        # The lock may be held here. Without records, and with a look for them due soon, a round changes nothing.
+        is_soon = now < accumulator.next_look <= now + self.settings.linger
+        if accumulator.unfinished or self._is_metadata_new or not is_soon:
+            self.wake()
 
     def _expect_more(self) -> None:
         """Look for records once more by the clock, as more often follow when batches or a transaction have ended. The
@@ -139,15 +155,20 @@ class Sender:
             while not self.is_stopped:
                 self._is_woken = False
                 pause = yield from self._round()
-                if self.turn is not None and self.id_manager.transactional_id is not None:
-                    # Until a broker has acknowledged a batch, a partition has one in flight at most. A transaction
-                    # begins with that, so the broker would be idle while this thread waits for the interpreter.
-                    self.turn.is_urgent = not any(queue.is_proved for queue in self.responses.in_flight)
+                if self.turn is not None:
+                    self._take_turns(self.turn)
                 if not self._is_woken:
-                    yield Wait(self._signal, None if pause == _FOREVER else max(pause, 0.0))
+                    yield Wait(self._signal, None if pause == _FOREVER else max(pause, 0.0), is_vague=True)
         finally:
             self.cluster.changed.drop_waiter(self._metadata_changed)
             self.id_manager.changed.drop_waiter(self._identity_changed)
+
+    def _take_turns(self, turn: IoTurn) -> None:
+        """Let threads that send step aside or not. Until a broker has acknowledged a batch, a partition has one in
+        flight at most. A transaction begins with that, so the broker would be idle while this thread waits for the
+        interpreter."""
+        if self.id_manager.transactional_id is not None:
+            turn.is_urgent = not any(queue.is_proved for queue in self.responses.in_flight)
 
     def _round(self) -> Flow[float]:
         """Do what is due; return the seconds until something is due next."""
@@ -158,7 +179,10 @@ class Sender:
             nearest = self._follow_until if now < self._follow_until else _FOREVER
             if is_idle:
                 self.accumulator.next_look = nearest
-            unknown = [buffer for buffer in self.accumulator.topics.values() if not buffer.is_requested]
+            unknown: list[TopicBuffer] = []
+            for buffer in self.accumulator.topics.values():
+                if not buffer.is_requested:
+                    unknown.append(buffer)
         if is_idle:
             return min(nearest, self._reports.look(now)) - now
         for buffer in unknown:
@@ -193,12 +217,14 @@ class Sender:
         self._was_single = self.settings.acks != 0 and len(sent) == 1 and sent[0][1].records_count == 1
 
         def ended(reply: Reply | None, error: BaseException | None) -> None:
+            self._is_in_response = True
             try:
                 if error is None:
                     self.responses.on_response(node, sent, reply)
                 else:
                     self.responses.on_no_response(sent, error)
             finally:
+                self._is_in_response = False
                 self._loads[node] -= 1
                 self._wake_for_more()
 
@@ -214,7 +240,7 @@ class Sender:
             if (topic := topics.get(batch.topic)) is None:
                 topic_id = queue.topic_id or NO_UUID
                 topic = topics[batch.topic] = TopicProduceData(name=batch.topic, topic_id=topic_id, partition_data=[])
-                if topic_id == NO_UUID:
+                if queue.topic_id is None:
                     highest = LAST_VERSION_WITH_NAMES
             topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.data))
         request = ProduceRequest(
@@ -331,14 +357,15 @@ class Sender:
                 node = self._node_for(queue)
                 if node is None or self._loads.get(node, 0) >= self.settings.max_in_flight:
                     continue
-                size = queue.next_batch.size_in_bytes
+                batch = queue.next_batch
+                size = batch.size_in_bytes
                 if node in requests and sizes[node] + size > self.settings.max_request_size:
                     is_more = True
                     continue
                 if not self.id_manager.may_send(queue.partition):
                     continue
                 sizes[node] = sizes.get(node, 0) + size
-                requests.setdefault(node, []).append((queue, self._take(queue)))
+                requests.setdefault(node, []).append((queue, self._take(queue, batch)))
                 if queue in active:  # the others come first next time
                     del active[queue]
                     active[queue] = None
@@ -403,8 +430,8 @@ class Sender:
             queue.forget_probe()
         return node
 
-    def _take(self, queue: PartitionQueue) -> ProducerBatch:
-        batch = self.accumulator.take(queue, queue.next_batch)
+    def _take(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch:
+        self.accumulator.take(queue, batch)
         batch.attempts += 1
         queue.in_flight.append(batch)
         self.responses.in_flight[queue] = None

@@ -25,8 +25,9 @@ SCRATCH_BYTES = 64 * 1024
 RESPONSE_LIMIT = "max_response_bytes of the request"
 #: A string of Kafka's protocol.
 LONGEST_CLIENT_ID = 32767
-# api key, version, correlation id; the client id follows
-_HEADER_BEGINNING = Struct(">hhi")
+_INT32 = Struct(">i")
+# api key, version; the correlation id and the client id follow
+_HEADER_BEGINNING = Struct(">hh")
 #: Tagged fields of a response header; Kafka defines none.
 MAX_HEADER_TAGS = 64
 
@@ -52,12 +53,16 @@ def encode_request(request: Any, version: int, correlation_id: int = 0, client_i
 
 def _header(request: Any, version: int, correlation_id: int, client_id: str | None) -> bytes:
     """Return a request header. v2 is v1 and a count of tagged fields, here 0; the client id is never compact."""
-    kind = type(request)
-    return (
-        _HEADER_BEGINNING.pack(kind.api_key, version, correlation_id)
-        + _client_id_field(client_id)
-        + (b"\x00" if kind.is_flexible(version) else b"")
-    )
+    kind: Any = type(request)
+    before, after = _header_pieces(kind, version, client_id)
+    return before + _INT32.pack(correlation_id) + after
+
+
+@lru_cache(maxsize=1024)
+def _header_pieces(kind: Any, version: int, client_id: str | None) -> tuple[bytes, bytes]:
+    """Return what comes before and after the correlation id in the header of a request."""
+    after = _client_id_field(client_id) + (b"\x00" if kind.is_flexible(version) else b"")
+    return _HEADER_BEGINNING.pack(kind.api_key, version), after
 
 
 @lru_cache(maxsize=64)
@@ -84,16 +89,26 @@ def correlation_id_of(frame: bytes | memoryview) -> int:
             needed=4,
             available=len(frame),
         )
-    return int.from_bytes(frame[:4], "big", signed=True)
+    correlation_id: int = _INT32.unpack_from(frame)[0]
+    return correlation_id
 
 
 def response_body(frame: bytes | memoryview, request_class: Any, version: int) -> memoryview:
     """Return the message of a response frame (without length), which follows the header. Raises DecodeError."""
     view = memoryview(frame)
-    correlation_id_of(view)
-    if request_class.api_key == API_VERSIONS_KEY or not request_class.is_flexible(version):
+    if len(view) < 4:
+        correlation_id_of(view)  # which raises the error
+    if not _has_tagged_fields(request_class, version):
         return view[4:]
+    if len(view) > 4 and view[4] == 0:  # no tagged fields, as always
+        return view[5:]
     return view[skip_tagged_fields(view, 4) :]
+
+
+@lru_cache(maxsize=1024)
+def _has_tagged_fields(request_class: Any, version: int) -> bool:
+    """Return whether the header of the response has tagged fields."""
+    return request_class.api_key != API_VERSIONS_KEY and bool(request_class.is_flexible(version))
 
 
 def decode_response(frame: bytes | memoryview, request_class: Any, version: int) -> Any:
@@ -107,8 +122,6 @@ def decode_response(frame: bytes | memoryview, request_class: Any, version: int)
 
 def skip_tagged_fields(view: memoryview, position: int) -> int:
     """Return the position after the tagged fields of a header. Raises DecodeError."""
-    if position < len(view) and view[position] == 0:  # always, as Kafka defines none
-        return position + 1
     count, position = read_unsigned_varint(view, position)
     if count > MAX_HEADER_TAGS:
         raise DecodeError(f"response header: {count} tagged fields, more than the limit of {MAX_HEADER_TAGS}")
@@ -173,12 +186,18 @@ class FrameReader:
             return self._frame[self._filled :]
         if not self._scratch:
             self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        return self._scratch[self._filled :]
+        return self._scratch[self._filled :] if self._filled else self._scratch
 
     def arrived(self, count: int) -> list[bytes | memoryview]:
         """Account for `count` bytes put into `get_buffer`. Return the complete frames, in order."""
         self._filled += count
         if self._frame is None:
+            if self._filled > LENGTH_BYTES and _INT32.unpack_from(self._scratch)[0] == self._filled - LENGTH_BYTES:
+                # One whole frame, as most often.
+                self._check(self._filled - LENGTH_BYTES, self._behind)
+                only = bytes(self._scratch[LENGTH_BYTES : self._filled])
+                self._filled = 0
+                return [only]
             return self._cut()
         if self._filled < len(self._frame):
             return []
@@ -204,7 +223,8 @@ class FrameReader:
         frames: list[bytes | memoryview] = []
         view, position, size = self._scratch[: self._filled], 0, -1
         while len(view) - position >= LENGTH_BYTES:
-            size = self._checked(view[position : position + LENGTH_BYTES], self._behind + len(frames))
+            size = _INT32.unpack_from(view, position)[0]
+            self._check(size, self._behind + len(frames))
             if len(view) - position - LENGTH_BYTES < size:
                 break
             position += LENGTH_BYTES
@@ -221,8 +241,8 @@ class FrameReader:
         self._filled = rest
         return frames
 
-    def _checked(self, length: memoryview, behind: int) -> int:
-        size = int.from_bytes(length, "big", signed=True)
+    def _check(self, size: int, behind: int) -> None:
+        """Raise an error for a length that no frame has, or that is above a limit."""
         if size < 0:
             raise DecodeError(f"frame length {size}: the peer does not speak the Kafka protocol (TLS, HTTP?)")
         if size > self.max_frame_bytes:
@@ -241,7 +261,6 @@ class FrameReader:
                 value=limit,
                 claimed=size,
             )
-        return size
 
     @property
     def unfinished_bytes(self) -> int:

@@ -110,7 +110,8 @@ class ProducerContext:
         if before is State.BUFFERING and self.state is not before and self.records is not None:
             self.records.release_held()
         if self.state is not before:
-            log.debug("%s: %s -> %s (%s)", self.transactional_id, before.name, self.state.name, event.name)
+            if log.isEnabledFor(logging.DEBUG):  # the names take longer than the rest
+                log.debug("%s: %s -> %s (%s)", self.transactional_id, before.name, self.state.name, event.name)
             self.announce()
 
     def begin_at_once(self) -> ProducerTransaction | None:

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kcodec.errors import KcodecError, UnsupportedError
-from kcodec.flow import Flow, sleep, wait
+from kcodec.flow import Flow, Wait, sleep
 from kcodec.transactions.errors import Failed
 from kcodec.transactions.fencing import investigate, investigate_failed
 from kcodec.transactions.partitions import add_partitions
@@ -46,7 +46,7 @@ class TransactionMaintenance:
                     yield from self._add_partitions(transaction)
                     continue
             if not context.markers.is_requested:
-                yield from wait(context.wake, self._seconds_to_warning())
+                yield Wait(context.wake, self._seconds_to_warning(), is_vague=True)
 
     def _investigate_produce(self, transaction: ProducerTransaction) -> Flow[None]:
         context = self._context

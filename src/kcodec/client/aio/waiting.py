@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import inspect
+import threading
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from kcodec.network.not_pickled import NotPickled
@@ -39,8 +40,9 @@ else:
 
 
 T = TypeVar("T")
-#: The lock of a core: all calls come from one thread.
-CoreLock = nullcontext
+#: The lock of a core: all calls come from one thread, so that it is always free. A `nullcontext` takes two calls of
+#: Python where this lock takes none.
+CoreLock = threading.RLock
 
 
 class ClientBase(NotPickled):
@@ -219,7 +221,7 @@ class ProducerBase(ClientBase):
 
     _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
     _core: ProducerCore
-    _lock: nullcontext[None]
+    _lock: AbstractContextManager[Any]
     _freed: asyncio.Event
     #: Quick enough for each `send`: true before the first call, and when the event loop is closed.
     _must_start: Callable[[], bool]
@@ -232,7 +234,7 @@ class ProducerBase(ClientBase):
     def _make_lock(self) -> Callable[[], None]:
         """Create the lock of the core; return the function that the core calls when it has buffer space again."""
         self._must_start = _true
-        self._lock = nullcontext()
+        self._lock = threading.RLock()
         self._freed = asyncio.Event()
         return self._freed.set
 
