@@ -15,7 +15,8 @@ isolation: a topic whose transactions are all committed, read_committed against 
 iteration: `for record in consumer` against `for record in consumer.poll()`, 500 at a time, with the same body, and the
            same for asyncio: records a second and processor time, in one process in turns. Bar: 0.8 of the records.
 metrics:   processor time of `poll` with PrometheusMetrics or OpenTelemetryMetrics against `poll` without metrics, in
-           one process in turns; also where each Fetch response has one batch. Bar: 1.02.
+           one process in turns; also where each Fetch response has one batch. Bar: 1.02. A slice reads a small topic,
+           once or several times, and each case has the rounds that fit in a few seconds.
 
 A slice of `arrow` and `poll` is a process that reads a tenth first, and then all from the beginning. All clients check
 CRCs, and have three partitions at one broker. Rounds, intervals and other load: `measure`.
@@ -47,6 +48,8 @@ BARS = {
 }
 BAR_COMMITTED, BAR_ITERATION, BAR_METRICS = Bar(1.03), Bar(0.8, is_least=True), Bar(1.02)
 METRICS = ("prometheus", "opentelemetry")
+#: Part `metrics`: how often a slice reads its topic, by the kind of the Fetch responses; and the seconds of a case.
+METRICS_READS, METRICS_SECONDS, METRICS_ROUNDS = {"whole fetches": 3, "one batch a fetch": 1}, 8.0, 200
 CODECS = ("none", "lz4", "zstd")
 SHAPES = {"a": 100, "b": 1024}
 CONTESTANTS = ("kcodec", "confluent-kafka", "aiokafka")
@@ -334,24 +337,41 @@ def measured(read: Reader, count: int) -> dict[str, float]:
     return {"cpu": (time.process_time() - cpu) / count * 1e9, "rate": count / (time.perf_counter() - wall)}
 
 
+def repeated(read: Reader, times: int) -> Reader:
+    """Read the topic several times."""
+
+    def read_all(count: int) -> None:
+        for _ in range(times):
+            read(count)
+
+    return read_all
+
+
 def pair(arguments: list[str]) -> None:
-    """Two readers in turns in this process; the figures of each round go to stdout."""
+    """Readers in turns in this process; the figures of each round go to stdout."""
     kind, servers, topic, records, rounds = arguments
     readers: dict[str, Reader]
     if kind == "isolation":
         levels = ("read_committed", "read_uncommitted")
         readers = {level: kcodec_arrow(servers, topic, isolation_level=level) for level in levels}
-    elif kind.startswith(METRICS):
-        library, _, fetches = kind.partition(", ")
-        sizes: dict[str, Any] = {"fetch_max_bytes": 1, "max_partition_fetch_bytes": 1} if fetches else {}
-        with_metrics = kcodec_poll(servers, topic, metrics=metrics_of(library), **sizes)
-        readers = {"with": with_metrics, "without": kcodec_poll(servers, topic, **sizes)}
+    elif kind in METRICS_READS:
+        small: dict[str, Any] = {"fetch_max_bytes": 1, "max_partition_fetch_bytes": 1}
+        sizes = small if kind == "one batch a fetch" else {}
+        readers = {name: kcodec_poll(servers, topic, metrics=metrics_of(name), **sizes) for name in METRICS}
+        readers["without"] = kcodec_poll(servers, topic, **sizes)
+        readers = {name: repeated(read, METRICS_READS[kind]) for name, read in readers.items()}
     elif kind == "sync":
         readers = {"for": kcodec_iteration(servers, topic), "poll": kcodec_counted_poll(servers, topic)}
     else:
         readers = {"for": aio_reader(servers, topic, True), "poll": aio_reader(servers, topic, False)}
     turns = {name: functools.partial(measured, read, int(records)) for name, read in readers.items()}
-    print(json.dumps([one.figures for one in measure.take_turns(turns, int(rounds), warm_up=1)]), flush=True)
+    number = int(rounds)
+    if kind in METRICS_READS:
+        measure.take_turns(turns, 2)
+        begun = time.perf_counter()
+        measure.take_turns(turns, 1)
+        number = min(number, max(12, int(METRICS_SECONDS / (time.perf_counter() - begun))))
+    print(json.dumps([one.figures for one in measure.take_turns(turns, number, warm_up=1)]), flush=True)
     os._exit(0)
 
 
@@ -416,14 +436,15 @@ def compare_iteration(kafka: Any, rounds: int, records: int) -> list[Row]:
     return rows
 
 
-def compare_metrics(kafka: Any, rounds: int, records: int) -> list[Row]:
+def compare_metrics(kafka: Any, records: int) -> list[Row]:
     rows = []
     for shape in SHAPES:
-        topic, amount = filled(kafka, shape, "lz4", records)
-        for kind in (*METRICS, *(f"{name}, one batch a fetch" for name in METRICS)):
-            found = rounds_of_pair(kind, kafka.bootstrap_servers, topic, amount, rounds * 6)
-            named = {"case": f"{shape}, lz4, {kind}", "unit": "ns a record"}
-            rows.append(measure.compare(found, "cpu", "with", "without", bar=BAR_METRICS, **named))
+        topic, amount = filled(kafka, shape, "lz4", records // 20)
+        for kind in METRICS_READS:
+            found = rounds_of_pair(kind, kafka.bootstrap_servers, topic, amount, METRICS_ROUNDS)
+            for library in METRICS:
+                named = {"case": f"{shape}, lz4, {kind}, {library}", "unit": "ns a record"}
+                rows.append(measure.compare(found, "cpu", library, "without", bar=BAR_METRICS, **named))
     return rows
 
 
@@ -452,7 +473,7 @@ def main() -> None:
         if "iteration" in given.part:
             found["iteration"] = compare_iteration(kafka, given.rounds, given.records)
         if "metrics" in given.part:
-            found["metrics"] = compare_metrics(kafka, given.rounds, given.records)
+            found["metrics"] = compare_metrics(kafka, given.records)
     for name, rows in found.items():
         measure.print_comparisons(name, rows)
     measure.save(given.json, found, {"rounds": given.rounds, "records": given.records}, load)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from virtual_broker import RECORDS, TOPIC, virtual_time
 
 from kcodec import TopicPartition
 from kcodec.broker import Broker
-from kcodec.client import Admin, ClientQuotaEntity, Consumer, Producer, aio
+from kcodec.client import Admin, ClientQuotaEntity, Consumer, GroupTransactSession, Producer, aio
 from kcodec.errors import KcodecError
 from kcodec.observe.names import METRICS
 from kcodec.observe.opentelemetry import OpenTelemetryMetrics, Tracing
@@ -63,6 +64,43 @@ def scraped(text: str) -> dict[str, float]:
     return found
 
 
+class Both:
+    """Passes everything to PrometheusMetrics and to OpenTelemetryMetrics, and returns what each of them shows."""
+
+    def __init__(self) -> None:
+        self.registry, self.reader = CollectorRegistry(), InMemoryMetricReader()
+        self._objects = (PrometheusMetrics(self.registry), OpenTelemetryMetrics(MeterProvider([self.reader])))
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        for one in self._objects:
+            one.count(name, value, **labels)
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        for one in self._objects:
+            one.latency(name, seconds, **labels)
+
+    def gauge(self, name: str, value: float, **labels: object) -> None:
+        for one in self._objects:
+            one.gauge(name, value, **labels)
+
+    def missing(self, names: dict[str, str]) -> list[str]:
+        """The counters and latencies without an event and the gauges without a value, in one of the libraries."""
+        found, data = scraped(generate_latest(self.registry).decode()), self.reader.get_metrics_data()
+        shown: dict[str, Any] = {}
+        for scope in data.resource_metrics[0].scope_metrics if data else ():
+            shown |= {one.name: one.data.data_points for one in scope.metrics}
+        events: dict[str, list[float | None]] = {
+            name: [
+                found.get(prometheus_name(name)),
+                sum(one.count if kind == "latency" else one.value for one in shown[f"kcodec.{name}"])
+                if f"kcodec.{name}" in shown
+                else None,
+            ]
+            for name, kind in names.items()
+        }
+        return [name for name, both in events.items() if None in both or (names[name] != "gauge" and 0 in both)]
+
+
 def prometheus_name(name: str) -> str:
     kind = METRICS[name].kind
     return f"kcodec_{name.replace('.', '_')}" + {"count": "_total", "latency": "_seconds_count", "gauge": ""}[kind]
@@ -86,12 +124,19 @@ def documented() -> dict[str, str]:
     return dict(re.findall(r"^\| `([a-z_.]+)` \| `(count|latency|gauge)` \|", page, re.MULTILINE))
 
 
+def test_each_reported_metric_is_described() -> None:
+    """In METRICS, and thus on the page; otherwise the test below would not look for it."""
+    call = re.compile(r"\b(?:count|latency|gauge|tally_of)\(\s*(?:[\w.]*metrics,\s*)?\"([a-z_.]+)\"")
+    found = {name for path in (ROOT / "src").rglob("*.py") for name in call.findall(path.read_text("utf-8"))}
+    assert found == METRICS.keys()
+
+
 def test_every_documented_metric_has_a_value(apache_kafka_factory: KafkaFactory, kcodec_broker: Broker) -> None:
-    """One registry for clients under load: with logins, a quota and an unreachable broker on Kafka, and with failing
-    requests on the embedded broker. The list is that of the page, so that a metric that is never reported fails."""
-    names, registry = documented(), CollectorRegistry()
+    """With both libraries, for clients that send, consume and commit transactions: on the embedded broker, also with
+    requests that fail, and on Kafka, with logins, a quota and an unreachable broker. The list is that of the page, so
+    that a metric that is never reported fails."""
+    names, metrics = documented(), Both()
     assert {name: one.kind for name, one in METRICS.items()} == names
-    metrics = PrometheusMetrics(registry)
     kafka = apache_kafka_factory(sasl=["SCRAM-SHA-256"])
     options: dict[str, Any] = dict(kafka.client_options("alice", "SCRAM-SHA-256"))
     topic = kafka.create_topic(partitions=2)
@@ -114,6 +159,15 @@ def test_every_documented_metric_has_a_value(apache_kafka_factory: KafkaFactory,
             with pytest.raises(KcodecError):
                 retrying.send(other, b"refused").result(30)
         time.sleep(1.1)  # gauges
+    session_options = {"bootstrap_servers": servers, "metrics": metrics, "group_id": "s", "transactional_id": "s"}
+    with GroupTransactSession(topics=[other], auto_offset_reset="earliest", **session_options) as session:
+        while True:
+            with session.transaction() as txn:
+                records = txn.poll(timeout=1.0)
+                for record in records:
+                    txn.send(f"{other}-out", record.value)
+            if records:
+                break
     faults.add("Fetch", close="before", skip=1, count=1)
     with Consumer(bootstrap_servers=servers, metrics=metrics, auto_offset_reset="latest") as consumer:
         consumer.assign([TopicPartition(other, 0)])
@@ -124,15 +178,64 @@ def test_every_documented_metric_has_a_value(apache_kafka_factory: KafkaFactory,
         deadline = time.monotonic() + 30
         while True:
             consumer.poll(0.2)
-            found = scraped(generate_latest(registry).decode())
-            missing = [
-                name
-                for name, kind in names.items()
-                if not (prometheus_name(name) in found if kind == "gauge" else found.get(prometheus_name(name), 0) > 0)
-            ]
+            missing = metrics.missing(names)
             if not missing:
                 return
             assert time.monotonic() < deadline, missing
+
+
+def test_a_class_in_place_of_an_object_is_refused() -> None:
+    """Its methods exist, and each call of them would fail; it was only logged."""
+    with pytest.raises(TypeError, match=r"metrics: expected an object, got the class PrometheusMetrics; pass Prometh"):
+        Producer(bootstrap_servers="127.0.0.1:1", metrics=PrometheusMetrics)
+
+
+def test_an_object_without_gauges_gets_all_counts(kcodec_broker: Broker) -> None:
+    """Also those that are added up and passed once a second, and when the client is closed."""
+    counts: Counter[str] = Counter()
+
+    class Counts:
+        def count(self, name: str, value: int = 1, **labels: object) -> None:
+            counts[name] += value
+
+        def latency(self, name: str, seconds: float, **labels: object) -> None:
+            counts[name] += 1
+
+    topic = kcodec_broker.create_topic(partitions=1)
+    work(kcodec_broker, topic, metrics=Counts())
+    assert counts["consumer.records"] == counts["producer.records"] == 10
+    assert counts["consumer.rebalances"] == 1
+    assert counts["request.sent"] >= counts["request"] > 5
+    assert counts["bytes.sent"] > 500 and counts["bytes.received"] > counts["consumer.fetched_bytes"] > 100
+
+
+def test_the_metrics_of_a_poll_are_passed_once_a_second(kcodec_broker: Broker) -> None:
+    """A call of the object for each request would take a noticeable part of a poll."""
+    calls: Counter[str] = Counter()
+
+    class Calls:
+        def count(self, name: str, value: int = 1, **labels: object) -> None:
+            calls[name] += 1
+
+        def latency(self, name: str, seconds: float, **labels: object) -> None:
+            calls[name] += 1
+
+    servers, topic = kcodec_broker.bootstrap_servers, kcodec_broker.create_topic(partitions=1)
+    with Producer(bootstrap_servers=servers, linger_ms=0) as producer:
+        for number in range(100):
+            producer.send(topic, b"%d" % number).result(30)
+    small: dict[str, Any] = {"fetch_max_bytes": 1, "max_partition_fetch_bytes": 1}
+    began = time.monotonic()
+    with Consumer(
+        bootstrap_servers=servers, auto_offset_reset="earliest", metrics=Calls(), max_poll_records=1, **small
+    ) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        while consumer.position(TopicPartition(topic, 0)) < 100:
+            consumer.poll(1.0)
+    assert calls["request"] > 100
+    seconds = time.monotonic() - began
+    assert calls["bytes.sent"] <= 2 * (seconds + 2)  # two brokers: the bootstrap server and the leader
+    assert calls["consumer.fetched_bytes"] <= seconds + 2
 
 
 def test_failures_and_throttling_are_counted() -> None:

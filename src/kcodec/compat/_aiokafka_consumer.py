@@ -16,7 +16,7 @@ from typing import Any, Self
 import aiokafka
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from aiokafka.errors import ConsumerStoppedError, IllegalOperation, IllegalStateError
+from aiokafka.errors import CommitFailedError, ConsumerStoppedError, IllegalOperation, IllegalStateError
 from aiokafka.structs import ConsumerRecord, OffsetAndTimestamp, TopicPartition
 from aiokafka.util import commit_structure_validate, get_running_loop
 
@@ -128,6 +128,8 @@ class AIOKafkaConsumer:
         self._open_kcodec()
         self._is_started = False
         self._closed = False
+        #: What was known of the assigned partitions when the consumer was stopped.
+        self._at_stop: dict[Place, Any] = {}
         if topics:
             self.subscribe(topics)
 
@@ -174,6 +176,7 @@ class AIOKafkaConsumer:
 
     async def _stop(self, error: BaseException | None) -> None:
         if not self._closed:
+            self._at_stop = {one: self._kcodec.state_of(one) for one in self._kcodec.known_assignment()}
             self._closed = True
             with as_aiokafka_errors():
                 await self._kcodec.end(error)
@@ -229,8 +232,8 @@ class AIOKafkaConsumer:
         return self._kcodec.followed_topics()
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the assigned partitions."""
-        return frozenset(TopicPartition(*one) for one in self._kcodec.assignment())
+        """Return the assigned partitions; after `stop`, those until then."""
+        return frozenset(TopicPartition(*one) for one in (self._at_stop or self._kcodec.assignment()))
 
     async def topics(self) -> set[str]:
         """Return the names of all topics except internal ones."""
@@ -326,7 +329,13 @@ class AIOKafkaConsumer:
             raise IllegalStateError(f"Partitions {missing} are not assigned")
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record. Raise IllegalStateError if the partition is not assigned."""
+        """Return the offset of the next record. Raise IllegalStateError if the partition is not assigned.
+
+        After `stop`, return the position at that time.
+        """
+        stopped = self._at_stop.get(_place(partition))
+        if stopped is not None and stopped.position is not None:
+            return int(stopped.position)
         while True:
             self._need_assigned([partition])
             self._need_started("position")
@@ -395,7 +404,8 @@ class AIOKafkaConsumer:
         return self._known(partition, "last_stable_offset")
 
     def _known(self, partition: TopicPartition, name: str) -> int | None:
-        found: int = getattr(self._kcodec.state_of(self._assigned(partition)), name)
+        stopped = self._at_stop.get(_place(partition))
+        found: int = getattr(stopped or self._kcodec.state_of(self._assigned(partition)), name)
         return found if found >= 0 else None
 
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
@@ -448,6 +458,8 @@ class AIOKafkaConsumer:
             raise IllegalOperation("Requires group_id")
         if not self._kcodec.is_subscribed and not self._kcodec.is_manual:
             raise IllegalStateError("Not subscribed to any topics")
+        if self._closed:
+            raise CommitFailedError("the consumer is stopped; it has left its group: call commit() before stop()")
         if not self._kcodec.assignment() and not self._kcodec.is_manual:
             raise IllegalStateError("No partitions assigned")
         given = None

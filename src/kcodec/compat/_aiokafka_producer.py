@@ -162,7 +162,9 @@ class AIOKafkaProducer:
         self._is_started = True
 
     async def flush(self) -> None:
-        """Wait until each record that was sent has a result or an error."""
+        """Wait until each record that was sent has a result or an error. After `stop`, all of them have one."""
+        if self._closed:
+            return
         with as_aiokafka_errors():
             await self._kcodec.flush_quietly()
 
@@ -193,6 +195,8 @@ class AIOKafkaProducer:
         if not isinstance(topic, str):
             raise TypeError(f"Topic names must be strings, not {topic!r:.100}")
         self._need_started()
+        if self._closed and topic in self._counts:
+            return self._counts[topic]
         with as_aiokafka_errors():
             count = self._counts[topic] = await self._kcodec.partitions_for(topic)
         return count

@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import random
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Set
 from typing import Any, NamedTuple, TypeVar
 
-from aiokafka.structs import ConsumerRecord, TopicPartition
+from aiokafka.structs import BrokerMetadata, ConsumerRecord, TopicPartition
 
 from kcodec import Record, errors
 from kcodec.client.aio import Consumer
@@ -328,6 +330,10 @@ class ServedConsumer(Consumer):
             return self._manual
         return super().assignment() if self._followed is not None else _NOTHING
 
+    def known_assignment(self) -> list[Place]:
+        """Return the assigned partitions of which something is known: a manual assignment may not be in force yet."""
+        return [one for one in self.assignment() if one in self._core.assignment.partitions]
+
     def followed_topics(self) -> frozenset[str]:
         """Return the topics that are subscribed to, or assigned."""
         wanted = self._followed
@@ -460,10 +466,44 @@ class GroupView(NamedTuple):
 
 
 class ClusterView:
-    """The known topics, with the names of aiokafka's ClusterMetadata. known: returns kcodec's topics by name."""
+    """The known brokers and topics, with the names of aiokafka's ClusterMetadata. cluster: returns that of kcodec."""
 
-    def __init__(self, known: Callable[[], dict[str, Any]]) -> None:
-        self._known = known
+    def __init__(self, cluster: Callable[[], Any]) -> None:
+        self._cluster = cluster
+
+    def _known(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._cluster().topics
+        return found
+
+    def brokers(self) -> set[BrokerMetadata]:
+        """Return the known brokers."""
+        return {_broker(one) for one in self._cluster().brokers.values()}
+
+    def broker_metadata(self, broker_id: int) -> BrokerMetadata | None:
+        """Return the address and the rack of a broker; None if it is not known."""
+        found = self._cluster().brokers.get(broker_id)
+        return None if found is None else _broker(found)
+
+    @property
+    def controller(self) -> BrokerMetadata | None:
+        """The controller; None if it is not known."""
+        return self.broker_metadata(self._cluster().controller_id)
+
+    def leader_for_partition(self, partition: TopicPartition) -> int | None:
+        """Return the id of the leader; -1 if none exists, None if the partition is not known."""
+        found = self._known().get(partition.topic)
+        known = None if found is None else found.partitions.get(partition.partition)
+        return None if known is None else int(known.leader)
+
+    def partitions_for_broker(self, broker_id: int) -> set[TopicPartition] | None:
+        """Return the known partitions whose leader is a broker; None if no such partition exists."""
+        found = {
+            TopicPartition(name, number)
+            for name, topic in self._known().items()
+            for number, one in topic.partitions.items()
+            if one.leader == broker_id
+        }
+        return found or None
 
     def topics(self, exclude_internal_topics: bool = True) -> set[str]:
         """Return the names of the known topics."""
@@ -488,26 +528,63 @@ class ClientView:
 
     def __init__(self, client: Any) -> None:
         self._of = client
-        self.cluster = ClusterView(lambda: client._client.cluster.topics)
+        self.cluster = ClusterView(lambda: client._client.cluster)
+        self._updates: set[asyncio.Task[bool]] = set()
 
-    def add_topic(self, topic: str) -> None:
-        """Include a topic in the metadata."""
-        self._of._client.cluster.add_topics([topic])
+    @property
+    def hosts(self) -> list[tuple[str, int, socket.AddressFamily]]:
+        """The bootstrap servers."""
+        return [(one.host, one.port, socket.AF_UNSPEC) for one in self._of._client.options.addresses]
 
-    def set_topics(self, topics: Iterable[str]) -> None:
-        """Include topics in the metadata."""
-        self._of._client.cluster.add_topics(topics)
+    def get_random_node(self) -> int | None:
+        """Return the id of a known broker; None if none is known."""
+        known = list(self._of._client.cluster.brokers)
+        return random.choice(known) if known else None
+
+    def add_topic(self, topic: str) -> asyncio.Future[bool]:
+        """Include a topic in the metadata. Return a future: whether the metadata arrived."""
+        return self.set_topics([topic])
+
+    def set_topics(self, topics: Iterable[str]) -> asyncio.Future[bool]:
+        """Include topics in the metadata. Return a future: whether the metadata arrived."""
+        cluster, wanted = self._of._client.cluster, list(topics)
+        cluster.add_topics(wanted)
+        if all(cluster.partitions(topic) for topic in wanted):
+            known = asyncio.get_running_loop().create_future()
+            known.set_result(True)
+            return known
+        return self.force_metadata_update()
+
+    async def fetch_all_metadata(self) -> ClusterView:
+        """Request metadata of all topics; return the cluster."""
+        cluster = self._of._client.cluster
+        before, cluster.needs_all_topics = cluster.needs_all_topics, True
+        try:
+            await self.force_metadata_update()
+        finally:
+            cluster.needs_all_topics = before
+        return self.cluster
 
     async def _wait_on_metadata(self, topic: str) -> set[int]:
         return set(range(await self._of.partitions_for(topic)))
 
-    async def force_metadata_update(self) -> bool:
-        """Request metadata now; return whether it arrived."""
+    def force_metadata_update(self) -> asyncio.Future[bool]:
+        """Request metadata now. Return a future: whether it arrived. The request is sent even without `await`."""
+        update = asyncio.get_running_loop().create_task(self._update())
+        self._updates.add(update)
+        update.add_done_callback(self._updates.discard)
+        return asyncio.shield(update)
+
+    async def _update(self) -> bool:
         try:
             await self._of._run(self._of._client.cluster.refresh(self._of._client.options.request_timeout_ms / 1000))
         except errors.KcodecError:
             return False
         return True
+
+
+def _broker(one: Any) -> BrokerMetadata:
+    return BrokerMetadata(one.node_id, one.host, one.port, one.rack)
 
 
 class Deserializers:

@@ -29,7 +29,7 @@ from kcodec.consumer.fetch_session import PartitionRequest
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError
 from kcodec.flow import Clock, Signal
-from kcodec.network.metrics import Metrics
+from kcodec.network.metrics import Metrics, Tally, tally_of
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
@@ -168,6 +168,7 @@ class FetchResponses:
         self._arrived = arrived
         self._clock = cluster.clock
         self._metrics = metrics
+        self._fetched_bytes: dict[int, Tally] = {}
 
     def take(self, node: int, partition: TopicPartition, requested: RequestedPartition, data: Any) -> None:
         """Handle one partition of a response of broker `node`."""
@@ -196,10 +197,17 @@ class FetchResponses:
             self._look_for_divergence(node, state, data.diverging_epoch)
             is_kept = entry is not None and self._buffer.add(entry)
         if is_kept:
-            self._metrics.count("consumer.fetched_bytes", len(data.records), node=node)
+            self._tally_of(node).value += len(data.records)
             self._arrived.set()
         if state.awaiting is not None:
             self.assignment.changed.set()
+
+    def _tally_of(self, node: int) -> Tally:
+        """Return the tally of the fetched bytes of a broker."""
+        found = self._fetched_bytes.get(node)
+        if found is None:
+            found = self._fetched_bytes[node] = tally_of(self._metrics, "consumer.fetched_bytes", node=node)
+        return found
 
     def _requests_more(self, partition: TopicPartition, entry: FetchedPartition) -> bool:
         """Request more for a batch above max_partition_fetch_bytes, from a broker that cuts even the first one."""

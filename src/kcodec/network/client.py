@@ -20,7 +20,7 @@ from kcodec.flow import CancelledFlow, Clock, Done, Task
 from kcodec.network.connections import Network
 from kcodec.network.interruptible import step_seconds
 from kcodec.network.logs import escape_logs
-from kcodec.network.metrics import gauge_of, report_gauges
+from kcodec.network.metrics import Gauge, report_gauges, report_tallies
 from kcodec.network.options import ClientConfig
 from kcodec.network.preload import load_for_flows
 from kcodec.network.scheduler import Scheduler
@@ -67,14 +67,18 @@ class Client:
         self.network.wire(self.scheduler, self.cluster, opener)
         self._keeper = self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
         self.cluster.request_update("start")
-        if gauge_of(self.options.metrics) is not None:
-            self.scheduler.spawn(report_gauges(self.options.metrics, self.network.report), "gauges")
+        self.scheduler.spawn(report_gauges(self.options.metrics, self._report), "metrics")
 
     def stop(self) -> None:
         """Close flows, then connections."""
         self.network.is_closed = True
         self.scheduler.cancel_all()
         self.network.close()
+        report_tallies(self.options.metrics)
+
+    def _report(self, gauge: Gauge) -> None:
+        report_tallies(self.options.metrics)
+        self.network.report(gauge)
 
     def crash(self, error: BaseException) -> None:
         """Stop the client after a failure of its I/O loop."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kcodec.errors import AuthenticationError, KcodecError, RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import Address, ByVersion, Call, Clock, Done, Flow, Reply, Task
-from kcodec.network.metrics import are_ignored
+from kcodec.network.metrics import Tally, are_ignored, tally_of
 from kcodec.network.negotiation import MisroutedError, over, renewal_delay, request_versions
 from kcodec.network.options import ClientConfig
 from kcodec.network.tls_layer import TlsLayer
@@ -170,6 +170,9 @@ class Connection:
         self._deadlines: Timer | None = None
         #: The versions that were chosen, by class and bounds.
         self._chosen: dict[tuple[Any, int, int], int] = {}
+        self._bytes_sent = tally_of(network.metrics, "bytes.sent", node=node_id)
+        self._bytes_received = tally_of(network.metrics, "bytes.received", node=node_id)
+        self._requests_sent: dict[type, Tally] = {}
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "ready" if self.is_ready else "opening"
@@ -272,7 +275,7 @@ class Connection:
         if self.network.watchers:
             self.network.observe("request", self, request, pending.version, pending.correlation_id)
         if self.network.is_measured:
-            self.network.metrics.count("request.sent", api=pending.kind.__name__, node=self.node_id)
+            self._sent_of(pending.kind).value += 1
         if call.expects_reply:
             self._in_flight.append(pending)
         else:
@@ -287,6 +290,14 @@ class Connection:
             raise TransportError(f"{self.name}: its API versions are not known yet")
         version = self._chosen[key] = self.versions.choose(*key, self.name)
         return version
+
+    def _sent_of(self, kind: type) -> Tally:
+        """Return the tally of sent requests of a kind."""
+        found = self._requests_sent.get(kind)
+        if found is None:
+            found = tally_of(self.network.metrics, "request.sent", api=kind.__name__, node=self.node_id)
+            self._requests_sent[kind] = found
+        return found
 
     def _timed_out(self, pending: _PendingCall) -> None:
         if pending.is_over and not pending.is_sent:
@@ -346,7 +357,7 @@ class Connection:
         if self.is_closed:
             return
         if self.network.is_measured:
-            self.network.metrics.count("bytes.received", count, node=self.node_id)
+            self._bytes_received.value += count
         if self._tls is not None:
             self._run_tls(bytes(self._tls.buffer[:count]))
         else:
@@ -442,7 +453,7 @@ class Connection:
     def _write(self, parts: list[bytes | memoryview]) -> None:
         assert self._transport is not None
         if self.network.is_measured:
-            self.network.metrics.count("bytes.sent", sum(map(len, parts)), node=self.node_id)
+            self._bytes_sent.value += sum(map(len, parts))
         if self._tls is None:
             self._transport.write(parts)
             return

@@ -11,10 +11,20 @@ from kcodec.flow import Flow, sleep
 from kcodec.network.callbacks import CALLBACK_ERRORS
 
 log = logging.getLogger("kcodec.client")
-#: Interval between two values of a gauge.
+#: Interval between two values of a gauge, and between two reports of a tally.
 GAUGE_SECONDS = 1.0
 #: Reports the value of a gauge: gauge(name, value, **labels).
 Gauge = Callable[..., None]
+
+
+class Tally:
+    """The events of a frequent counter since they were last reported: a call of the application's object for each of
+    them would take a noticeable part of a poll."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
 
 
 class Metrics(Protocol):
@@ -23,7 +33,8 @@ class Metrics(Protocol):
 
     Names are dotted, such as ``request.sent``, ``producer.records`` and ``consumer.fetched_bytes``; latencies are in
     seconds: ``request``, ``throttle``, ``producer.delivery``. Labels are Kafka's names (``api="ProduceRequest"``,
-    ``node=1``); none of them contains a secret or a record.
+    ``node=1``); none of them contains a secret or a record. Counts of requests, bytes and records that were polled are
+    added up and passed every GAUGE_SECONDS, and when the client is closed.
 
     An object may also have a method ``gauge(name, value, **labels)``. It is called every GAUGE_SECONDS with values that
     go up and down: ``requests.in_flight``, ``producer.buffered_bytes``, ``producer.unfinished_batches``,
@@ -54,6 +65,7 @@ class _GuardedMetrics:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._failed: set[str] = set()
+        self._tallies: dict[tuple[object, ...], tuple[Tally, str, dict[str, object]]] = {}
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:
         """See Metrics."""
@@ -76,6 +88,17 @@ class _GuardedMetrics:
         except CALLBACK_ERRORS as error:
             self._log_once("gauge", error)
 
+    def tally(self, name: str, labels: dict[str, object]) -> Tally:
+        """Return the tally of a counter with these labels."""
+        return self._tallies.setdefault((name, *labels.values()), (Tally(), name, labels))[0]
+
+    def report_tallies(self) -> None:
+        """Count the events of all tallies since the last call."""
+        for tally, name, labels in list(self._tallies.values()):
+            if tally.value:
+                value, tally.value = tally.value, 0
+                self.count(name, value, **labels)
+
     @property
     def has_gauges(self) -> bool:
         """Whether the application's object takes gauges."""
@@ -94,6 +117,8 @@ def checked_metrics(metrics: Metrics | None) -> Metrics:
         return NoMetrics()
     if type(metrics) in {NoMetrics, _GuardedMetrics}:
         return metrics
+    if isinstance(metrics, type):
+        raise TypeError(f"metrics: expected an object, got the class {metrics.__name__}; pass {metrics.__name__}()")
     for method in ("count", "latency"):
         if not callable(getattr(metrics, method, None)):
             what = f"{type(metrics).__name__} has no method {method!r}"
@@ -113,14 +138,30 @@ def gauge_of(metrics: Metrics) -> Gauge | None:
     return metrics.gauge if isinstance(metrics, _GuardedMetrics) and metrics.has_gauges else None
 
 
+def tally_of(metrics: Metrics, name: str, **labels: object) -> Tally:
+    """Return the tally of a frequent counter; without metrics one that is not reported."""
+    return metrics.tally(name, labels) if isinstance(metrics, _GuardedMetrics) else Tally()
+
+
+def report_tallies(metrics: Metrics) -> None:
+    """Pass what tallies have counted to the application's object."""
+    if isinstance(metrics, _GuardedMetrics):
+        metrics.report_tallies()
+
+
 def report_gauges(metrics: Metrics, report: Callable[[Gauge], None]) -> Flow[None]:
-    """Call `report` every GAUGE_SECONDS, if the application's object takes gauges."""
-    gauge = gauge_of(metrics)
-    if gauge is None:
+    """Call `report` every GAUGE_SECONDS, if the application has passed an object; an object without the method `gauge`
+    gets only the counts that `report` makes."""
+    if not isinstance(metrics, _GuardedMetrics):
         return
+    gauge = gauge_of(metrics) or _no_gauge
     try:
         while True:
             report(gauge)
             yield from sleep(GAUGE_SECONDS)
     finally:
         report(gauge)  # the last values before the client is closed
+
+
+def _no_gauge(name: str, value: float, **labels: object) -> None:
+    """Do nothing."""
