@@ -15,6 +15,9 @@ is tested; nothing of the checkout is kept. Two uses:
 
 `--broker kafka` without `--client kcodec` is the control: a test that fails there does not blame the embedded broker.
 
+`--public` replaces or leaves out statements of the tests that use private attributes of the client
+(tools/peer_public.py): what these tests check with public calls is then proved, too.
+
 What is known to fail or to be skipped is in tools/peer_known.py, with the reason. The exit status is 1 if any other
 test fails. The output of the tests goes to .cache/peer-tests/<client>.log.
 """
@@ -73,6 +76,8 @@ def report(name: str, version: str, results: list[Result], seconds: float, optio
     """Return the lines about one client. A failure without a known reason is marked."""
     counts = Counter(result.status for result in results)
     with_what = f"{options.client} client, {options.broker} broker"
+    if options.public:
+        with_what += ", statements on private attributes replaced"
     totals = f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[SKIPPED]} skipped"
     lines = [f"{name} {version} ({with_what}): {totals}, {seconds:.0f} s"]
     for status in (FAILED, SKIPPED):
@@ -94,6 +99,7 @@ def main() -> int:
     parser.add_argument("checkouts", nargs="+", metavar="CLIENT=PATH", help=f"{', '.join(PEERS)}, and its checkout")
     parser.add_argument("--broker", choices=["embedded", "kafka"], default="embedded")
     parser.add_argument("--client", choices=["own", "kcodec"], default="own", help="kcodec: with its facade")
+    parser.add_argument("--public", action="store_true", help="without statements on private attributes")
     parser.add_argument("-k", dest="select", help="the tests to run: pytest's -k, for Go its -run")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit for the tests of one client")
     parser.add_argument("--write", type=Path, help="add the report to a file, too")
@@ -111,7 +117,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder, started(options.broker, peer.settings) as address:
             log = EXTRAS / f"{name}.log"
             with_facade = options.client == "kcodec"
-            run = Run(checkout, Path(folder), address, options.select, with_facade, options.seconds, log)
+            run = Run(
+                checkout, Path(folder), address, options.select, with_facade, options.seconds, log, options.public
+            )
             results = peer.run(run)
         lines = report(name, version_of(name, checkout), results, time.monotonic() - begun, options)
         print("\n".join(lines), flush=True)

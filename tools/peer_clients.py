@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from peer_public import make_public
+
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ROOT / ".cache" / "peer-tests"
 #: The version of Kafka whose APIs the embedded broker has: the tests choose what they run by it.
@@ -44,7 +46,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a client's tests. address: host:port of the broker; select: pytest's -k, or Go's -run."""
+    """One run of a client's tests. address: host:port of the broker; select: pytest's -k, or Go's -run; is_public:
+    without statements on private attributes (tools/peer_public.py)."""
 
     checkout: Path
     folder: Path
@@ -53,6 +56,7 @@ class Run:
     with_facade: bool
     timeout: float
     output: Path
+    is_public: bool = False
 
     @property
     def port(self) -> str:
@@ -93,6 +97,8 @@ class PythonPeer:
             )
         # The tests without the package next to them, so that the installed one is tested.
         shutil.copytree(source, run.folder / self.tests, ignore=shutil.ignore_patterns("__pycache__"))
+        if run.is_public:
+            make_public(self.package, run.folder / self.tests)
         with (run.folder / self.tests / "conftest.py").open("a", encoding="utf-8") as conftest:
             conftest.write("\n\n" + self.conftest)
         for name, text in self.modules.items():

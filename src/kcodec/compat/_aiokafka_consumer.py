@@ -340,14 +340,16 @@ class AIOKafkaConsumer:
             self._need_assigned([partition])
             self._need_started("position")
             await self._kcodec.until_left()
+            rebalances = self._kcodec.rebalances
             known = self._kcodec.state_of(_place(partition))
             if known.position is not None and known.awaiting is None:
                 return int(known.position)
             try:
                 with as_aiokafka_errors():
                     return await self._kcodec.position(_place(partition))
-            except ValueError:
-                await asyncio.sleep(0)  # it was revoked meanwhile
+            except ValueError:  # it was revoked meanwhile, and may be assigned again
+                with as_aiokafka_errors():
+                    await self._kcodec.until_rebalanced(rebalances)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue at an offset. Raise ValueError for a negative one, IllegalStateError if it is not assigned."""

@@ -41,6 +41,21 @@ def aiokafka_error(error: BaseException) -> BaseException:
     return found
 
 
+def record_error(error: BaseException) -> BaseException:
+    """Return the exception of a record: after the time limit that of the last attempt, as in aiokafka."""
+    if type(error) is errors.DeliveryTimeoutError:
+        last = error.__cause__
+        if isinstance(last, errors.BrokerError):
+            found = theirs.for_code(last.code)(str(error))
+        elif last is None or isinstance(last, errors.RequestTimedOutError):
+            found = theirs.RequestTimedOutError(str(error))
+        else:
+            return aiokafka_error(error)
+        found.__cause__ = error
+        return found
+    return aiokafka_error(error)
+
+
 def _first(error: BaseException) -> BaseException:
     """Return the error itself, or the cause of the first error of a group, or of a failed transaction."""
     while isinstance(error, errors.DeliveryErrors | errors.AdminError):

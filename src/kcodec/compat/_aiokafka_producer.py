@@ -7,7 +7,7 @@ import asyncio
 import copy
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Self
 
 from aiokafka import errors as theirs
@@ -21,7 +21,7 @@ from aiokafka.util import commit_structure_validate, get_running_loop
 
 from kcodec import errors
 from kcodec.client.aio import Delivery, Producer
-from kcodec.compat._aiokafka_errors import aiokafka_error, as_aiokafka_errors
+from kcodec.compat._aiokafka_errors import aiokafka_error, as_aiokafka_errors, record_error
 from kcodec.compat._aiokafka_options import client_options, event_loop
 from kcodec.compat._aiokafka_served import ClientView, connect
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata
@@ -127,6 +127,8 @@ class AIOKafkaProducer:
         self._counts: dict[str, int] = {}
         self._sent: dict[Any, list[tuple[Future, Delivery]]] = {}
         self._create_future = self._loop.create_future
+        #: Calls of transactions under way: they go on if the caller is cancelled, as in aiokafka.
+        self._steps: set[asyncio.Task[None]] = set()
         self._open_kcodec()
         self._is_started = False
         self._closed = False
@@ -175,6 +177,8 @@ class AIOKafkaProducer:
     async def _stop(self, error: BaseException | None) -> None:
         if not self._closed:
             self._closed = True
+            if self._steps:
+                await asyncio.wait(self._steps)
             with as_aiokafka_errors():
                 await self._kcodec.end(error)
 
@@ -287,7 +291,7 @@ class AIOKafkaProducer:
         base, append_time, error = batch.outcome
         topic, partition = batch.topic, batch.partition
         place = TopicPartition(topic, partition)
-        translated = None if error is None else aiokafka_error(error)
+        translated = None if error is None else record_error(error)
         has_offset = self._acks != 0
         new = tuple.__new__
         for future, delivery in waiting:
@@ -347,7 +351,7 @@ class AIOKafkaProducer:
             if future.done():
                 return
             if delivery.error is not None:
-                future.set_exception(aiokafka_error(delivery.error))
+                future.set_exception(record_error(delivery.error))
             elif self._acks == 0:
                 future.set_result(None)
             else:
@@ -366,6 +370,19 @@ class AIOKafkaProducer:
             raise IllegalOperation("You need to configure transaction_id to use transactions")
         self._need_started()
 
+    async def _step(self, call: Coroutine[Any, Any, None]) -> None:
+        """Await a call of the transaction, which a cancellation of the caller does not end."""
+        step = self._loop.create_task(call)
+        self._steps.add(step)
+        step.add_done_callback(self._steps.discard)
+        with as_aiokafka_errors():
+            try:
+                await asyncio.shield(step)
+            except asyncio.CancelledError:
+                # An error leaves the transaction in a state that the next call raises.
+                step.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+                raise
+
     async def begin_transaction(self) -> None:
         """Begin a transaction."""
         self._ensure_transactional()
@@ -375,14 +392,12 @@ class AIOKafkaProducer:
     async def commit_transaction(self) -> None:
         """Flush and commit. After an error, except a fatal one, call `abort_transaction`."""
         self._ensure_transactional()
-        with as_aiokafka_errors():
-            await self._kcodec.commit_transaction()
+        await self._step(self._kcodec.commit_transaction())
 
     async def abort_transaction(self) -> None:
         """Drop what is not sent, and abort."""
         self._ensure_transactional()
-        with as_aiokafka_errors():
-            await self._kcodec.abort_transaction()
+        await self._step(self._kcodec.abort_transaction())
 
     def transaction(self) -> TransactionContext:
         """Return a transaction to use as a block."""
@@ -397,8 +412,7 @@ class AIOKafkaProducer:
         if not group_id or not isinstance(group_id, str):
             raise ValueError(group_id)
         checked = {Place(*one): OffsetAndMetadata(*value) for one, value in commit_structure_validate(offsets).items()}
-        with as_aiokafka_errors():
-            await self._kcodec.send_offsets_to_transaction(checked, ConsumerGroupMetadata(group_id))
+        await self._step(self._kcodec.send_offsets_to_transaction(checked, ConsumerGroupMetadata(group_id)))
 
 
 class ServedProducer(Producer):

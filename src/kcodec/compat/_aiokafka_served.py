@@ -33,6 +33,7 @@ LONG_SECONDS, ASSIGNMENT_STEP_SECONDS = 3600.0, 0.2
 #: Records that are decoded together.
 CHUNK_RECORDS = 500
 LEAVE_SECONDS = 10.0
+REBALANCE_STEP_SECONDS = 0.02
 #: Longest time that `begin` waits for the first positions.
 POSITION_SECONDS = 1.0
 #: After this time a call that finds records at once lets other tasks run.
@@ -97,6 +98,8 @@ class ServedConsumer(Consumer):
         self._assigning: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._suspended_at = 0.0
+        #: How often the group has assigned partitions.
+        self.rebalances = 0
         self._failure: errors.KcodecError | None = None
         self._manual: frozenset[Place] = _NOTHING
         self._seeks: dict[Place, int] = {}
@@ -237,6 +240,7 @@ class ServedConsumer(Consumer):
         if not self._has_revoked:  # aiokafka calls it before each join
             await self._notify("on_partitions_revoked", _NOTHING)
         self._has_revoked = False
+        self.rebalances += 1
         await self._notify("on_partitions_assigned", self.assignment())
         self._first_assignment.set()
 
@@ -308,6 +312,16 @@ class ServedConsumer(Consumer):
         """Wait until a leave that is under way has ended."""
         while self._leaving is not None and not self._leaving.done():
             await asyncio.wait([self._leaving])
+
+    async def until_rebalanced(self, rebalances: int) -> None:
+        """Wait until the group has assigned partitions again since it had done so `rebalances` times, or until the
+        subscription ends."""
+        await asyncio.sleep(0)
+        while self._followed is not None and self.rebalances == rebalances and not self._is_ending:
+            if self._core.settings.group_id is None:
+                return
+            self._core.raise_errors()
+            await asyncio.sleep(REBALANCE_STEP_SECONDS)
 
     def unfollow(self) -> None:
         """End the subscription or the assignment; leave the group in the background."""

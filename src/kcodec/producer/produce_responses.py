@@ -350,9 +350,9 @@ class ProduceResponses:
         in_flight = queue is not None and batch in queue.in_flight
         uncertain = batch.uncertain or in_flight
         remedy = None if self.id_manager.transactional_id is None else "abort"
-        self.fail(
-            queue, batch, DeliveryTimeoutError(reason, possibly_sent=uncertain, remedy=remedy), in_flight=in_flight
-        )
+        error = DeliveryTimeoutError(reason, possibly_sent=uncertain, remedy=remedy)
+        error.__cause__ = batch.last_error
+        self.fail(queue, batch, error, in_flight=in_flight)
 
     def fail(
         self, queue: PartitionQueue | None, batch: ProducerBatch, error: BaseException, *, in_flight: bool = False
