@@ -11,6 +11,7 @@ the next record to read. Rows and positions are thus committed together or not a
   sees (`DeltaTable.vacuum` deletes them later). The next start reads the same records again.
 - An owner of a partition that was stopped for a while may go on after another one. Its commit is refused, as the
   position in the table is no longer the one that it read.
+- A program that catches an exception of `step` may call it again: it goes back to the positions in the table.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Writer:
         self.name, self.rows, self.seconds = name, rows, seconds
         self.held: dict[TopicPartition, int | None] = {}
         self.collected: dict[TopicPartition, list[pyarrow.Table]] = {}
+        self.is_ended = True
         self.consumer = Consumer(group_id=name, enable_auto_commit=False, auto_offset_reset="earliest", **options)
         self.consumer.subscribe(topics, on_assigned=self.take_over, on_revoked=self.give_up)
 
@@ -93,7 +95,18 @@ class Writer:
             self.collected.pop(partition, None)
 
     def step(self) -> int:
-        """Collect rows and commit them. Return their number; 0 if there are none, or another owner was quicker."""
+        """Collect rows and commit them. Return their number; 0 if there are none, or another owner was quicker.
+
+        After an exception, of which rows that were polled may not be collected, the next call goes back to the table.
+        """
+        if not self.is_ended:
+            self.take_over(self.consumer.assignment())
+        self.is_ended = False
+        count = self.collect_and_commit()
+        self.is_ended = True
+        return count
+
+    def collect_and_commit(self) -> int:
         until = time.monotonic() + self.seconds
         while (left := until - time.monotonic()) > 0 and self.count() < self.rows:
             table = pyarrow.table(self.consumer.poll_arrow(min(left, 1.0)))

@@ -11,6 +11,7 @@ an older record leaves it alone: an owner that was stopped and goes on late does
 import sqlite3
 import sys
 
+from kcodec import Record, TopicPartition
 from kcodec.client import Consumer
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS price (item TEXT PRIMARY KEY, amount INTEGER, source_offset INTEGER)"
@@ -21,14 +22,23 @@ UPSERT = """
 
 
 def step(consumer: Consumer, connection: sqlite3.Connection, statement: str = UPSERT) -> None:
-    rows = [
-        (record.key.decode(), int(record.value), record.offset)
-        for record in consumer.poll(1.0)
-        if record.key is not None and record.value is not None  # others have no price
-    ]
-    with connection:
-        connection.executemany(statement, rows)
-    consumer.commit()
+    records: list[Record] = []
+    try:
+        records = consumer.poll(1.0)
+        rows = [
+            (record.key.decode(), int(record.value), record.offset)
+            for record in records
+            if record.key is not None and record.value is not None  # others have no price
+        ]
+        with connection:
+            connection.executemany(statement, rows)
+        consumer.commit()
+    except BaseException:
+        # A caller that goes on gets the records again. Otherwise the next commit would include them.
+        for record in reversed(records):
+            if (partition := TopicPartition(record.topic, record.partition)) in consumer.assignment():
+                consumer.seek(partition, record.offset)
+        raise
 
 
 def main(path: str, servers: str, group: str, topic: str) -> None:

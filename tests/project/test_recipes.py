@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -356,6 +357,46 @@ def test_an_upsert_may_come_twice_and_a_sum_may_not(
 
 def not_committing(consumer: Consumer) -> None:
     raise Killed
+
+
+def test_an_upsert_that_goes_on_after_an_exception_loses_nothing(kcodec_broker: Broker) -> None:
+    """A database that fails, a commit that fails, and Ctrl-C before a commit: each one is
+    caught, and the next step gets the records again."""
+    topic = kcodec_broker.create_topic(partitions=2)
+    for partition in range(2):
+        records = [(b"item-%d-%d" % (partition, number), b"%d" % number) for number in range(5)]
+        kcodec_broker.seed(topic, records, partition=partition)
+    module, failures = example("upsert"), iter([OSError("no answer"), None, KeyboardInterrupt()])
+    options = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "max_poll_records": 2}
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(module.SCHEMA)
+        connection.execute("CREATE TRIGGER full BEFORE INSERT ON price BEGIN SELECT RAISE(ABORT, 'full'); END")
+
+        class Failing(Consumer):
+            written = 0
+
+            def commit(self, *given: Any, **named: Any) -> None:
+                before, self.written = self.written, connection.total_changes
+                if self.written > before and (failure := next(failures, None)) is not None:
+                    raise failure
+                super().commit(*given, **named)
+
+        with Failing(bootstrap_servers=kcodec_broker.bootstrap_servers, group_id=topic, **options) as consumer:
+            consumer.subscribe(topic)
+            raised: list[type[BaseException]] = []
+            deadline = time.monotonic() + 20
+            while len(prices(connection)) < 10:
+                assert time.monotonic() < deadline, raised
+                try:
+                    module.step(consumer, connection)
+                except (sqlite3.Error, OSError, KeyboardInterrupt) as error:
+                    raised.append(type(error))
+                    connection.execute("DROP TRIGGER IF EXISTS full")
+            ends = {TopicPartition(topic, number): 5 for number in range(2)}
+            assert {one: consumer.position(one) for one in ends} == ends
+        found = prices(connection)
+        assert found == {f"item-{partition}-{number}": number for partition in range(2) for number in range(5)}
+        assert raised == [sqlite3.IntegrityError, OSError, KeyboardInterrupt]
 
 
 def test_an_upsert_killed_between_both_commits_writes_the_same_again(

@@ -7,7 +7,8 @@ The package deltalake (requirements/delta.txt) is installed into a folder. In ea
 (SIGKILL) at each of its steps: with rows that it has polled, before it writes the table, while the table is written,
 and after the commit. "While" is as soon as another file of rows is in the folder of the table; a file that the table
 does not name afterwards shows that the kill came before the commit. In the last rounds an owner is stopped (SIGSTOP)
-with rows that it has not written, another one goes on, and the first is woken. The control commits offsets to Kafka
+with rows that it has not written, another one goes on, and the first is woken. Then exceptions of a program are caught
+between a poll and the commit, and the program goes on. The control commits offsets to Kafka
 after the table, and has rows twice. The embedded broker runs in this process.
 """
 
@@ -125,6 +126,42 @@ def stopped(broker: Broker, table: Path, rng: random.Random) -> bool:
     return "not committed: " in told
 
 
+def resumed(broker: Broker, table: Path, rng: random.Random) -> int:
+    """Catch exceptions of `step` and go on: between a poll and the collecting, before the commit and after it. Return
+    their number."""
+    module, caught, wanted = example("offsets_in_delta"), 0, 0
+    write = module.write_deltalake
+
+    def failing(function: Any, moment: str) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            if moment == "before" and rng.random() < 0.4:
+                raise LookupError("before the call")
+            found = function(*given, **named)
+            if moment == "after" and rng.random() < 0.4:
+                raise LookupError("after the call")
+            return found
+
+        return call
+
+    given = {"bootstrap_servers": broker.bootstrap_servers, "rows": 20, "seconds": 0.2, **SHORT}
+    with closing(module.Writer(str(table), NAME, [TOPIC], **given)) as writer:
+        writer.consumer.poll_arrow = failing(writer.consumer.poll_arrow, "after")
+        try:
+            for moment in ("before", "after", "before", "after"):
+                module.write_deltalake = failing(write, moment)
+                more(broker, 100, rng)
+                wanted = sum(expected(broker).values())
+                deadline = time.monotonic() + 60
+                while sum(rows(table).values()) < wanted and time.monotonic() < deadline:
+                    try:
+                        writer.step()
+                    except LookupError:
+                        caught += 1
+        finally:
+            module.write_deltalake = write
+    return caught
+
+
 def control(broker: Broker, folder: Path) -> int:
     """Write the table, then commit offsets to Kafka, killed in between. Return the number of rows that are there
     twice."""
@@ -161,18 +198,21 @@ def prove(rounds: int) -> list[str]:
         for _ in range(3):
             more(broker, 100, rng)
             fenced += stopped(broker, table, rng)
+        caught = resumed(broker, table, rng)
         write_until_equal(broker, table)
         ours, theirs = rows(table), expected(broker)
         twice = control(broker, folder)
     assert ours == theirs, f"{sum((ours - theirs).values())} rows too many, {sum((theirs - ours).values())} missing"
     assert ended["writing: files without commit"] > 0, "no kill came between the files and the commit"
     assert fenced == 3, f"{fenced} of 3 owners that were stopped and woken found out that another one had gone on"
+    assert caught > 10, f"{caught} exceptions were caught"
     assert twice > 0, "the control has no row twice"
     return [
         f"examples/offsets_in_delta.py, deltalake {version('deltalake')}, {rounds} rounds",
         f"rows: {sum(ours.values())}, each committed record once",
         *(f"killed, {step}: {count}" for step, count in sorted(ended.items())),
         f"owners stopped with rows and woken: 3, whose commit was refused: {fenced}",
+        f"exceptions of a step that were caught, and the program went on: {caught}",
         f"control, offsets committed to Kafka after the table: {twice} rows twice",
     ]
 
