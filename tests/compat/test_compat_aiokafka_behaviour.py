@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition, errors
 from aiokafka.structs import BrokerMetadata
-from aiokafka_kits import SECONDS, Kit, kit_of, read, run
+from aiokafka_kits import SECONDS, Kit, Listener, kit_of, read, run
 
 from kcodec.broker import Broker
 from kcodec.client import Admin, NewTopic
@@ -314,6 +314,26 @@ def test_records_of_an_earlier_subscription_are_dropped(kit: Kit, broker: Broker
             consumer.subscribe([other])
             assert await read(consumer, 1) == [b"other"]
             assert await consumer.getmany(timeout_ms=300) == {}
+
+    run(program())
+
+
+def test_a_new_subscription_calls_its_listener_twice(kit: Kit, topic: str) -> None:
+    """Also after unsubscribe(), which calls no listener (test_kip_345_disabled and _enabled)."""
+    places = {TopicPartition(topic, number) for number in range(2)}
+    expected = [("revoked", set()), ("assigned", places)]
+
+    async def program() -> None:
+        async with kit.consumer(group_id=f"{topic}-{kit.name}") as consumer:
+            for _ in range(2):
+                listener = Listener()
+                consumer.subscribe([topic], listener=listener)
+                while len(listener.calls) < 2:
+                    await asyncio.sleep(0.02)
+                assert listener.calls == expected
+                consumer.unsubscribe()
+                await asyncio.sleep(0.3)
+                assert listener.calls == expected
 
     run(program())
 

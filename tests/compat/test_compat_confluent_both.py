@@ -7,7 +7,9 @@ time out.
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -161,9 +163,41 @@ def test_a_late_poll_is_reported_before_the_rebalance(clients: Any, broker: Brok
         time.sleep(1.2)
         message = next_message(consumer)
         assert message.error().code() == KafkaError._MAX_POLL_EXCEEDED
-        assert (message.topic(), calls) == (None, ["assigned"])
+        assert (message.topic(), message.partition(), message.offset(), calls) == (None, 0, None, ["assigned"])
         assert next_message(consumer).offset() == 0
         assert calls == ["assigned", "lost", "assigned"]
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+def test_a_forgotten_client_with_callbacks_is_collected(clients: Any, broker: Broker, topic: str, kind: str) -> None:
+    """Callbacks of the configuration that lead back to the client do not keep it."""
+
+    class Program:
+        def __init__(self) -> None:
+            settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers, "statistics.interval.ms": 100}
+            settings |= {"error_cb": self.report, "stats_cb": self.report}
+            if kind == "producer":
+                self.client = clients.Producer({**settings, "on_delivery": self.report})
+            else:
+                self.client = clients.Consumer({**settings, "group.id": topic, "on_commit": self.report})
+            self.calls = 0
+
+        def report(self, *_: Any) -> None:
+            self.calls += 1
+
+    def begin() -> weakref.ref[Any]:
+        program = Program()
+        deadline = time.monotonic() + SECONDS
+        while not program.calls:
+            assert time.monotonic() < deadline
+            program.client.poll(0.1)
+        return weakref.ref(program)
+
+    found, deadline = begin(), time.monotonic() + SECONDS
+    while found() is not None and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.02)
+    assert found() is None
 
 
 def test_partitions_are_added_to_those_of_the_group(clients: Any, broker: Broker, topic: str) -> None:

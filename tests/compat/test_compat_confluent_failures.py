@@ -141,6 +141,38 @@ def test_an_error_of_a_rebalance_callback_is_raised_unchanged(servers: str, topi
         consumer.poll(0)
 
 
+@pytest.mark.parametrize("end", ["close", "unsubscribe", "poll"])
+def test_close_in_a_rebalance_callback_ends_the_consumer_after_it(servers: str, topic: str, end: str) -> None:
+    """The group waits for the callback, so a close in it waited for itself, until a time limit. With librdkafka, it
+    never returns. poll: the callback runs as another member joins, which then gets the partitions."""
+    fill(servers, topic, 1)
+    calls: list[float] = []
+
+    def on_revoke(consumer: Any, _: Any) -> None:
+        begun = time.monotonic()
+        consumer.close()
+        calls.append(time.monotonic() - begun)
+
+    consumer = make_consumer(servers, topic, **{"heartbeat.interval.ms": 200})
+    consumer.subscribe([topic], on_revoke=on_revoke)
+    assert offsets([consumer.poll(SECONDS)]) == [0]
+    if end == "poll":
+        with make_consumer(servers, topic) as second:
+            second.subscribe([topic])
+            deadline = time.monotonic() + SECONDS
+            while not calls:
+                assert consumer.poll(0.1) is None and time.monotonic() < deadline
+                second.poll(0.1)
+            while len(second.assignment()) < 1:
+                assert time.monotonic() < deadline
+                second.poll(0.1)
+    else:
+        getattr(consumer, end)()
+    assert len(calls) == 1 and calls[0] < 1
+    with pytest.raises(RuntimeError, match="Consumer closed"):
+        consumer.poll(0)
+
+
 def test_close_calls_on_commit_of_each_commit(servers: str, topic: str) -> None:
     fill(servers, topic, 1)
     calls: list[Any] = []

@@ -233,7 +233,7 @@ class ServedConsumer(Consumer):
                 membership.request_rejoin("subscribe() was called again")  # the listener is called, as in aiokafka
 
     async def _on_revoked(self, partitions: frozenset[Place]) -> None:
-        self._has_revoked = True
+        self._has_revoked = self._followed is not None  # at the end of a subscription, no listener is called
         await self._notify("on_partitions_revoked", partitions)
 
     async def _on_assigned(self, _: frozenset[Place]) -> None:

@@ -79,6 +79,8 @@ class ConsumerMethods:
         #: "assign" or "revoke" while such a callback runs.
         self._rebalance: str | None = None
         self._rebalancing: frozenset[TopicPartition] = frozenset()
+        #: Whether such a callback has called `close`.
+        self._is_close_requested = False
         #: What such a callback has raised last.
         self._raised: BaseException | None = None
         #: The callbacks of `subscribe` by name.
@@ -186,6 +188,7 @@ class ConsumerMethods:
             self._is_subscribed = bool(consumer.subscription())
             if not self._is_subscribed:
                 self._forget(list(self._assigned))
+            self._close_if_requested()
 
     def _is_of_callback(self, error: BaseException) -> bool:
         """Return whether a callback of a rebalance has raised this error."""
@@ -393,6 +396,10 @@ class ConsumerMethods:
                     delivery = consumer.request(left)
                 except errors.KcodecError as error:
                     return _failed(error)
+                finally:
+                    self._close_if_requested()
+                if self._kcodec is None:
+                    return None
                 if delivery is not None:
                     feed.delivery = delivery
                     continue
@@ -409,7 +416,8 @@ class ConsumerMethods:
             text = (
                 "poll() was called later than max.poll.interval.ms after the last call, so the consumer left its group"
             )
-            return error_message(KafkaError(KafkaError._MAX_POLL_EXCEEDED, text), text)
+            # Without a topic, but with the partition 0, as librdkafka's.
+            return error_message(KafkaError(KafkaError._MAX_POLL_EXCEEDED, text), text, partition=0)
         return consumer.missing_topic(self._topics)
 
     def _delivered(self, record: Record) -> None:
@@ -631,9 +639,15 @@ class ConsumerMethods:
         self._cluster.set_credentials(username, password, self._open())
 
     def close(self) -> None:
-        """Commit if that is automatic, call on_revoke, leave the group, and end."""
+        """Commit if that is automatic, call on_revoke, leave the group, and end.
+
+        In a callback of a rebalance: do this after the call in which the callback runs, as the group waits for it.
+        """
         consumer = self._kcodec
         if consumer is None:
+            return
+        if self._rebalance is not None:
+            self._is_close_requested = True
             return
         self._observer.close()
         try:
@@ -648,6 +662,10 @@ class ConsumerMethods:
                 self._cluster.close()
             if failed:
                 raise failed[0]
+
+    def _close_if_requested(self) -> None:
+        if self._is_close_requested:
+            self.close()
 
     def __enter__(self) -> Self:
         return self

@@ -126,13 +126,15 @@ class Waiting:
 class Observer:
     """The `metrics=` of a client: what error_cb, throttle_cb and stats_cb report.
 
-    Its methods run on the I/O thread.
+    Its methods run on the I/O thread. It refers to the settings and the events weakly, as the I/O thread refers to it:
+    a client that the program has forgotten is collected, also if a callback refers to the client.
     """
 
     def __init__(self, settings: Settings, events: EventQueue, kind: str) -> None:
-        self._settings = settings
-        self._events = events
+        self._settings_of = weakref.ref(settings)
+        self._events_of = weakref.ref(events)
         self._kind = kind
+        self._has_brokers = settings.has_brokers
         self._begun = time.monotonic()
         self._next_statistics = self._begun
         self._schedule_statistics()
@@ -149,8 +151,13 @@ class Observer:
     @property
     def is_used(self) -> bool:
         """Whether a callback needs it."""
-        wanted = self._settings
-        return any((wanted.error_cb, wanted.throttle_cb, wanted.stats_cb))
+        wanted = self._settings_of()
+        return wanted is not None and any((wanted.error_cb, wanted.throttle_cb, wanted.stats_cb))
+
+    def _add(self, event: Callable[[], Any]) -> None:
+        events = self._events_of()
+        if events is not None:
+            events.add(event)
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:
         """Count, and report a failed connection."""
@@ -158,16 +165,16 @@ class Observer:
             self._counts[name] = self._counts.get(name, 0) + value
             if name == "connection.opened":
                 self._failures = 0
-        if name == "connection.failed" and self._settings.has_brokers:
+        if name == "connection.failed" and self._has_brokers:
             self._report_failure(labels.get("node"))
 
     def _report_failure(self, node: object) -> None:
         """Report a failed connection, and that no broker is left once as many as are known have failed in a row."""
-        error_cb, now = self._settings.error_cb, time.monotonic()
+        settings, now = self._settings_of(), time.monotonic()
         with self._lock:
             self._failures += 1
             are_down = self._failures == self._addresses
-        if error_cb is None:
+        if settings is None or settings.error_cb is None:
             return
         found: list[KafkaError] = []
         if now - self._last_error >= ERROR_SECONDS:
@@ -178,7 +185,7 @@ class Observer:
             text = f"{self._addresses}/{self._addresses} brokers are down"
             found.append(KafkaError(KafkaError._ALL_BROKERS_DOWN, text))
         for error in found:
-            self._events.add(partial(self._call_back, error_cb, error))
+            self._add(partial(self._call_back, settings.error_cb, error))
 
     def _call_back(self, error_cb: Callable[[Any], Any], error: KafkaError) -> None:
         if not self._is_closed:
@@ -190,10 +197,10 @@ class Observer:
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
         """Report a response that was throttled."""
-        throttle_cb = self._settings.throttle_cb
-        if name == "throttle" and throttle_cb is not None and seconds > 0:
+        settings = self._settings_of()
+        if name == "throttle" and settings is not None and settings.throttle_cb is not None and seconds > 0:
             event = ThrottleEvent(f"(any, {labels.get('api')})", -1, seconds)
-            self._events.add(lambda: throttle_cb(event))
+            self._add(partial(settings.throttle_cb, event))
 
     def gauge(self, name: str, value: float, **labels: object) -> None:
         """Keep the last value."""
@@ -204,33 +211,36 @@ class Observer:
                 self._gauges[name] = value
 
     def _schedule_statistics(self) -> None:
-        if self._settings.stats_cb is not None and self._settings.statistics_seconds:
-            self._next_statistics += self._settings.statistics_seconds
+        settings, events = self._settings_of(), self._events_of()
+        if settings is not None and events is not None and settings.stats_cb is not None and settings.statistics_seconds:
+            self._next_statistics += settings.statistics_seconds
             left = self._next_statistics - time.monotonic()
-            self._events.statistics_at = max(int((time.time() + left) * 1000), 1)
+            events.statistics_at = max(int((time.time() + left) * 1000), 1)
 
     def report_statistics(self, messages: int) -> None:
         """In the program's thread: add the event of stats_cb if it is due. messages: the length of the producer."""
-        stats_cb, now = self._settings.stats_cb, time.monotonic()
-        if stats_cb is None or not self._settings.statistics_seconds or now < self._next_statistics:
+        settings, now = self._settings_of(), time.monotonic()
+        if settings is None or settings.stats_cb is None:
+            return
+        if not settings.statistics_seconds or now < self._next_statistics:
             return
         self._next_statistics = now
         self._schedule_statistics()
-        text = json.dumps(self._statistics(messages))
-        self._events.add(lambda: stats_cb(text))
+        text = json.dumps(self._statistics(messages, settings))
+        self._add(partial(settings.stats_cb, text))
 
-    def _statistics(self, messages: int) -> dict[str, Any]:
+    def _statistics(self, messages: int, settings: Settings) -> dict[str, Any]:
         """Return the fields of librdkafka's statistics that kcodec can fill."""
         with self._lock:
             counts, lags, gauges = dict(self._counts), dict(self._lags), dict(self._gauges)
-        client_id = self._settings.options.get("client_id", "kcodec")
+        client_id = settings.options.get("client_id", "kcodec")
         topics: dict[str, Any] = {}
         for (topic, partition), lag in sorted(lags.items()):
             found = topics.setdefault(topic, {"topic": topic, "partitions": {}})
             found["partitions"][str(partition)] = {"partition": partition, "consumer_lag": lag}
         now = time.time()
         # kcodec does not count by broker, so the field is there only if it is known to be empty.
-        brokers: dict[str, Any] = {} if self._settings.has_brokers else {"brokers": {}}
+        brokers: dict[str, Any] = {} if self._has_brokers else {"brokers": {}}
         return {
             **brokers,
             "name": client_id,
@@ -239,11 +249,11 @@ class Observer:
             "ts": int(time.monotonic() * 1_000_000),
             "time": int(now),
             "age": int((time.monotonic() - self._begun) * 1_000_000),
-            "replyq": len(self._events),
+            "replyq": len(self._events_of() or ()),
             "msg_cnt": messages,
-            "msg_max": self._settings.max_messages,
+            "msg_max": settings.max_messages,
             "msg_size": int(gauges.get("producer.buffered_bytes", 0)),
-            "msg_size_max": self._settings.max_bytes,
+            "msg_size_max": settings.max_bytes,
             "tx": counts.get("request.sent", 0),
             "tx_bytes": counts.get("bytes.sent", 0),
             "rx_bytes": counts.get("bytes.received", 0),

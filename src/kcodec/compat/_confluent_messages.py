@@ -47,5 +47,5 @@ def error_message(
     if not _IS_OWN:
         return ErrorMessage(error, text, topic, partition, offset)
     if topic is None:
-        return Message(value=text.encode(), error=error)
+        return Message(partition=partition, value=text.encode(), error=error)
     return Message(topic=topic, partition=partition, offset=offset, value=text.encode(), error=error)
