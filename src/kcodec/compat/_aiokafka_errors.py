@@ -45,6 +45,7 @@ def record_error(error: BaseException) -> BaseException:
     """Return the exception of a record: after the time limit that of the last attempt, as in aiokafka."""
     if type(error) is errors.DeliveryTimeoutError:
         last = error.__cause__
+        found: BaseException
         if isinstance(last, errors.BrokerError):
             found = theirs.for_code(last.code)(str(error))
         elif last is None or isinstance(last, errors.RequestTimedOutError):

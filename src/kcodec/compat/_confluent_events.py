@@ -212,7 +212,12 @@ class Observer:
 
     def _schedule_statistics(self) -> None:
         settings, events = self._settings_of(), self._events_of()
-        if settings is not None and events is not None and settings.stats_cb is not None and settings.statistics_seconds:
+        if (
+            settings is not None
+            and events is not None
+            and settings.stats_cb is not None
+            and settings.statistics_seconds
+        ):
             self._next_statistics += settings.statistics_seconds
             left = self._next_statistics - time.monotonic()
             events.statistics_at = max(int((time.time() + left) * 1000), 1)
