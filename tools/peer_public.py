@@ -27,9 +27,7 @@ PUBLIC: dict[str, dict[str, dict[str, str]]] = {
             "main_self.assertFalse(\n                        rejoin\n                    )": NOTHING,
             'assert consumer1._group_instance_id == "consumer_1_static_group_member"': NOTHING,
             'assert consumer2._group_instance_id == "consumer_2_static_group_member"': NOTHING,
-            "await consumer2._subscription.wait_for_assignment()": (
-                "while not consumer2.assignment():\n            await asyncio.sleep(0.01)"
-            ),
+            "await consumer2._subscription.wait_for_assignment()": "await _wait_mock_count(listener2, 1)",
         },
         "test_producer.py": {
             "assert producer._sender._sender_task is not None": "assert not producer._closed",

@@ -205,7 +205,7 @@ def prove(rounds: int) -> list[str]:
     assert ours == theirs, f"{sum((ours - theirs).values())} rows too many, {sum((theirs - ours).values())} missing"
     assert ended["writing: files without commit"] > 0, "no kill came between the files and the commit"
     assert fenced == 3, f"{fenced} of 3 owners that were stopped and woken found out that another one had gone on"
-    assert caught > 5, f"{caught} exceptions were caught"
+    assert caught > 2, f"{caught} exceptions were caught"
     assert twice > 0, "the control has no row twice"
     return [
         f"examples/offsets_in_delta.py, deltalake {version('deltalake')}, {rounds} rounds",
