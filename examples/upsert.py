@@ -36,6 +36,7 @@ def step(consumer: Consumer, connection: sqlite3.Connection, statement: str = UP
     except BaseException:
         # A caller that goes on gets the records again. Otherwise the next commit would include them.
         for record in reversed(records):
+            assert record.topic is not None and record.partition is not None  # as of every polled record
             if (partition := TopicPartition(record.topic, record.partition)) in consumer.assignment():
                 consumer.seek(partition, record.offset)
         raise
