@@ -159,7 +159,12 @@ def test_every_documented_metric_has_a_value(apache_kafka_factory: KafkaFactory,
             with pytest.raises(KcodecError):
                 retrying.send(other, b"refused").result(30)
         time.sleep(1.1)  # gauges
-    session_options = {"bootstrap_servers": servers, "metrics": metrics, "group_id": "s", "transactional_id": "s"}
+    session_options: dict[str, Any] = {
+        "bootstrap_servers": servers,
+        "metrics": metrics,
+        "group_id": "s",
+        "transactional_id": "s",
+    }
     with GroupTransactSession(topics=[other], auto_offset_reset="earliest", **session_options) as session:
         while True:
             with session.transaction() as txn:
@@ -186,8 +191,9 @@ def test_every_documented_metric_has_a_value(apache_kafka_factory: KafkaFactory,
 
 def test_a_class_in_place_of_an_object_is_refused() -> None:
     """Its methods exist, and each call of them would fail; it was only logged."""
+    mistaken: Any = PrometheusMetrics
     with pytest.raises(TypeError, match=r"metrics: expected an object, got the class PrometheusMetrics; pass Prometh"):
-        Producer(bootstrap_servers="127.0.0.1:1", metrics=PrometheusMetrics)
+        Producer(bootstrap_servers="127.0.0.1:1", metrics=mistaken)
 
 
 def test_an_object_without_gauges_gets_all_counts(kcodec_broker: Broker) -> None:

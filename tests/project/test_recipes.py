@@ -367,7 +367,7 @@ def test_an_upsert_that_goes_on_after_an_exception_loses_nothing(kcodec_broker: 
         records = [(b"item-%d-%d" % (partition, number), b"%d" % number) for number in range(5)]
         kcodec_broker.seed(topic, records, partition=partition)
     module, failures = example("upsert"), iter([OSError("no answer"), None, KeyboardInterrupt()])
-    options = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "max_poll_records": 2}
+    options: dict[str, Any] = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "max_poll_records": 2}
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(module.SCHEMA)
         connection.execute("CREATE TRIGGER full BEFORE INSERT ON price BEGIN SELECT RAISE(ABORT, 'full'); END")
