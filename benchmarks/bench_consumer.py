@@ -342,7 +342,7 @@ def repeated(read: Reader, times: int) -> Reader:
 
     def read_all(count: int) -> None:
         for _ in range(times):
-            read(count)
+            read(count // times)
 
     return read_all
 
@@ -364,7 +364,8 @@ def pair(arguments: list[str]) -> None:
         readers = {"for": kcodec_iteration(servers, topic), "poll": kcodec_counted_poll(servers, topic)}
     else:
         readers = {"for": aio_reader(servers, topic, True), "poll": aio_reader(servers, topic, False)}
-    turns = {name: functools.partial(measured, read, int(records)) for name, read in readers.items()}
+    count = int(records) * METRICS_READS.get(kind, 1)
+    turns = {name: functools.partial(measured, read, count) for name, read in readers.items()}
     number = int(rounds)
     if kind in METRICS_READS:
         measure.take_turns(turns, 2)
