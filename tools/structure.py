@@ -40,6 +40,7 @@ EXPLAINED_NAMES: dict[str, str] = {
     "FetchSession": "the broker's side and the consumer's side of KIP-227",
     "GroupMember": "as Admin shows it; as assignors take it (Kafka's name); both public",
     "InternalRecord": "for the coordinators of the embedded broker; decoded, public",
+    "Listener": "of the embedded broker; of Apache Kafka in tests",
     "Partition": "of the embedded broker; in the metadata of a cluster",
     "ProducerState": "of producer snapshots; of DescribeProducers responses; as Admin shows it, public",
     "ScramCredentialDeletion": "Kafka's name of a part of a request; as Admin takes it, public",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from broker_core import CoreClient
 
-from kcodec.broker import partition_log
+from kcodec.broker import derived_file
 from kcodec.errors import DecodeError
 from kcodec.log import check_file
 from kcodec.protocol.error_codes import ErrorCode
@@ -107,7 +107,7 @@ def test_failed_epoch_checkpoint_is_written_again(tmp_path: Path, monkeypatch: p
     client = CoreClient(tmp_path)
     client.prepare()
     with monkeypatch.context() as patch:
-        patch.setattr(partition_log, "write_small", full_disk)
+        patch.setattr(derived_file, "write_small", full_disk)
         assert client.produce(None)[0] is ErrorCode.KAFKA_STORAGE_ERROR
     assert client.produce(None) == (NONE, 0)
     again = reopened(client, tmp_path)

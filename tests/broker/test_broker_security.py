@@ -167,8 +167,8 @@ def test_end_of_a_tls_client_leaves_others_alone(certificates: Certificates) -> 
             socket.create_connection(address, 20) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as reader,
         ):
-            server = broker._server
-            assert server is not None
+            assert broker._running is not None
+            server = broker._running.server
             end = time.monotonic() + 20
             while not any(one.unsent_bytes for one in list(server.connections)):
                 assert time.monotonic() < end

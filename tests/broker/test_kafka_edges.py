@@ -10,7 +10,7 @@ import pytest
 from broker_core import CoreClient, Identity, Pending
 
 import kcodec
-from kcodec.broker.core import ConnectionInfo
+from kcodec.broker.api import ConnectionInfo
 from kcodec.broker.internal_topics import hash_map_order
 from kcodec.broker.transactions.state import HIGHEST_EPOCH, LAST_CLIENT_EPOCH
 from kcodec.protocol import messages

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import kcodec
-from kcodec.broker.api import CLOSE
+from kcodec.broker.api import CLOSE, ConnectionInfo
 from kcodec.broker.clock import Clock
-from kcodec.broker.core import BrokerCore, ConnectionInfo
+from kcodec.broker.core import BrokerCore
 from kcodec.broker.settings import BrokerSettings
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode

@@ -6,6 +6,7 @@ Each is a small change of the kind that happens: a check that is left out, an of
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -208,8 +209,11 @@ def _stable_ignored(original: Any) -> Any:
 
 
 def _no_generation_fencing(original: Any) -> Any:
-    def validate(self: ClassicGroup, member_id: str, instance: str | None, generation: int, **options: Any) -> None:
-        original(self, member_id, instance, self.generation if generation >= 0 else generation, **options)
+    def validate(self: ClassicGroup, request: Any, **options: Any) -> None:
+        changed = copy.copy(request)
+        if request.generation_id_or_member_epoch >= 0:
+            changed.generation_id_or_member_epoch = self.generation
+        original(self, changed, **options)
 
     return validate
 

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from broker_core import NOTHING, Pending
 
+from kcodec.broker.api import ConnectionInfo
 from kcodec.broker.clock import Clock
-from kcodec.broker.core import BrokerCore, ConnectionInfo
+from kcodec.broker.core import BrokerCore
 from kcodec.broker.settings import BrokerSettings
 from kcodec.protocol import messages
 from kcodec.protocol.frame import decode_response, encode_request

@@ -10,7 +10,7 @@ refuses the whole request: the core puts its code everywhere in the response whe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from kcodec.broker.login import Login
@@ -20,15 +20,55 @@ from kcodec.protocol.schema import Request, Struct
 T = TypeVar("T", bound=Struct)
 
 
+@dataclass(slots=True)
+class Listener:
+    """An address of the broker, with one of Kafka's security protocols. port: 0 until the broker listens."""
+
+    protocol: str = "PLAINTEXT"
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether clients connect with TLS."""
+        return self.protocol.endswith("SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether clients have to log in."""
+        return self.protocol.startswith("SASL")
+
+    @property
+    def address(self) -> str:
+        """host:port, as clients take it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True)
+class ConnectionInfo:
+    """What the core knows of a connection. login: None on a listener without SASL.
+
+    listener: where the client connected. Kafka puts its address into responses.
+    """
+
+    id: int = 0
+    host: str = "/127.0.0.1"
+    login: Login | None = None
+    listener: Listener = field(default_factory=Listener)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the connection ends after the present response: its login has failed."""
+        return self.login is not None and self.login.has_failed
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """The client that sent a request, and the version of the request. login: None on a listener without SASL."""
+    """The client that sent a request, and the version of the request."""
 
     api_version: int
     client_id: str | None = None
-    client_host: str = "/127.0.0.1"
-    connection_id: int = 0
-    login: Login | None = None
+    connection: ConnectionInfo = field(default_factory=ConnectionInfo)
 
 
 class Later:

@@ -44,14 +44,14 @@ class ClusterApis:
 
     def metadata(self, context: RequestContext, request: messages.MetadataRequest) -> messages.MetadataResponse:
         """Respond to Metadata, and create missing topics where both sides allow it."""
-        node = self._settings.node_id
+        node, listener = self._settings.node_id, context.connection.listener
         wants_all = request.topics is None or (context.api_version == 0 and not request.topics)
         if wants_all:
             found = [self._described(request, topic) for topic in self._topics]
         else:
             found = [self._requested(context, request, one) for one in request.topics or ()]
         response = messages.MetadataResponse(
-            brokers=[messages.MetadataResponseBroker(node_id=node, host=self._host.host, port=self._host.port)],
+            brokers=[messages.MetadataResponseBroker(node_id=node, host=listener.host, port=listener.port)],
             cluster_id=self._settings.cluster_id,
             controller_id=node,
             topics=found,
@@ -117,9 +117,9 @@ class ClusterApis:
         """Respond to FindCoordinator, and create the topic of the coordinator."""
         if context.api_version >= _KEYS_VERSION:
             return messages.FindCoordinatorResponse(
-                coordinators=[self._coordinator(request.key_type, key) for key in request.coordinator_keys]
+                coordinators=[self._coordinator(context, request.key_type, key) for key in request.coordinator_keys]
             )
-        found = self._coordinator(request.key_type if context.api_version else GROUP_KEY, request.key)
+        found = self._coordinator(context, request.key_type if context.api_version else GROUP_KEY, request.key)
         response = messages.FindCoordinatorResponse(
             error_code=found.error_code, node_id=found.node_id, host=found.host, port=found.port
         )
@@ -127,14 +127,13 @@ class ClusterApis:
             response.error_message = found.error_message
         return response
 
-    def _coordinator(self, key_type: int, key: str) -> messages.Coordinator:
+    def _coordinator(self, context: RequestContext, key_type: int, key: str) -> messages.Coordinator:
         topic = {GROUP_KEY: CONSUMER_OFFSETS_TOPIC, TRANSACTION_KEY: TRANSACTION_STATE_TOPIC}.get(key_type)
         if topic is None:
             return messages.Coordinator(key=key, node_id=-1, port=-1, error_code=ErrorCode.INVALID_REQUEST)
         self._topics.create_internal(topic)
-        return messages.Coordinator(
-            key=key, node_id=self._settings.node_id, host=self._host.host, port=self._host.port, error_message=""
-        )
+        node, listener = self._settings.node_id, context.connection.listener
+        return messages.Coordinator(key=key, node_id=node, host=listener.host, port=listener.port, error_message="")
 
     # ---------------------------------------------------------------------------------------------- creating, deleting
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import Any
 
 from kcodec.broker.admin import admin_apis
-from kcodec.broker.api import CLOSE, Api, ApiError, Later, RequestContext
+from kcodec.broker.api import CLOSE, Api, ApiError, ConnectionInfo, Later, Listener, RequestContext
 from kcodec.broker.clock import Clock
 from kcodec.broker.cluster_apis import ClusterApis, features_of
 from kcodec.broker.directory_lock import DirectoryLock
@@ -62,20 +61,6 @@ _NEW_FLOW = {
 Reply = Callable[[Any], None]
 
 
-@dataclass(slots=True)
-class ConnectionInfo:
-    """What the core knows of a connection. login: None without SASL."""
-
-    id: int
-    host: str
-    login: Login | None = None
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether the connection ends after the present response: its login has failed."""
-        return self.login is not None and self.login.has_failed
-
-
 class BrokerCore:
     """All state of a broker.
 
@@ -85,7 +70,8 @@ class BrokerCore:
     def __init__(self, settings: BrokerSettings, clock: Clock, directory: Path | None = None) -> None:
         self.settings = settings
         self.clock = clock
-        self.host, self.port = "127.0.0.1", 0
+        #: Where clients connect; the server adds them.
+        self.listeners = [Listener()]
         #: What each connection waits for.
         self._waiting: dict[int, Later] = {}
         self._lock = None if directory is None else DirectoryLock(directory)
@@ -117,14 +103,15 @@ class BrokerCore:
         settings = self.settings
         users = {name: Secret(password) for name, password in settings.users.items()}
         known, configured = self.topics.scram_credentials, self.topics.configured_credentials
+        settings.check_logins(has_credentials=bool(known))
         self.topics.change_users(changes_of_users(users, settings.sasl_mechanisms, known, configured))
         mechanisms, session_ms = tuple(settings.sasl_mechanisms), settings.sasl_session_ms
         return Authenticator(mechanisms, users, lambda *key: known.get(key), self.clock, session_ms)
 
-    def new_connection(self, connection_id: int, host: str) -> ConnectionInfo:
+    def new_connection(self, connection_id: int, host: str, listener: Listener) -> ConnectionInfo:
         """Return what the core has to know of a connection."""
-        login = None if self.authenticator is None else Login(self.authenticator)
-        return ConnectionInfo(connection_id, host, login)
+        login = Login(self.authenticator) if listener.has_sasl and self.authenticator is not None else None
+        return ConnectionInfo(connection_id, host, login, listener)
 
     def _all_apis(self) -> dict[int, Api]:
         """Return all APIs by key, with the versions that the settings allow."""
@@ -227,7 +214,7 @@ class BrokerCore:
         # Kafka ignores bytes after the message. librdkafka writes some after AlterUserScramCredentials and, before
         # 2.12, after Metadata.
         request, _ = api.request.decode_prefix(frame, version, position)
-        context = RequestContext(version, client_id, connection.host, connection.id, connection.login)
+        context = RequestContext(version, client_id, connection)
         entry = WireEntry(
             self.clock.now_ms(),
             connection.id,
@@ -250,10 +237,10 @@ class BrokerCore:
             result = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         if isinstance(result, Later):
             if not result.is_done:
-                self._waiting[context.connection_id] = result
+                self._waiting[context.connection.id] = result
 
             def respond(response: Any) -> None:
-                self._waiting.pop(context.connection_id, None)
+                self._waiting.pop(context.connection.id, None)
                 done(response_of(context, request, response))
 
             result.when_done(respond)
@@ -296,10 +283,9 @@ class BrokerCore:
 
     def expire_producers(self, topic: str | None = None) -> None:
         """Forget the state of producers without an open transaction, as after producer.id.expiration.ms."""
-        for one in self.topics:
+        for one, partition in self.topics.partitions():
             if topic in (None, one.name):
-                for partition in one.partitions:
-                    partition.log.producers.expire(1 << 62)
+                partition.log.producers.expire(1 << 62)
 
     def _retain(self) -> None:
         self.clock.call_later(self.settings.retention_check_interval_ms, self._retain)

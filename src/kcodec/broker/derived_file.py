@@ -57,6 +57,11 @@ def write_small(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
+def write_checkpoint(path: Path, lines: list[str]) -> None:
+    """Write a checkpoint file of Kafka: its version, the number of lines, and the lines."""
+    write_small(path, ("\n".join(["0", str(len(lines)), *lines]) + "\n").encode())
+
+
 def try_write_small(path: Path, data: bytes) -> None:
     """Do as `write_small`, but log an OSError: for a file that follows from others, and that a later start replaces."""
     try:

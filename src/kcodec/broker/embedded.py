@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kcodec._fast import RecordBatch, batches, decode, encode
 from kcodec.broker.api import ApiError
@@ -23,7 +23,7 @@ from kcodec.broker.clock import Clock
 from kcodec.broker.core import BrokerCore
 from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.server import Server
-from kcodec.broker.settings import BrokerSettings, check_kind
+from kcodec.broker.settings import HIGHEST_PORT, BrokerSettings, check_kind
 from kcodec.broker.topics import Partition, Topic
 from kcodec.broker.transactions.state import TransactionMetadata
 from kcodec.broker.wire_log import TraceFile, WireLog
@@ -31,13 +31,22 @@ from kcodec.errors import KcodecError
 from kcodec.record.rewrite import set_base_offset
 
 T = TypeVar("T")
-HIGHEST_PORT = 65_535
 #: How often a call looks whether the broker has been stopped meanwhile.
 _LOOK_SECONDS = 0.5
 
 
 class EmbeddedBrokerError(KcodecError):
     """The broker cannot do what a method requests: a topic does not exist, or the broker does not run."""
+
+
+class _Running(NamedTuple):
+    """What a broker has while it runs. process_id: of the process that has started it, and not of a fork."""
+
+    process_id: int
+    thread: threading.Thread
+    loop: asyncio.AbstractEventLoop
+    core: BrokerCore
+    server: Server
 
 
 class BrokerClock:
@@ -99,7 +108,7 @@ class Broker:
         with Broker() as broker, Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             producer.send("orders", b"17")
 
-    host, port:   Where it listens; port 0 takes a free one.
+    host, port:   Where it listens; port 0 takes a free one. The setting `listeners` has its own ports.
     data_dir:     Directory of the logs, in Kafka's files. None keeps them in memory.
     manual_clock: Time passes only by `clock.advance`. start_ms: the time it begins with.
     trace:        File to which every request and response is written, one JSON object a line.
@@ -128,21 +137,22 @@ class Broker:
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= HIGHEST_PORT:
             raise ValueError(f"port must be a number between 0 and {HIGHEST_PORT}, got {port!r}; 0 takes a free port")
         self._settings = BrokerSettings(**settings)
-        self._host, self._port = host, port
+        self._settings.check_logins(has_credentials=data_dir is not None)
+        if port and self._settings.listeners:
+            raise ValueError(f"port {port} has no effect: the ports are in listeners")
+        #: The first one is that of bootstrap_servers. A restart uses the same ports.
+        self._listeners = self._settings.listeners_at(host, port)
         self._directory = None if data_dir is None else Path(data_dir)
         self._trace = None if trace is None else Path(trace)
         self._is_manual, self._start_ms = manual_clock, start_ms
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._core: BrokerCore | None = None
-        self._server: Server | None = None
-        self._process_id = -1
+        self._running: _Running | None = None
 
     def __reduce__(self) -> Any:
         raise TypeError("a Broker cannot be pickled: give its bootstrap_servers to the other process")
 
     def __repr__(self) -> str:
-        where = f"at {self.bootstrap_servers}" if self._core is not None else "stopped"
+        where = f"at {self.bootstrap_servers}" if self._running is not None else "stopped"
         return f"<Broker {where}>"
 
     def __enter__(self) -> Broker:
@@ -161,7 +171,6 @@ class Broker:
         if self._thread is not None:
             raise EmbeddedBrokerError("the broker runs already")
         started: Future[None] = Future()
-        self._process_id = os.getpid()
         self._thread = thread = threading.Thread(target=self._run, args=(started,), name="kcodec-broker", daemon=True)
         thread.start()
         try:
@@ -187,7 +196,7 @@ class Broker:
                     if not started.cancelled():
                         started.set_exception(error)
                     return
-                self._core, self._server, self._loop = core, server, loop
+                self._running = _Running(os.getpid(), threading.current_thread(), loop, core, server)
                 started.set_result(None)
                 loop.run_forever()
                 loop.run_until_complete(asyncio.sleep(0))
@@ -200,10 +209,11 @@ class Broker:
         core = BrokerCore(self._settings, Clock(is_manual=self._is_manual, start_ms=self._start_ms), self._directory)
         if trace is not None:
             core.wire_log.on_response = trace.write
-        server = Server(core)
+        server = Server(core, self._listeners)
         try:
-            self._port = loop.run_until_complete(server.start(self._host, self._port))
+            loop.run_until_complete(server.start())
         except BaseException:  # raised again for the caller of start(), with the files of the core closed
+            server.close()
             core.close()
             raise
         return core, server
@@ -222,30 +232,26 @@ class Broker:
         self.start()
 
     def _stop(self, *, is_clean: bool) -> None:
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
-            return
-        if os.getpid() != self._process_id:  # a fork: the broker runs in the process that started it
-            self._thread = self._loop = self._core = self._server = None
+        running = self._running
+        if running is None:
             return
 
         def stop() -> None:
-            assert self._server is not None
-            assert self._core is not None
-            self._server.close()
+            running.server.close()
             try:
-                self._core.close(is_clean=is_clean)
+                running.core.close(is_clean=is_clean)
             finally:
-                loop.stop()
+                running.loop.stop()
 
-        loop.call_soon_threadsafe(stop)
-        thread.join()
-        self._thread = self._loop = self._core = self._server = None
+        if os.getpid() == running.process_id:  # a fork leaves the broker to the process that started it
+            running.loop.call_soon_threadsafe(stop)
+            running.thread.join()
+        self._thread = self._running = None
 
     def _call(self, function: Callable[[], T]) -> T:
         """Run a function on the broker's thread and return its result."""
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None or os.getpid() != self._process_id:
+        running = self._running
+        if running is None or os.getpid() != running.process_id:
             raise self._not_running()
         result: Future[T] = Future()
 
@@ -255,15 +261,15 @@ class Broker:
             except BaseException as error:  # noqa: BLE001  it belongs to the caller
                 result.set_exception(error)
 
-        if threading.current_thread() is thread:
+        if threading.current_thread() is running.thread:
             run()
         else:
             try:
-                loop.call_soon_threadsafe(run)
+                running.loop.call_soon_threadsafe(run)
             except RuntimeError:  # the loop has been closed
                 raise self._not_running() from None
         while not wait([result], _LOOK_SECONDS).done:
-            if not thread.is_alive() and not result.done():
+            if not running.thread.is_alive() and not result.done():
                 raise self._not_running()
         try:
             return result.result()
@@ -271,9 +277,9 @@ class Broker:
             raise EmbeddedBrokerError(f"{error.code.name}: {error.message or error.code.name}") from error
 
     def _not_running(self) -> EmbeddedBrokerError:
-        if self._core is not None and os.getpid() != self._process_id:
+        if self._running is not None and os.getpid() != self._running.process_id:
             return EmbeddedBrokerError(
-                f"the broker runs in process {self._process_id}, from which this process was forked: "
+                f"the broker runs in process {self._running.process_id}, from which this process was forked: "
                 "use it there, and only its bootstrap_servers here"
             )
         return EmbeddedBrokerError("the broker does not run: use it in a with statement, or call start()")
@@ -281,17 +287,21 @@ class Broker:
     @property
     def core(self) -> BrokerCore:
         """The state of the broker, which belongs to its thread. Raise EmbeddedBrokerError if it does not run."""
-        if self._core is None or os.getpid() != self._process_id:
+        if self._running is None or os.getpid() != self._running.process_id:
             raise self._not_running()
-        return self._core
+        return self._running.core
 
     # ------------------------------------------------------------------------------------------------------ what it has
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address for clients, host:port."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{host}:{self._port}"
+        """The address for clients, host:port. With several listeners, that of the first one."""
+        return self._listeners[0].address
+
+    @property
+    def listeners(self) -> dict[str, str]:
+        """The address of each listener, host:port, by its security protocol."""
+        return {listener.protocol: listener.address for listener in self._listeners}
 
     @property
     def admin_servers(self) -> str:
@@ -305,27 +315,34 @@ class Broker:
             raise EmbeddedBrokerError("the logs are in memory: start the broker with data_dir to have them in files")
         return self._directory
 
-    def client_options(self, user: str | None = None, mechanism: str | None = None) -> dict[str, Any]:
+    def client_options(
+        self, user: str | None = None, mechanism: str | None = None, *, protocol: str | None = None
+    ) -> dict[str, Any]:
         """Return the options with which a client of kcodec connects.
 
         user:      The name of the user that logs in; by default the first one of `users`.
         mechanism: The SASL mechanism; by default the first one of `sasl_mechanisms`.
+        protocol:  The security protocol of the listener; by default that of the first one.
 
-        With TLS, the client trusts `ssl_cafile`, or without one the broker's own certificate.
+        With TLS, the client trusts `ssl_cafile`, or without one the broker's own certificate. Raise
+        EmbeddedBrokerError if the user or the listener does not exist.
         """
         settings = self._settings
-        found: dict[str, Any] = {"bootstrap_servers": self.bootstrap_servers}
-        protocol = "SSL" if settings.ssl_certfile else "PLAINTEXT"
-        if settings.ssl_certfile:
+        listener = next((one for one in self._listeners if protocol in (None, one.protocol)), None)
+        if listener is None:
+            raise EmbeddedBrokerError(f"no listener has the protocol {protocol!r}: it is not in the setting listeners")
+        found: dict[str, Any] = {"bootstrap_servers": listener.address}
+        if listener.protocol != "PLAINTEXT":
+            found["security_protocol"] = listener.protocol
+        if listener.has_tls:
             found["ssl_cafile"] = str(settings.ssl_cafile or settings.ssl_certfile)
-        if settings.sasl_mechanisms:
-            protocol = f"SASL_{protocol}"
+        if listener.has_sasl:
             name = next(iter(settings.users), "") if user is None else user
             if name not in settings.users:
                 raise EmbeddedBrokerError(f"user {name!r} is not in the setting users")
             found["sasl_mechanism"] = mechanism or settings.sasl_mechanisms[0]
             found |= {"sasl_plain_username": name, "sasl_plain_password": settings.users[name]}
-        return found if protocol == "PLAINTEXT" else {**found, "security_protocol": protocol}
+        return found
 
     @property
     def clock(self) -> BrokerClock:
@@ -485,7 +502,4 @@ class Broker:
         topic: Name of the topic. partition: The partition.
         """
 
-        def change() -> None:
-            self.core.topics.change_leader_epoch(self._topic(topic), self._partition(topic, partition))
-
-        self._call(change)
+        self._call(lambda: self.core.topics.change_leader_epoch(self._topic(topic), self._partition(topic, partition)))

@@ -21,33 +21,19 @@ _log = logging.getLogger(__name__)
 HANDSHAKE_SECONDS = 10
 
 
-def server_context(settings: BrokerSettings) -> ssl.SSLContext | None:
-    """Return the context of the listener; None without TLS. Raise ValueError for a file that cannot be used."""
-    if settings.ssl_certfile is None:
-        return None
+def server_context(settings: BrokerSettings) -> ssl.SSLContext:
+    """Return the context of the listeners. Raise ValueError for a file that cannot be used."""
     from kcodec.security.tls import make_server_context
 
     options = {name: getattr(settings, name) for name in ("ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_cafile")}
     return make_server_context(options, client_auth=settings.ssl_client_auth)
 
 
-def factory(
-    settings: BrokerSettings,
-    connection: Callable[[], asyncio.BufferedProtocol],
-    *,
-    began: Callable[[ListenerTls], None],
-    ended: Callable[[ListenerTls], None],
-) -> Callable[[], asyncio.BaseProtocol]:
-    """Return what makes the protocol of a new socket: `connection`, behind TLS if the settings have it.
-
-    began, ended: called at the begin and at the end of each TLS handshake; `connection` knows the socket only after it.
-    """
-    context = server_context(settings)
-    return connection if context is None else lambda: ListenerTls(context, connection(), began, ended)
-
-
 class ListenerTls(asyncio.Transport, asyncio.Protocol):
-    """The protocol of a socket, and the transport of the connection behind it."""
+    """The protocol of a socket, and the transport of the connection behind it.
+
+    began, ended: called at the begin and at the end of the TLS handshake; `inner` knows the socket only after it.
+    """
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from kcodec._fast import RecordBatch, batches, crc32c, decode, encode_batch, enc
 from kcodec.broker import recovery
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
-from kcodec.broker.derived_file import try_write_small, write_small
+from kcodec.broker.derived_file import try_write_small, write_checkpoint
 from kcodec.broker.producer_state import BatchHeader, CompletedTransaction, ProducerStates
 from kcodec.broker.segment import Segment
 from kcodec.constants import Compression, ControlType, TimestampType
@@ -133,8 +133,7 @@ class PartitionLog:
         """Write leader-epoch-checkpoint, before the first batch of an epoch."""
         if self._directory is not None:
             lines = [f"{epoch} {start}" for epoch, start in self.epochs]
-            content = "\n".join(["0", str(len(lines)), *lines]) + "\n"
-            write_small(self._directory / "leader-epoch-checkpoint", content.encode())
+            write_checkpoint(self._directory / "leader-epoch-checkpoint", lines)
         self._are_epochs_kept = True
 
     # ----------------------------------------------------------------------------------------------------- appending
@@ -169,11 +168,7 @@ class PartitionLog:
             if kept is not None:
                 return Appended(kept.first_offset, kept.timestamp)
             self.producers.check_batch(header, is_client=True)
-        base = self._write(buffer, batch.last_offset_delta, _max_timestamp(buffer))
-        if header is not None:
-            self.producers.add_batch(header)
-        self._moved()
-        return Appended(base, append_time)
+        return Appended(self._append(buffer, batch.last_offset_delta, header), append_time)
 
     def _stored(self, batch: RecordBatch, settings: LogSettings, now: int) -> tuple[bytearray, int]:
         """Return the batch as the leader stores it, and the LogAppendTime; -1 without one (LogValidator)."""
@@ -226,11 +221,7 @@ class PartitionLog:
         if producer_id >= 0:
             header = _header(batches(buffer)[0], self.log_end_offset, now)
             self.producers.check_batch(header, is_client=False)
-        base = self._write(buffer, len(records) - 1, now)
-        if header is not None:
-            self.producers.add_batch(header)
-        self._moved()
-        return base
+        return self._append(buffer, len(records) - 1, header)
 
     def append_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, is_commit: bool, transaction_version: int
@@ -260,6 +251,14 @@ class PartitionLog:
         stable = ended.last_offset + 1 if unstable is None else unstable
         entry = TransactionIndexEntry(0, ended.producer_id, ended.first_offset, ended.last_offset, stable)
         self._segments[-1].add_aborted(entry)
+
+    def _append(self, buffer: bytearray, last_offset_delta: int, header: BatchHeader | None) -> int:
+        """Write a batch that has been checked, take over the state of its producer, and return its first offset."""
+        base = self._write(buffer, last_offset_delta, _max_timestamp(buffer))
+        if header is not None:
+            self.producers.add_batch(header)
+        self._moved()
+        return base
 
     def _write(self, buffer: bytearray, last_offset_delta: int, max_timestamp: int) -> int:
         """Write a batch with the next offsets."""

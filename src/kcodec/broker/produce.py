@@ -17,7 +17,7 @@ from kcodec.broker.clock import Clock
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Partition, Topic, Topics
 from kcodec.broker.transactions.coordinator import ProducerIdentity, TransactionCoordinator
-from kcodec.broker.transactions.state import EPOCH_BUMP_VERSION, TopicPartition
+from kcodec.broker.transactions.state import TopicPartition
 from kcodec.constants import Compression
 from kcodec.errors import DecodeError, RecordValidationError
 from kcodec.protocol import messages
@@ -143,25 +143,10 @@ class Produce:
                 keys.append(part.key)
             except ApiError as error:
                 refused[part.key] = error.code
-        return refused | self._add_or_verify(context, transactional_id, producer, keys)
-
-    def _add_or_verify(
-        self, context: RequestContext, transactional_id: str, producer: ProducerIdentity, keys: list[TopicPartition]
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Let the coordinator add or verify partitions. Return the errors."""
-        adds = context.api_version >= ADD_PARTITION_VERSION
-        if not keys:
-            return {}
-        try:
-            if adds:
-                self._coordinator.add_partitions(transactional_id, producer, frozenset(keys), EPOCH_BUMP_VERSION)
-                return {}
-            codes = self._coordinator.verify(transactional_id, producer, keys)
-        except ApiError as error:
-            codes = dict.fromkeys(keys, error.code)
+        codes = self._coordinator.add_or_verify(transactional_id, producer, keys, adds=adds) if keys else {}
         is_new = context.api_version >= ABORTABLE_VERSION
         found = {key: verification_code(code, is_new=is_new, adds=adds) for key, code in codes.items()}
-        return {key: code for key, code in found.items() if code is not ErrorCode.NONE}
+        return refused | {key: code for key, code in found.items() if code is not ErrorCode.NONE}
 
     # ------------------------------------------------------------------------------------------------------ the append
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kcodec.broker.api import CLOSE
-from kcodec.broker.core import BrokerCore, ConnectionInfo
-from kcodec.broker.listener_tls import ListenerTls, factory
+from kcodec.broker.api import CLOSE, ConnectionInfo, Listener
+from kcodec.broker.core import BrokerCore
+from kcodec.broker.listener_tls import ListenerTls, server_context
 from kcodec.errors import DecodeError
 from kcodec.protocol.frame import FrameReader
 
@@ -35,8 +35,9 @@ LISTEN_BACKLOG = 1024
 class _Connection(asyncio.BufferedProtocol):
     """One client."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, listener: Listener) -> None:
         self._server = server
+        self._listener = listener
         self._reader = FrameReader(server.core.settings.max_request_bytes)
         self._reader.set_limit(server.core.settings.max_request_bytes, "max_request_bytes")
         self._frames: deque[bytes | memoryview] = deque()
@@ -59,7 +60,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         host = f"/{peer[0]}" if peer else ""
-        self._info = self._server.core.new_connection(self._server.next_connection_id(), host)
+        self._info = self._server.core.new_connection(self._server.next_connection_id(), host, self._listener)
         if self._info.login is not None:
             self._reader.set_limit(LOGIN_REQUEST_BYTES, "LOGIN_REQUEST_BYTES")
         self._server.connections.add(self)
@@ -179,10 +180,11 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class Server:
-    """The listener of a broker, on the running event loop."""
+    """The listeners of a broker, on the running event loop."""
 
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(self, core: BrokerCore, listeners: list[Listener]) -> None:
         self.core = core
+        core.listeners = listeners
         self.connections: set[_Connection] = set()
         #: Sockets whose TLS handshake is not over; a connection follows.
         self._handshakes: set[ListenerTls] = set()
@@ -194,7 +196,7 @@ class Server:
         self._connection_id = 0
         self._most_connections = _most_connections(core.settings.max_connections)
         self._is_full = False
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup: asyncio.TimerHandle | None = None
 
@@ -253,31 +255,36 @@ class Server:
             )
             connection.close()
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port. Raise OSError."""
+    async def start(self) -> None:
+        """Listen, and note which ports are taken. Raise OSError."""
         self._loop = asyncio.get_running_loop()
-        protocol = factory(
-            self.core.settings, lambda: _Connection(self), began=self.handshake_began, ended=self._handshakes.discard
-        )
-        self._server = await self._listen(protocol, host, port)
-        ports = [listener.getsockname()[1] for listener in self._server.sockets]
-        if len(set(ports)) > 1:  # a name with an IPv4 and an IPv6 address, and a free port: both take the same one
-            self._server.close()
-            self._server = await self._listen(protocol, host, ports[0])
-        found: int = ports[0]
-        self.core.host, self.core.port = host, found
+        for listener in self.core.listeners:
+            await self._listen(listener)
         self.core.clock.on_timer = self._plan
         self._plan()
-        return found
 
-    async def _listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.Server:
+    async def _listen(self, listener: Listener) -> None:
         """Listen. asyncio uses one number for the queue and for the connections that it accepts at once."""
-        loop = asyncio.get_running_loop()
-        found = await loop.create_server(protocol, host, port, backlog=MOST_ACCEPTED_AT_ONCE)
-        for listener in found.sockets:
-            with listener.dup() as same:
+        protocol, loop = self._protocol_of(listener), asyncio.get_running_loop()
+        found = await loop.create_server(protocol, listener.host, listener.port, backlog=MOST_ACCEPTED_AT_ONCE)
+        ports = [socket.getsockname()[1] for socket in found.sockets]
+        listener.port = ports[0]
+        if len(set(ports)) > 1:  # a name with an IPv4 and an IPv6 address, and a free port: both take the same one
+            found.close()
+            await self._listen(listener)
+            return
+        self._servers.append(found)
+        for socket in found.sockets:
+            with socket.dup() as same:
                 same.listen(LISTEN_BACKLOG)
-        return found
+
+    def _protocol_of(self, listener: Listener) -> Callable[[], asyncio.BaseProtocol]:
+        """Return what makes the protocol of a new socket: a connection, behind TLS if the listener has it."""
+        if not listener.has_tls:
+            return lambda: _Connection(self, listener)
+        context = server_context(self.core.settings)
+        began, ended = self.handshake_began, self._handshakes.discard
+        return lambda: ListenerTls(context, _Connection(self, listener), began, ended)
 
     def _plan(self) -> None:
         """Wake up at the next timer."""
@@ -304,8 +311,8 @@ class Server:
             self._wakeup.cancel()
         self.core.clock.on_timer = lambda: None
         self._loop = None
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self.connections):
             connection.close()
         for handshake in list(self._handshakes):

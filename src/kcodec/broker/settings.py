@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kcodec.broker import topic_configs
-from kcodec.broker.api import ApiError
+from kcodec.broker.api import ApiError, Listener
 
 MIB = 1 << 20
 _HIGHEST = (1 << 31) - 1
@@ -44,6 +44,8 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _CLIENT_AUTH = ("none", "requested", "required")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+HIGHEST_PORT = 65_535
 # A time of 0 between two runs of the same work would leave no time for anything else.
 _PERIODS = (
     "retention_check_interval_ms",
@@ -91,6 +93,8 @@ class BrokerSettings:
     group_consumer_heartbeat_interval_ms:  Heartbeat interval of the members of KIP-848.
     group_consumer_assignment_interval_ms: Shortest time between two new assignments of a group of KIP-848.
 
+    listeners:       Security protocol -> port of each listener, 0 for a free port: {"PLAINTEXT": 0, "SASL_SSL": 9093}.
+                     Empty: one listener, with TLS if there is ssl_certfile, and with SASL if there are sasl_mechanisms.
     ssl_certfile:    Certificate of the broker in PEM, with the key unless ssl_keyfile has it. None: no TLS.
     ssl_keyfile:     Key of the certificate in PEM.
     ssl_password:    Password of the key.
@@ -156,6 +160,7 @@ class BrokerSettings:
     offsets_retention_check_interval_ms: int = 600_000
 
     # ----------------------------------------------------------------------------------------------------- security
+    listeners: dict[str, int] = field(default_factory=dict)
     ssl_certfile: str | Path | None = None  # ssl.keystore.location
     ssl_keyfile: str | Path | None = None
     ssl_password: str | None = field(default=None, repr=False)  # ssl.key.password
@@ -180,19 +185,32 @@ class BrokerSettings:
             value = getattr(self, one.name)
             if one.name.endswith("_ms") or one.name in _RANGES:
                 _check_number(one.name, value)
-            elif one.name in ("max_versions", "topic_defaults"):
-                _check_dict(one.name, value, int if one.name == "max_versions" else str)
+            elif one.name in ("max_versions", "topic_defaults", "listeners"):
+                _check_dict(one.name, value, str if one.name == "topic_defaults" else int)
             elif one.type in _KINDS:
                 kinds, text = _KINDS[str(one.type)]
                 if not isinstance(value, kinds):
                     shown = repr(value) if one.repr else f"a value of type {type(value).__name__}"
                     raise TypeError(f"{one.name} must be {text}, got {shown}")
         _check_security(self)
+        _check_listeners(self)
         for name, value in self.topic_defaults.items():
             try:
                 topic_configs.check(name, value)
             except ApiError as error:
                 raise ValueError(f"topic_defaults: {error}") from None
+
+    def listeners_at(self, host: str, port: int) -> list[Listener]:
+        """Return the listeners. port: of the only one, if `listeners` is empty."""
+        protocol = ("SASL_" if self.sasl_mechanisms else "") + ("SSL" if self.ssl_certfile else "PLAINTEXT")
+        return [Listener(name, host, one) for name, one in (self.listeners or {protocol: port}).items()]
+
+    def check_logins(self, *, has_credentials: bool) -> None:
+        """Raise ValueError if no client can ever log in. has_credentials: there may be some in the metadata log."""
+        has_scram = any(name != "PLAIN" for name in self.sasl_mechanisms)
+        is_open = any(not protocol.startswith("SASL") for protocol in self.listeners)
+        if self.sasl_mechanisms and not self.users and not (has_scram and (has_credentials or is_open)):
+            raise ValueError("sasl_mechanisms require users: without users, no client can log in")
 
 
 def check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
@@ -220,6 +238,20 @@ def _check_security(settings: BrokerSettings) -> None:
         raise TypeError("users must be a dict of names and passwords, none of them empty")  # without its value
     if users and not settings.sasl_mechanisms:
         raise ValueError("users require sasl_mechanisms: without one, no client logs in")
+
+
+def _check_listeners(settings: BrokerSettings) -> None:
+    for protocol, port in settings.listeners.items():
+        if protocol not in _PROTOCOLS:
+            raise ValueError(f"listeners: expected some of {', '.join(_PROTOCOLS)}, got {protocol!r}")
+        if not 0 <= port <= HIGHEST_PORT:
+            raise ValueError(f"listeners: the port of {protocol} must be between 0 and {HIGHEST_PORT}, got {port}")
+    for part, option in (("SSL", "ssl_certfile"), ("SASL", "sasl_mechanisms")) if settings.listeners else ():
+        named = [protocol for protocol in settings.listeners if part in protocol]
+        if named and not getattr(settings, option):
+            raise ValueError(f"listeners: {named[0]} requires {option}")
+        if getattr(settings, option) and not named:
+            raise ValueError(f"{option} has no effect: listeners has no protocol with {part}")
 
 
 def _check_dict(name: str, value: object, kind: type) -> None:

@@ -21,7 +21,7 @@ from uuid import UUID
 from kcodec.broker import topic_configs
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
-from kcodec.broker.derived_file import try_write_small, write_small
+from kcodec.broker.derived_file import try_write_small, write_checkpoint
 from kcodec.broker.partition_log import LogSettings, PartitionLog
 from kcodec.broker.scram_credentials import MECHANISM_NAMES, ScramCredential, credential_of_record
 from kcodec.broker.settings import BrokerSettings
@@ -143,6 +143,10 @@ class Topics:
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._by_name.values()))
+
+    def partitions(self) -> Iterator[tuple[Topic, Partition]]:
+        """Iterate over all partitions, with their topics."""
+        return ((topic, partition) for topic in self for partition in topic.partitions)
 
     def get(self, name: str) -> Topic | None:
         """Return a topic; None if it does not exist."""
@@ -295,10 +299,9 @@ class Topics:
         for name, number in self._removed:
             if self.partition(name, number) is None:
                 rmtree(self._home(name, number) or "", ignore_errors=True)
-        for topic in self._by_name.values():
-            for partition in topic.partitions:
-                partition.log.load(self._starts.get((topic.name, partition.number), 0))
-        if self._starts.keys() - {(topic.name, one.number) for topic in self for one in topic.partitions}:
+        for topic, partition in self.partitions():
+            partition.log.load(self._starts.get((topic.name, partition.number), 0))
+        if self._starts.keys() - {(topic.name, one.number) for topic, one in self.partitions()}:
             self.keep_starts()  # a kill came between the deletion of a topic and this file
 
     def _apply(self, record: MetadataRecord, *, is_new: bool) -> None:
@@ -335,9 +338,8 @@ class Topics:
                 self._end_of_block = record.next_producer_id
             case messages.RegisterBrokerRecord():
                 self._registrations += 1
-                for topic in self._by_name.values():
-                    for partition in topic.partitions:
-                        self._raise_epoch(partition, 2, begins=is_new)
+                for _, partition in self.partitions():
+                    self._raise_epoch(partition, 2, begins=is_new)
 
     def _add_partition(self, topic: Topic, record: messages.PartitionRecord, *, is_new: bool) -> None:
         home = self._home(topic.name, record.partition_id)
@@ -367,28 +369,24 @@ class Topics:
             return
         moved = [
             f"{topic.name} {partition.number} {partition.log.log_start_offset}"
-            for topic in self
-            for partition in topic.partitions
+            for topic, partition in self.partitions()
             if partition.log.log_start_offset > 0
         ]
-        content = "\n".join(["0", str(len(moved)), *moved]) + "\n"
-        write_small(self.directory / LOG_START_OFFSETS, content.encode())
+        write_checkpoint(self.directory / LOG_START_OFFSETS, moved)
 
     def apply_retention(self) -> None:
         """Delete what the settings of the topics do not keep, and forget idle producers."""
         before = self._clock.now_ms() - self._settings.producer_id_expiration_ms
-        for topic in self:
-            for partition in topic.partitions:
-                partition.log.apply_retention()
-                partition.log.producers.expire(before)
+        for _, partition in self.partitions():
+            partition.log.apply_retention()
+            partition.log.producers.expire(before)
         self.keep_starts()
 
     def close(self, *, is_clean: bool) -> None:
         """Close all files."""
         self._log.close(is_clean=is_clean)
-        for topic in self:
-            for partition in topic.partitions:
-                partition.log.close(is_clean=is_clean)
+        for _, partition in self.partitions():
+            partition.log.close(is_clean=is_clean)
 
 
 def check_name(name: str) -> None:

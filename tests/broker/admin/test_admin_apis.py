@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from group_pairs import KafkaConnection
 from memory_groups import MemoryGroups
 
 from kcodec.broker.admin import admin_apis
-from kcodec.broker.api import Later, RequestContext
+from kcodec.broker.api import ConnectionInfo, Later, Listener, RequestContext
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topic_configs import CONFIGS
 from kcodec.broker.topics import Topics
@@ -31,14 +31,14 @@ class Host:
 
     settings: BrokerSettings
     topics: Topics
-    host: str = "broker.example"
-    port: int = 9092
+    listeners: list[Listener] = field(default_factory=lambda: [Listener("PLAINTEXT", "broker.example", 9092)])
 
     def ask(self, request: Any, version: int | None = None) -> Any:
         """Return the response, encoded and decoded in its version."""
         api = next(one for one in admin_apis(self) if one.request is type(request))
         version = api.versions[1] if version is None else version
-        response = api.handle(RequestContext(version), type(request).decode(request.encode(version), version))
+        context = RequestContext(version, connection=ConnectionInfo(listener=self.listeners[0]))
+        response = api.handle(context, type(request).decode(request.encode(version), version))
         assert response is not None
         assert not isinstance(response, Later)
         return api.request.response.decode(response.encode(version), version)

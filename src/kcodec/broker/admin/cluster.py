@@ -147,8 +147,8 @@ class ClusterAdminApis:
                     "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
                 )
             return messages.DescribeClusterResponse(error_code=code, error_message=text)
-        settings = self._host.settings
-        broker = messages.DescribeClusterBroker(broker_id=settings.node_id, host=self._host.host, port=self._host.port)
+        settings, listener = self._host.settings, context.connection.listener
+        broker = messages.DescribeClusterBroker(broker_id=settings.node_id, host=listener.host, port=listener.port)
         response = messages.DescribeClusterResponse(
             cluster_id=settings.cluster_id, controller_id=settings.node_id, brokers=[broker]
         )

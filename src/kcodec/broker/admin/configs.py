@@ -147,8 +147,8 @@ class ConfigApis:
         return _described(name, topic.config(name), known.type, origins)
 
     def _broker_configs(self) -> dict[str, messages.DescribeConfigsResourceResult]:
-        address = f"PLAINTEXT://{self._host.host}:{self._host.port}"
-        found: dict[str, tuple[str, int]] = {"advertised.listeners": (address, LIST), "listeners": (address, LIST)}
+        listeners = ",".join(f"{one.protocol}://{one.address}" for one in self._host.listeners)
+        found: dict[str, tuple[str, int]] = dict.fromkeys(("advertised.listeners", "listeners"), (listeners, LIST))
         for name, setting in _BROKER_FIELDS.items():
             value: bool | int = getattr(self._host.settings, setting)
             is_long = name.endswith(".ms") and "transaction" not in name and "group" not in name

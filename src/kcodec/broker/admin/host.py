@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kcodec.broker.api import Listener
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Topics
 
 
 class AdminHost(Protocol):
-    """The broker. host, port: where clients connect."""
+    """The broker. listeners: where clients connect."""
 
     settings: BrokerSettings
     topics: Topics
-    host: str
-    port: int
+    listeners: list[Listener]

@@ -20,7 +20,6 @@ from kcodec.protocol.error_codes import ErrorCode
 MEMORY_DIRECTORY = "/memory"
 #: The epoch of the quorum, which never elects another leader.
 QUORUM_EPOCH = 1
-LISTENER = "PLAINTEXT"
 
 
 class ReplicaApis:
@@ -186,7 +185,8 @@ class ReplicaApis:
             high_watermark=end,
             current_voters=[voter],
         )
-        listener = messages.DescribedQuorumListener(name=LISTENER, host=self._host.host, port=self._host.port)
+        first = self._host.listeners[0]
+        listener = messages.DescribedQuorumListener(name=first.protocol, host=first.host, port=first.port)
         return messages.DescribeQuorumResponse(
             error_message=None,
             topics=[messages.DescribedQuorumTopic(topic_name=METADATA_TOPIC, partitions=[partition])],

@@ -41,7 +41,7 @@ class UserApis:
         self, context: RequestContext, request: messages.SaslHandshakeRequest
     ) -> messages.SaslHandshakeResponse:
         """Begin to log in."""
-        login = context.login
+        login = context.connection.login
         code = ErrorCode.ILLEGAL_SASL_STATE if login is None else login.begin(request.mechanism, context.api_version)
         offered = [] if code is ErrorCode.ILLEGAL_SASL_STATE else list(self._host.settings.sasl_mechanisms)
         return messages.SaslHandshakeResponse(error_code=code, mechanisms=offered)
@@ -50,7 +50,7 @@ class UserApis:
         self, context: RequestContext, request: messages.SaslAuthenticateRequest
     ) -> messages.SaslAuthenticateResponse:
         """Take a token of the client."""
-        login = context.login
+        login = context.connection.login
         if login is None or login.user is not None:
             text = "SaslAuthenticate request received after successful authentication"
             return messages.SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=text)

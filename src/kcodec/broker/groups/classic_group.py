@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kcodec.broker.api import ApiError, Later
-from kcodec.broker.groups.group_log import GroupRecord
+from kcodec.broker.groups.group_log import CommitRequest, GroupRecord
 from kcodec.errors import DecodeError
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
@@ -272,10 +272,10 @@ class ClassicGroup:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         return self.members[member_id]
 
-    def validate_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool
-    ) -> None:
-        """Raise ApiError unless this member of this generation may commit offsets."""
+    def validate_commit(self, request: CommitRequest, *, is_transactional: bool) -> None:
+        """Raise ApiError unless the member of this generation may commit offsets."""
+        member_id, instance_id = request.member_id, request.group_instance_id
+        generation = request.generation_id_or_member_epoch
         if generation < 0 and self.state is ClassicState.EMPTY:
             return
         if generation >= 0 or member_id or instance_id is not None:

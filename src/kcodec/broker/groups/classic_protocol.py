@@ -163,7 +163,7 @@ class ClassicProtocol:
             member_id,
             request.group_instance_id,
             context.client_id or "",
-            context.client_host,
+            context.connection.host,
             rebalance_timeout_of(request),
             request.session_timeout_ms,
             request.protocol_type,
@@ -328,6 +328,20 @@ class ClassicProtocol:
         elif group.state is ClassicState.PREPARING_REBALANCE and group.has_all_joined:
             self._complete_join(group)
 
+    def _member_of(
+        self, request: messages.SyncGroupRequest | messages.HeartbeatRequest
+    ) -> tuple[ClassicGroup, ClassicGroupMember]:
+        """Return the member of the present generation that sends a request, and its group. Raise ApiError."""
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        group = self._table.groups.get(request.group_id)
+        if not isinstance(group, ClassicGroup) or group.is_empty:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        member = group.validate_member(request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        return group, member
+
     # ------------------------------------------------------------------------------------------------------- SyncGroup
 
     def sync(self, context: RequestContext, request: messages.SyncGroupRequest) -> Later:
@@ -342,14 +356,7 @@ class ClassicProtocol:
         return later
 
     def _sync(self, request: messages.SyncGroupRequest, later: Later) -> None:
-        if not request.group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID)
-        group = self._table.groups.get(request.group_id)
-        if not isinstance(group, ClassicGroup) or group.is_empty:
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-        member = group.validate_member(request.member_id, request.group_instance_id)
-        if request.generation_id != group.generation:
-            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        group, member = self._member_of(request)
         pairs = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol))
         if any(None not in pair and pair[0] != pair[1] for pair in pairs):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -390,14 +397,7 @@ class ClassicProtocol:
 
     def heartbeat(self, request: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
         """Keep the session of a member alive."""
-        if not request.group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID)
-        group = self._table.groups.get(request.group_id)
-        if not isinstance(group, ClassicGroup):
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-        member = group.validate_member(request.member_id, request.group_instance_id)
-        if request.generation_id != group.generation:
-            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        group, member = self._member_of(request)
         self._restart_session(group, member)
         is_preparing = group.state is ClassicState.PREPARING_REBALANCE
         return messages.HeartbeatResponse(

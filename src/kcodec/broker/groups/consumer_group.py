@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from kcodec.broker.api import ApiError
-from kcodec.broker.groups.group_log import GroupRecord, Owned, Target, pattern_tombstone
+from kcodec.broker.groups.group_log import CommitRequest, GroupRecord, Owned, Target, pattern_tombstone
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages import group_records as records
 
@@ -166,11 +166,12 @@ class ConsumerGroup:
         ]
 
     def validate_commit(
-        self, member_id: str, instance_id: str | None, epoch: int, *, is_transactional: bool, api_version: int
+        self, request: CommitRequest, *, is_transactional: bool, api_version: int
     ) -> ConsumerMember | None:
         """Return the member whose partitions must be looked at one by one, as its epoch is old; None: all may be
         committed. Raise ApiError unless the member may commit at all."""
-        is_anonymous = not member_id and instance_id is None
+        member_id, epoch = request.member_id, request.generation_id_or_member_epoch
+        is_anonymous = not member_id and request.group_instance_id is None
         if epoch < 0 and (not self.members or (is_transactional and is_anonymous)):
             return None
         member = self.member(member_id)

@@ -239,7 +239,7 @@ class ConsumerProtocol:
             instance_id=member.instance_id if request.instance_id is None else request.instance_id,
             rack_id=member.rack_id if request.rack_id is None else request.rack_id,
             client_id=context.client_id or "",
-            client_host=context.client_host,
+            client_host=context.connection.host,
             topics=member.topics if topics is None else frozenset(topics),
             pattern=member.pattern if pattern is None else pattern,
             rebalance_timeout_ms=member.rebalance_timeout_ms if timeout == -1 else timeout,

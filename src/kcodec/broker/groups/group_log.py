@@ -8,6 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kcodec.broker.internal_topics import coordinator_record
+from kcodec.protocol.messages import OffsetCommitRequest, TxnOffsetCommitRequest
 from kcodec.protocol.messages import group_records as consumer
 from kcodec.protocol.messages.records import OffsetCommitKey, OffsetCommitValue
 from kcodec.protocol.schema import CoordinatorKey, CoordinatorValue
@@ -17,6 +18,8 @@ NO_EXPIRY = -1
 Owned = Mapping[UUID, Mapping[int, int]]
 #: Topic id -> partitions that a member is to own.
 Target = Mapping[UUID, frozenset[int]]
+#: What a member sends to commit offsets.
+CommitRequest = OffsetCommitRequest | TxnOffsetCommitRequest
 
 
 class GroupRecord(NamedTuple):

@@ -94,16 +94,10 @@ class OffsetRequests:
         group = self._group_to_commit(request.group_id, generation, code)
         late: ConsumerMember | None = None
         if isinstance(group, ClassicGroup):
-            group.validate_commit(request.member_id, request.group_instance_id, generation, is_transactional=False)
+            group.validate_commit(request, is_transactional=False)
             self._alive(group, request.member_id)
         else:
-            late = group.validate_commit(
-                request.member_id,
-                request.group_instance_id,
-                generation,
-                is_transactional=False,
-                api_version=context.api_version,
-            )
+            late = group.validate_commit(request, is_transactional=False, api_version=context.api_version)
         now_ms = self._table.now_ms()
         expiry = NO_EXPIRY if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
         records = []
@@ -192,23 +186,17 @@ class OffsetRequests:
     def _validate_transactional(
         self, group: Group, context: RequestContext, request: messages.TxnOffsetCommitRequest
     ) -> None:
-        generation = request.generation_id_or_member_epoch
         if isinstance(group, ClassicGroup):
-            group.validate_commit(request.member_id, request.group_instance_id, generation, is_transactional=True)
+            group.validate_commit(request, is_transactional=True)
             return
         try:
-            late = group.validate_commit(
-                request.member_id,
-                request.group_instance_id,
-                generation,
-                is_transactional=True,
-                api_version=context.api_version,
-            )
+            late = group.validate_commit(request, is_transactional=True, api_version=context.api_version)
             for topic in request.topics if late is not None else ():
                 known = self._table.host.topics.get(topic.name)
                 for one in topic.partitions:
                     if late is not None and known is not None:
-                        _check_assignment_epoch(late, generation, known.id, one.partition_index)
+                        epoch = request.generation_id_or_member_epoch
+                        _check_assignment_epoch(late, epoch, known.id, one.partition_index)
         except ApiError as error:
             is_known = context.api_version >= MODERN_TXN_COMMIT_VERSION
             if error.code is ErrorCode.STALE_MEMBER_EPOCH and not is_known:
@@ -229,25 +217,13 @@ class OffsetRequests:
                 for one in request.topics
             ]
         found = self._fetch_group(context, single, request.require_stable)
-        return messages.OffsetFetchResponse(
-            error_code=found.error_code,
-            topics=[
-                messages.OffsetFetchResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        messages.OffsetFetchResponsePartition(
-                            partition_index=one.partition_index,
-                            committed_offset=one.committed_offset,
-                            committed_leader_epoch=one.committed_leader_epoch,
-                            metadata=one.metadata,
-                            error_code=one.error_code,
-                        )
-                        for one in topic.partitions
-                    ],
-                )
-                for topic in found.topics
-            ],
-        )
+
+        def result(name: str, one: messages.OffsetFetchResponsePartitions) -> messages.OffsetFetchResponsePartition:
+            fields = {field: getattr(one, field) for field in messages.OffsetFetchResponsePartition._fields}
+            return messages.OffsetFetchResponsePartition(**fields)
+
+        topics = by_topic(messages.OffsetFetchResponseTopic, found.topics, result)
+        return messages.OffsetFetchResponse(error_code=found.error_code, topics=topics)
 
     def _fetch_group(
         self, context: RequestContext, request: messages.OffsetFetchRequestGroup, require_stable: bool

@@ -140,6 +140,19 @@ class TransactionCoordinator:
             return
         self._append(found.with_partitions(partitions, self._clock.now_ms(), client_version))
 
+    def add_or_verify(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition], *, adds: bool
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Add partitions, or only verify them for a client whose requests do not add. Return their error codes."""
+        wanted = frozenset(partitions)
+        try:
+            if not adds:
+                return self.verify(transactional_id, producer, wanted)
+            self.add_partitions(transactional_id, producer, wanted, EPOCH_BUMP_VERSION)
+        except ApiError as error:
+            return dict.fromkeys(wanted, error.code)
+        return dict.fromkeys(wanted, ErrorCode.NONE)
+
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:

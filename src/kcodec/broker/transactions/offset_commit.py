@@ -11,7 +11,6 @@ from kcodec.broker.groups.offset_requests import OffsetRequests
 from kcodec.broker.internal_topics import GroupHost
 from kcodec.broker.produce import verification_code
 from kcodec.broker.transactions.coordinator import ProducerIdentity, TransactionCoordinator
-from kcodec.broker.transactions.state import EPOCH_BUMP_VERSION
 from kcodec.constants import CONSUMER_OFFSETS_TOPIC
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
@@ -69,12 +68,7 @@ class TxnOffsetCommit:
             partition.log.producers.begin_verification(
                 request.producer_id, request.producer_epoch, -1, self._host.clock.now_ms(), bumps_epoch=adds
             )
-            if adds:
-                self._coordinator.add_partitions(
-                    request.transactional_id, producer, frozenset((key,)), EPOCH_BUMP_VERSION
-                )
-                return ErrorCode.NONE
-            code = self._coordinator.verify(request.transactional_id, producer, [key])[key]
+            code = self._coordinator.add_or_verify(request.transactional_id, producer, [key], adds=adds)[key]
         except ApiError as error:
             code = error.code
         # all versions of TxnOffsetCommit know CONCURRENT_TRANSACTIONS, as only the later ones of Produce do
