@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,12 +37,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from peer_clients import EXTRAS, FAILED, KAFKA_VERSION, PASSED, SKIPPED, Result, Run
+from peer_clients import EXTRAS, FAILED, KAFKA_VERSION, LISTENERS, PASSED, SKIPPED, Result, Run
 from peer_clients import PEERS as OTHERS
 from peer_confluent import CONFLUENT
 from peer_known import known_reason
 
 from kcodec.broker import Broker
+from kcodec.testing.certificates import Certificates
 from kcodec.testing.kafka import ApacheKafka
 
 SECONDS = 1800.0
@@ -51,16 +53,36 @@ KAFKA_NAMES = {"default_partitions": "num_partitions", "offsets_topic_partitions
 
 
 @contextmanager
-def started(kind: str, settings: Mapping[str, Any]) -> Iterator[str]:
-    """Start a broker and yield its address."""
+def started(kind: str, settings: Mapping[str, Any], certificates: Path) -> Iterator[Mapping[str, str]]:
+    """Start a broker and yield its addresses by security protocol.
+
+    certificates: The folder for the certificates of the listeners with TLS, under the names that the tests look for.
+    """
     if kind == "embedded":
-        with Broker(**settings) as broker:
-            yield broker.bootstrap_servers
+        tls: dict[str, Any] = tls_settings(certificates) if "SSL" in settings.get("listeners", {}) else {}
+        with Broker(**settings, **tls) as broker:
+            yield broker.listeners
     else:
-        options = {KAFKA_NAMES.get(name, name): value for name, value in settings.items() if name != "node_id"}
+        own = {"node_id", "users", *LISTENERS}
+        options = {KAFKA_NAMES.get(name, name): value for name, value in settings.items() if name not in own}
         # the tests of all clients expect what Kafka and the embedded broker do by default, and ApacheKafka does not
         with ApacheKafka(KAFKA_VERSION, auto_create_topics_enable=True, **options) as kafka:
-            yield kafka.bootstrap_servers
+            yield {"PLAINTEXT": kafka.bootstrap_servers}
+
+
+def tls_settings(folder: Path) -> dict[str, Any]:
+    """Write certificates for clients to a folder, and return the settings of a broker with TLS."""
+    made = Certificates()
+    made.keep_in(folder / "made")
+    broker, client = made.broker(), made.client()
+    for name, file in {
+        "ca.crt": made.authority,
+        "ca-cert": made.authority,
+        "client.crt": client.certificate,
+        "client.key": client.key,
+    }.items():
+        shutil.copyfile(file, folder / name)
+    return {"ssl_certfile": broker.certificate, "ssl_keyfile": broker.key, "ssl_cafile": made.authority}
 
 
 def version_of(name: str, checkout: Path) -> str:
@@ -114,11 +136,21 @@ def main() -> int:
         if options.broker == "kafka" and name == "kcodec":
             parser.error("kcodec's own tests use Apache Kafka without this tool: run pytest")
         begun = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder, started(options.broker, peer.settings) as address:
-            log = EXTRAS / f"{name}.log"
-            with_facade = options.client == "kcodec"
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            tempfile.TemporaryDirectory() as certificates,
+            started(options.broker, peer.settings, Path(certificates)) as listeners,
+        ):
             run = Run(
-                checkout, Path(folder), address, options.select, with_facade, options.seconds, log, options.public
+                checkout=checkout,
+                folder=Path(folder),
+                listeners=listeners,
+                certificates=Path(certificates),
+                select=options.select,
+                with_facade=options.client == "kcodec",
+                timeout=options.seconds,
+                output=EXTRAS / f"{name}.log",
+                is_public=options.public,
             )
             results = peer.run(run)
         lines = report(name, version_of(name, checkout), results, time.monotonic() - begun, options)

@@ -7,6 +7,7 @@ text that is appended to the copied conftest.py or by environment variables that
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -44,14 +45,26 @@ class Result:
     seconds: float = 0.0
 
 
+#: Settings of the embedded broker for tests with TLS and logins: its listeners, and the user of the tests.
+LISTENERS: Mapping[str, Any] = {
+    "listeners": {"PLAINTEXT": 0, "SSL": 0, "SASL_PLAINTEXT": 0, "SASL_SSL": 0},
+    "sasl_mechanisms": ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+}
+
+
 @dataclass(frozen=True)
 class Run:
-    """One run of a client's tests. address: host:port of the broker; select: pytest's -k, or Go's -run; is_public:
-    without statements on private attributes (tools/peer_public.py)."""
+    """One run of a client's tests. listeners: security protocol -> host:port of the broker.
+
+    certificates: A folder with ca.crt (also named ca-cert), client.crt and client.key, if there is a listener with TLS.
+    select:       pytest's -k, or Go's -run.
+    is_public:    Without statements on private attributes (tools/peer_public.py).
+    """
 
     checkout: Path
     folder: Path
-    address: str
+    listeners: Mapping[str, str]
+    certificates: Path
     select: str | None
     with_facade: bool
     timeout: float
@@ -59,8 +72,13 @@ class Run:
     is_public: bool = False
 
     @property
+    def address(self) -> str:
+        """host:port of the listener without TLS and login."""
+        return self.listeners["PLAINTEXT"]
+
+    @property
     def port(self) -> str:
-        """The port of the broker."""
+        """The port of this listener."""
         return self.address.rsplit(":", 1)[1]
 
 
@@ -70,7 +88,7 @@ class PythonPeer:
 
     package:  Name of the installed distribution that is tested; tests: the folder of its tests in a checkout.
     targets:  What of the folder pytest runs.
-    conftest: Text that replaces the fixtures of its conftest.py.
+    conftest: Text that replaces the fixtures of its conftest.py; conftest_file: this file in the folder.
     facade:   Statements that put kcodec behind the client's classes, run before its tests; None: there is no facade.
     settings: Settings of the broker.
     """
@@ -79,6 +97,7 @@ class PythonPeer:
     tests: str
     targets: tuple[str, ...]
     conftest: str = ""
+    conftest_file: str = "conftest.py"
     facade: str | None = None
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +118,7 @@ class PythonPeer:
         shutil.copytree(source, run.folder / self.tests, ignore=shutil.ignore_patterns("__pycache__"))
         if run.is_public:
             make_public(self.package, run.folder / self.tests)
-        with (run.folder / self.tests / "conftest.py").open("a", encoding="utf-8") as conftest:
+        with (run.folder / self.tests / self.conftest_file).open("a", encoding="utf-8") as conftest:
             conftest.write("\n\n" + self.conftest)
         for name, text in self.modules.items():
             (run.folder / name).write_text(text, "utf-8")
@@ -113,7 +132,8 @@ class PythonPeer:
         environment = {
             **os.environ,
             **{name: value.format(run=run) for name, value in self.environment.items()},
-            "PEER_ADDRESS": run.address,
+            "PEER_LISTENERS": json.dumps(dict(run.listeners)),
+            "PEER_CERTIFICATES": str(run.certificates),
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
         }
         return pytest_results(self.package, run, [*command, *self.targets], run.folder, environment)
@@ -243,9 +263,18 @@ class GoPeer:
 
 # aiokafka starts a container. Its conftest.py imports the docker package only for that.
 AIOKAFKA_CONFTEST = '''
+import json as _json
 import os as _os
 
-_HOST, _PORT = _os.environ["PEER_ADDRESS"].rsplit(":", 1)
+from kcodec.admin.security import ScramCredentialUpsertion as _Upsertion
+from kcodec.admin.security import ScramMechanism as _Mechanism
+from kcodec.client import Admin as _Admin
+
+_LISTENERS = _json.loads(_os.environ["PEER_LISTENERS"])
+
+
+def _port(protocol):
+    return int(_LISTENERS[protocol].rsplit(":", 1)[1]) if protocol in _LISTENERS else -1
 
 
 def pytest_collection_modifyitems(config, items):
@@ -266,13 +295,14 @@ def kafka_image(request):
 
 
 @pytest.fixture(scope="session")
-def ssl_folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("ssl")
+def ssl_folder():
+    return pathlib.Path(_os.environ["PEER_CERTIFICATES"])
 
 
 @pytest.fixture(scope="session")
 def kafka_server(kafka_image):
-    yield KafkaServer(_HOST, int(_PORT), -1, -1, -1, None)
+    host = _LISTENERS["PLAINTEXT"].rsplit(":", 1)[0]
+    yield KafkaServer(host, *map(_port, ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")), None)
 
 
 class _Missing:
@@ -284,8 +314,20 @@ class _Missing:
     def cleanup(self):
         pass
 
+    def list_acl(self):
+        """Do nothing: setUp lists them for a log message."""
+
     def __getattr__(self, name):
         pytest.skip(self._reason)
+
+
+class _Config:
+    """What their tool kafka-configs.sh does in the container."""
+
+    def add_scram_user(self, username, password):
+        mechanisms = (_Mechanism.SCRAM_SHA_256, _Mechanism.SCRAM_SHA_512)
+        with _Admin(bootstrap_servers=_LISTENERS["PLAINTEXT"]) as admin:
+            admin.alter_user_scram_credentials([_Upsertion(username, password, one) for one in mechanisms])
 
 
 @pytest.fixture(scope="class")
@@ -295,12 +337,36 @@ def acl_manager():
 
 @pytest.fixture(scope="class")
 def kafka_config():
-    return _Missing("needs SCRAM users made by a tool of the container")
+    return _Config()
 
 
 @pytest.fixture(scope="class")
 def kerberos_utils():
     return _Missing("needs a Kerberos server")
+'''
+# kafka-python starts a broker for each transport, and runs kafka-topics.sh with the options of a client.
+KAFKA_PYTHON_CONFTEST = '''
+import json as _json
+
+_LISTENERS = _json.loads(os.environ["PEER_LISTENERS"])
+
+
+def _instance(cls, broker_id, *, transport="PLAINTEXT", sasl_mechanism=None, **_):
+    """Return the running broker, at its listener for this transport."""
+    host, port = _LISTENERS[transport].rsplit(":", 1)
+    options = {"transport": transport, "sasl_mechanism": sasl_mechanism, "partitions": 4, "external": True}
+    broker = cls(host, int(port), broker_id, **options)
+    broker.ssl_dir = os.environ["PEER_CERTIFICATES"]
+    return broker
+
+
+def _get_topic_names(self):
+    with KafkaAdminClient(**client_params(self, "topics")) as admin:
+        return admin.list_topics()
+
+
+KafkaFixture.instance = classmethod(_instance)
+KafkaFixture.get_topic_names = _get_topic_names
 '''
 DOCKER_STUB = '''"""Names that aiokafka's conftest.py needs to be imported."""
 
@@ -322,7 +388,7 @@ PEERS: dict[str, PythonPeer | GoPeer | OwnTests] = {
         facade="import kcodec.compat.aiokafka\n\nkcodec.compat.aiokafka.install(clients=True)\n",
         arguments=("--ignore=tests/record", f"--docker-image=kcodec:2.13_{KAFKA_VERSION}", "-o", "asyncio_mode=auto"),
         modules={"docker.py": DOCKER_STUB, "pytest.ini": "[pytest]\nmarkers =\n    ssl: needs certificates\n"},
-        settings={"node_id": 0, "default_partitions": 2},
+        settings={"node_id": 0, "default_partitions": 2, **LISTENERS, "users": {"test": "test"}},
     ),
     # The broker has the settings of their servers/resources/default/kafka.properties.
     "kafka-python": PythonPeer(
@@ -330,12 +396,16 @@ PEERS: dict[str, PythonPeer | GoPeer | OwnTests] = {
         "test",
         ("test/integration",),
         arguments=("--timeout=120",),
-        environment={"KAFKA_URI": "kafka://{run.address}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": "."},
+        conftest=KAFKA_PYTHON_CONFTEST,
+        conftest_file="integration/conftest.py",
+        environment={"KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": "."},
         settings={
             "node_id": 0,
             "default_partitions": 4,
             "group_min_session_timeout_ms": 1000,
             "offsets_topic_partitions": 2,
+            **LISTENERS,
+            "users": {"alice": "alice-secret"},
         },
     ),
     "franz-go": GoPeer(),

@@ -18,16 +18,12 @@ NEEDS = "NeedsApacheKafka: "
 #: Client -> pattern of a test's name -> reason. The first pattern that matches counts.
 KNOWN: dict[str, dict[str, str]] = {
     "aiokafka": {
-        "*ssl*": TLS,
         "*gssapi*": KERBEROS,
         "*test_sasl_deny*": AUTHORIZER,
         "*test_sasl_unknown_topic_describe": AUTHORIZER,
-        "*TestKafkaSASL*": SASL,
         "*test_producer_transactional_send_batch_outside_txn": "expects that a commit takes longer than 1 ms",
     },
     "kafka-python": {
-        "*TestSSLConnection*": TLS,
-        "*test_sasl_integration*": SASL,
         "*test_create_describe_delete_acls": AUTHORIZER,
         "*snappy*": CODEC,
         "*offsets_for_time_old": "is for Kafka before 0.10.1",
@@ -101,7 +97,12 @@ KNOWN_WITH_FACADE: dict[str, dict[str, str]] = {
 
 #: The same for runs on Apache Kafka, whose only node has the id 1.
 KNOWN_ON_KAFKA: dict[str, dict[str, str]] = {
-    "kafka-python": {"*test_create_partitions": "assigns a replica to a node with the id 0"},
+    "aiokafka": {"*ssl*": TLS, "*TestKafkaSASL*": SASL},
+    "kafka-python": {
+        "*test_create_partitions": "assigns a replica to a node with the id 0",
+        "*TestSSLConnection*": TLS,
+        "*test_sasl_integration*": SASL,
+    },
 }
 
 
