@@ -12,8 +12,10 @@ import pytest
 from broker_core import CoreClient
 
 from kcodec.broker import derived_file
+from kcodec.broker.partition_log import PartitionLog
 from kcodec.errors import DecodeError
 from kcodec.log import check_file
+from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
 NONE = ErrorCode.NONE
@@ -24,12 +26,17 @@ def reopened(client: CoreClient, directory: Path) -> CoreClient:
     return CoreClient(directory, start_ms=client.clock.now_ms() + 1000)
 
 
+def stored(client: CoreClient) -> list[bytes | None]:
+    """Return the values of the records in all segments of t-0."""
+    found = client.core.topics.partition("t", 0)
+    assert found is not None
+    return [record.value for batch in found.log.batches_from(0) for record in batch.records()]
+
+
 def values_after_restart(client: CoreClient, directory: Path) -> list[bytes | None]:
     """The values of t-0 that a broker finds after the crash of the one before."""
     again = reopened(client, directory)
-    found = again.core.topics.partition("t", 0)
-    assert found is not None
-    values = [record.value for batch in found.log.batches_from(0) for record in batch.records()]
+    values = stored(again)
     again.core.close()
     return values
 
@@ -238,7 +245,7 @@ def test_topic_without_a_file_can_be_deleted(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", full_disk)
         client.core.topics.create("t", 1)
-    client.core.topics.delete("t")
+    client.core.topics.delete(next(iter(client.core.topics)))
     client.core.topics.create("t", 1)
     assert client.produce(None) == (NONE, 0)
     client.core.close()
@@ -258,3 +265,102 @@ def test_coordinators_log_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert client.end("a", producer)[0] is NONE
     assert client.committed() == [b"v"]
     client.core.close()
+
+
+def test_deleted_topics_are_reported_as_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the file with the log start offsets cannot be written: the metadata log has the deletion already."""
+    client = CoreClient(tmp_path)
+    client.prepare()
+    client.produce(None)
+    assert client.result_of(client.produced) == (NONE, 0)
+    deletion = messages.DeleteTopicsRequest(topics=[messages.DeleteTopicState(name="t")])
+    with monkeypatch.context() as patch:
+        patch.setattr(derived_file, "write_small", full_disk)
+        assert [one.error_code for one in client.ask(deletion, 6).responses] == [NONE]
+        assert client.core.topics.get("t") is None
+        creation = messages.CreateTopicsRequest(
+            topics=[messages.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+        )
+        assert [one.error_code for one in client.ask(creation, 7).topics] == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert [one.error_code for one in client.ask(creation, 7).topics] == [NONE]
+    assert client.produce(None) == (NONE, 0)
+    client.core.close()
+
+
+def test_each_topic_has_its_own_result_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = CoreClient(tmp_path)
+    for name in ("a", "b"):
+        client.core.topics.create(name, 1)
+    write, left = os.write, [1]
+
+    def one_write(file: int, data: bytes) -> int:
+        if not left:
+            full_disk()
+        left.pop()
+        return write(file, data)
+
+    deletion = messages.DeleteTopicsRequest(topics=[messages.DeleteTopicState(name=name) for name in ("a", "b")])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", one_write)
+        codes = [one.error_code for one in client.ask(deletion, 6).responses]
+    assert codes == [NONE, ErrorCode.KAFKA_STORAGE_ERROR]
+    assert client.core.topics.names() == ["b"]
+    again = reopened(client, tmp_path)
+    assert again.core.topics.names() == ["b"]
+    again.core.close()
+
+
+def test_retention_goes_on_after_a_partition_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = CoreClient(tmp_path)
+    for name in ("a", "b", "c"):
+        client.core.topics.create(name, 1, {"retention.ms": "1000"})
+    for topic in client.core.topics:
+        topic.partitions[0].log.append_records([(None, b"v")])
+    client.clock.advance(2000)
+    really = PartitionLog.roll
+    failing = [client.core.topics.partition("a", 0), client.core.topics.partition("b", 0)]
+
+    def roll(self: PartitionLog) -> Any:
+        return full_disk() if self in [one.log for one in failing if one is not None] else really(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "roll", roll)
+        client.core.topics.apply_retention()
+    starts = [topic.partitions[0].log.log_start_offset for topic in client.core.topics]
+    assert starts == [0, 0, 1]
+    client.core.topics.apply_retention()
+    assert [topic.partitions[0].log.log_start_offset for topic in client.core.topics] == [1, 1, 1]
+    client.core.close()
+
+
+def test_a_log_needs_one_open_file_for_all_its_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare(internal_segment_bytes="300")
+    values = [b"%d" % number * 200 for number in range(9)]
+    files: set[int] = set()
+    really_open, really_close = os.open, os.close
+
+    def noted_open(path: Any, *rest: Any, **options: Any) -> int:
+        found = really_open(path, *rest, **options)
+        if str(path).endswith(".log") and "/t-0/" in str(path):
+            files.add(found)
+        return found
+
+    def noted_close(file: int) -> None:
+        files.discard(file)
+        really_close(file)
+
+    monkeypatch.setattr(os, "open", noted_open)
+    monkeypatch.setattr(os, "close", noted_close)
+    for number, value in enumerate(values):
+        assert client.produce(None, values=(value,)) == (NONE, number)
+        assert len(files) == 1
+    assert len(list((tmp_path / "t-0").glob("*.log"))) == len(values)
+    assert stored(client) == values
+    again = reopened(client, tmp_path)
+    assert len(files) == 1
+    assert stored(again) == values
+    assert len(files) == 1
+    assert again.produce(None) == (NONE, len(values))
+    again.core.close()
+    assert files == set()

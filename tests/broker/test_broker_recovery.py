@@ -57,7 +57,9 @@ def test_topics_settings_and_leader_epochs_survive(tmp_path: Path) -> None:
     client = CoreClient(tmp_path)
     client.prepare("a", 2, max_message_bytes="5000")
     client.prepare("b")
-    client.core.topics.delete("b")
+    deleted = client.core.topics.get("b")
+    assert deleted is not None
+    client.core.topics.delete(deleted)
     client.core.topics.create("b", 1)
     topic = client.core.topics.get("a")
     assert topic is not None
@@ -232,7 +234,9 @@ def test_new_topic_of_an_old_name_keeps_its_records(tmp_path: Path, is_killed_ea
     partition.log.delete_before(2)
     client.core.topics.keep_starts()
     starts = (tmp_path / "log-start-offset-checkpoint").read_bytes()
-    client.core.topics.delete("t")
+    deleted = client.core.topics.get("t")
+    assert deleted is not None
+    client.core.topics.delete(deleted)
     if is_killed_early:  # between the deletion in the metadata log and the checkpoint
         (tmp_path / "log-start-offset-checkpoint").write_bytes(starts)
         client = reopened(client, tmp_path)

@@ -210,8 +210,12 @@ class ClusterApis:
             code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             reason = f"This server does not host this {'topic ID' if name is None else 'topic-partition'}."
             return messages.DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=reason)
-        self._topics.delete(topic.name)
-        return messages.DeletableTopicResult(name=topic.name, topic_id=topic.id)
+        result = messages.DeletableTopicResult(name=topic.name, topic_id=topic.id)
+        try:
+            self._topics.delete(topic)
+        except ApiError as error:
+            result.error_code, result.error_message = error.code, error.message
+        return result
 
 
 def _not_created(name: str, code: ErrorCode, message: str) -> messages.CreatableTopicResult:
@@ -220,14 +224,15 @@ def _not_created(name: str, code: ErrorCode, message: str) -> messages.Creatable
 
 def features_of(settings: BrokerSettings, transaction_version: int) -> dict[str, Any]:
     """Return the fields of an ApiVersions response about features."""
-    level = transaction_version
-    supported = [messages.SupportedFeatureKey(name="transaction.version", min_version=0, max_version=2)]
-    finalized = []
-    if level:
-        finalized = [
-            messages.FinalizedFeatureKey(name="transaction.version", max_version_level=level, min_version_level=level)
-        ]
+    features = {"transaction.version": (2, transaction_version)}  # the highest level, and the present one
     if settings.group_version:
-        supported.append(messages.SupportedFeatureKey(name="group.version", min_version=0, max_version=1))
-        finalized.append(messages.FinalizedFeatureKey(name="group.version", max_version_level=1, min_version_level=1))
+        features["group.version"] = (1, 1)
+    supported = [
+        messages.SupportedFeatureKey(name=name, min_version=0, max_version=most) for name, (most, _) in features.items()
+    ]
+    finalized = [
+        messages.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+        for name, (_, level) in features.items()
+        if level
+    ]
     return {"supported_features": supported, "finalized_features": finalized, "finalized_features_epoch": 1}

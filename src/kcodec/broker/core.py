@@ -195,7 +195,7 @@ class BrokerCore:
         api = self.apis.get(key)
         if api is None:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"API {key} is not supported")
-        low, high = api.versions
+        name, (low, high) = self._names[key], api.versions
         if key == API_VERSIONS_KEY and not low <= version <= high:
             refusal = messages.ApiVersionsResponse(
                 error_code=ErrorCode.UNSUPPORTED_VERSION,
@@ -203,11 +203,11 @@ class BrokerCore:
             )
             return refusal.encode_frame_parts(0, correlation_id.to_bytes(4, "big", signed=True))
         if connection.login is not None and not connection.login.allows(key):
-            raise ApiError(ErrorCode.ILLEGAL_SASL_STATE, f"{self._names[key]} before the end of the login")
+            raise ApiError(ErrorCode.ILLEGAL_SASL_STATE, f"{name} before the end of the login")
         if key == messages.ProduceRequest.api_key:
             low = max(low, _LEAST_PRODUCE_VERSION)
         if not low <= version <= high:
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"version {version} of {self._names[key]} is not supported")
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"version {version} of {name} is not supported")
         if api.request.is_flexible(version):
             position = skip_tagged_fields(view, position)
         check_size(self.settings, key, version, view, position)
@@ -215,16 +215,8 @@ class BrokerCore:
         # 2.12, after Metadata.
         request, _ = api.request.decode_prefix(frame, version, position)
         context = RequestContext(version, client_id, connection)
-        entry = WireEntry(
-            self.clock.now_ms(),
-            connection.id,
-            client_id,
-            correlation_id,
-            self._names[key],
-            version,
-            request,
-            len(view),
-        )
+        now = self.clock.now_ms()
+        entry = WireEntry(now, connection.id, client_id, correlation_id, name, version, request, len(view))
         return context, api, entry
 
     def _handle(self, context: RequestContext, api: Api, request: Any, done: Callable[[Any], None]) -> None:

@@ -291,6 +291,7 @@ class PartitionLog:
         """Begin a new segment, with a snapshot of the producers at its first offset. Raise OSError."""
         self._segments[-1].cut_torn()
         self._segments[-1].end()
+        self._segments[-1].close()
         segment = Segment(self.log_end_offset, self._directory, self._clock.now_ms())
         segment.keep_snapshot(pack_snapshot(self.producers.stored()))
         self._segments.append(segment)
@@ -420,12 +421,10 @@ class PartitionLog:
     def _record_from_time(
         self, segment: Segment, number: int, timestamp: int, least_offset: int
     ) -> tuple[int, int] | None:
-        while number < len(segment):
-            where = segment.batch(number)
+        for where in map(segment.batch, range(number, len(segment))):
             for record in batches(segment.read(where.position, where.size))[0].records():
                 if record.timestamp >= timestamp and record.offset >= least_offset:
                     return record.offset, record.timestamp
-            number += 1
         return None
 
     def offset_of_max_timestamp(self) -> tuple[int, int] | None:
@@ -510,6 +509,8 @@ class PartitionLog:
         bases = sorted(int(match[1]) for name in names if (match := _LOG_NAME.fullmatch(name)))
         self._load_snapshot(bases, {int(match[1]) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))})
         for number, base in enumerate(bases):
+            if number:
+                self._segments[-1].close()
             segment = Segment(base, self._directory, self._clock.now_ms())
             self._segments.append(segment)
             self.log_end_offset = max(self.log_end_offset, base)

@@ -192,17 +192,14 @@ class Produce:
                 has_transactional_id=request.transactional_id is not None,
             )
         except RecordValidationError as error:
-            response = _refusal(part, ErrorCode(error.code), error.reason)
-            response.log_start_offset = _start_in_error(response.error_code, partition)
+            response = _refused_append(part, partition, ErrorCode(error.code), error.reason)
             response.record_errors = [
                 messages.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=error.reason)
                 for index in error.record_indexes
             ]
             return response
         except ApiError as error:
-            response = _refusal(part, error.code, error.message)
-            response.log_start_offset = _start_in_error(error.code, partition)
-            return response
+            return _refused_append(part, partition, error.code, error.message)
         except OSError as error:  # a full disk or too many open files: the log is as before the append
             _log.error("%s-%d: %s; the batch is refused with KAFKA_STORAGE_ERROR", topic.name, partition.number, error)
             return _refusal(part, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -255,12 +252,17 @@ def _first_batch(records: Any, api_version: int) -> tuple[RecordBatch | None, tu
     return first, None
 
 
-def _start_in_error(code: int, partition: Partition) -> int:
-    """Return the log start offset of a refused batch: Kafka leaves it out where it says nothing about the log."""
-    return -1 if code in _WITHOUT_START else partition.log.log_start_offset
-
-
 def _refusal(part: _Part, code: ErrorCode, message: str | None = None) -> messages.PartitionProduceResponse:
     return messages.PartitionProduceResponse(
         index=part.data.index, error_code=code, base_offset=-1, log_start_offset=-1, error_message=message
     )
+
+
+def _refused_append(
+    part: _Part, partition: Partition, code: ErrorCode, message: str
+) -> messages.PartitionProduceResponse:
+    """Return the error of an append. Kafka leaves the log start offset out where it says nothing about the log."""
+    response = _refusal(part, code, message)
+    if code not in _WITHOUT_START:
+        response.log_start_offset = partition.log.log_start_offset
+    return response

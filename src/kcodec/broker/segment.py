@@ -35,7 +35,7 @@ class BatchPosition(NamedTuple):
 
 
 class Segment:
-    """The batches from `base_offset` on."""
+    """The batches from `base_offset` on. Only the last segment of a log keeps its file open."""
 
     def __init__(self, base_offset: int, directory: Path | None, created_ms: int) -> None:
         self.base_offset = base_offset
@@ -77,10 +77,10 @@ class Segment:
 
     def append(self, data: bytes, base_offset: int, last_offset: int, max_timestamp: int) -> None:
         """Write a batch to the end. Raise OSError if it cannot be written; the log is then as before."""
-        if self._file is None:
+        if self._directory is None:
             self._chunks.append(data)
         else:
-            self._write(self._file, data)
+            self._write(self._opened(), data)
         self.add(base_offset, last_offset, max_timestamp, len(data))
         self.write_derived()
 
@@ -100,8 +100,8 @@ class Segment:
 
     def cut_torn(self) -> None:
         """Cut off what a failed write has left of a batch. Raise OSError: no batch and no segment may follow it."""
-        if self._is_torn and self._file is not None:
-            os.ftruncate(self._file, self.size)
+        if self._is_torn:
+            os.ftruncate(self._opened(), self.size)
             self._is_torn = False
 
     def add(self, base_offset: int, last_offset: int, max_timestamp: int, size: int) -> None:
@@ -156,8 +156,14 @@ class Segment:
             written = [one.write() for one in self._derived.values()]
             self._are_derived_written = all(written)
 
+    def _opened(self) -> int:
+        """Return the file, opened again after `close`."""
+        if self._file is None:
+            self._file = os.open(self.path("log"), os.O_RDWR | os.O_APPEND)
+        return self._file
+
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. A read opens it for a moment, an append until the next `close`."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -197,16 +203,24 @@ class Segment:
 
     def read(self, position: int, size: int) -> bytes:
         """Return bytes from the beginning of a batch on."""
-        if self._file is not None:
-            data = os.pread(self._file, size, position)
-            while len(data) < size and (more := os.pread(self._file, size - len(data), position + len(data))):
-                data += more  # Linux reads at most 2 GiB less 4 KiB at once; a segment can be larger
-            return data
+        if self._directory is not None:
+            return self._read_file(position, size)
         number = bisect_left(self._positions, position)
         end = bisect_left(self._positions, position + size)
         if end == number + 1 and len(self._chunks[number]) == size:
             return self._chunks[number]
         return b"".join(self._chunks[number:end])[:size]
+
+    def _read_file(self, position: int, size: int) -> bytes:
+        is_closed, file = self._file is None, self._opened()
+        try:
+            data = os.pread(file, size, position)
+            while len(data) < size and (more := os.pread(file, size - len(data), position + len(data))):
+                data += more  # Linux reads at most 2 GiB less 4 KiB at once; a segment can be larger
+            return data
+        finally:
+            if is_closed:
+                self.close()
 
     def upper_bound_offset(self, position: int) -> int | None:
         """Return the offset of an index entry from `position` on, as Kafka finds it (OffsetIndex, AbstractIndex).

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
 from kcodec.broker.api import CLOSE, ConnectionInfo, Listener
@@ -37,7 +38,6 @@ class _Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: Server, listener: Listener) -> None:
         self._server = server
-        self._listener = listener
         self._reader = FrameReader(server.core.settings.max_request_bytes)
         self._reader.set_limit(server.core.settings.max_request_bytes, "max_request_bytes")
         self._frames: deque[bytes | memoryview] = deque()
@@ -50,7 +50,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         #: The transport after an orderly close, until the client has read what was sent before.
         self._closing: asyncio.Transport | None = None
-        self._info = ConnectionInfo(0, "")
+        self._info = ConnectionInfo(listener=listener)
 
     def __str__(self) -> str:
         return f"connection {self._info.id} from {self._info.host}"
@@ -60,7 +60,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         host = f"/{peer[0]}" if peer else ""
-        self._info = self._server.core.new_connection(self._server.next_connection_id(), host, self._listener)
+        number = next(self._server.connection_ids)
+        self._info = self._server.core.new_connection(number, host, self._info.listener)
         if self._info.login is not None:
             self._reader.set_limit(LOGIN_REQUEST_BYTES, "LOGIN_REQUEST_BYTES")
         self._server.connections.add(self)
@@ -193,22 +194,17 @@ class Server:
         #: Connections with requests that are not handled yet, the one that has had some for longest first.
         self._holding: dict[_Connection, None] = {}
         self._held_bytes = 0
-        self._connection_id = 0
+        self.connection_ids = count(1)
         self._most_connections = _most_connections(core.settings.max_connections)
         self._is_full = False
         self._servers: list[asyncio.Server] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakeup: asyncio.TimerHandle | None = None
 
-    def next_connection_id(self) -> int:
-        """Return the number of a new connection."""
-        self._connection_id += 1
-        return self._connection_id
-
     def has_too_many(self) -> bool:
         """Return whether there are more connections than the limit, those in a TLS handshake included."""
-        count = len(self.connections) + len(self._handshakes)
-        before, self._is_full = self._is_full, count > self._most_connections
+        total = len(self.connections) + len(self._handshakes)
+        before, self._is_full = self._is_full, total > self._most_connections
         if self._is_full and not before:
             _log.warning(
                 "new connections are closed: the limit is %d (max_connections is %d; a part of the open files of the"

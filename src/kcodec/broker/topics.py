@@ -9,6 +9,7 @@ the broker takes the leadership away and gives it back.
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 from base64 import urlsafe_b64encode
@@ -32,6 +33,7 @@ from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import MetadataRecord
 
+_log = logging.getLogger(__name__)
 METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 LONGEST_NAME = 249
@@ -110,6 +112,7 @@ class Topics:
         self._next_producer_id = self._end_of_block = 0
         self._registrations = 0
         self._starts: dict[tuple[str, int], int] = {}
+        self._are_starts_kept = True
         #: Partitions of topics that were deleted, in the replay of the log: their files may have stayed.
         self._removed: set[tuple[str, int]] = set()
         #: The configurations of groups, which need not exist.
@@ -190,6 +193,8 @@ class Topics:
         """Create a topic. Raise ApiError."""
         configs = dict(configs or {})
         self.check_new(name, partitions, configs)
+        if not self._are_starts_kept and not self.keep_starts():  # a deleted topic of the same name may be in the file
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{LOG_START_OFFSETS} cannot be written")
         topic_id = self.new_uuid()
         self._write(
             messages.TopicRecord(name=name, topic_id=topic_id),
@@ -210,16 +215,13 @@ class Topics:
             partitions = self._settings.transaction_topic_partitions
         return self.create(name, partitions, configs)
 
-    def delete(self, name: str) -> None:
-        """Delete a topic and its files. Raise ApiError."""
-        topic = self._by_name.get(name)
-        if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    def delete(self, topic: Topic) -> None:
+        """Delete a topic and its files. Raise ApiError if the deletion cannot be written."""
         self._write(messages.RemoveTopicRecord(topic_id=topic.id))
         for partition in topic.partitions:
             partition.log.delete()
         self.keep_starts()  # a topic of the same name begins at offset 0
-        self.on_deleted(name)
+        self.on_deleted(topic.name)
 
     def add_partitions(self, topic: Topic, total: int) -> None:
         """Add partitions up to `total`, which has been checked."""
@@ -279,10 +281,17 @@ class Topics:
         feature = messages.FeatureLevelRecord(
             name="transaction.version", feature_level=self._settings.transaction_version
         )
-        self._write(record, feature)
+        self._append(record, feature)
 
     def _write(self, *records: MetadataRecord) -> None:
-        """Append records as one batch, then apply them."""
+        """Append records as one batch, then apply them. Raise ApiError (KAFKA_STORAGE_ERROR) after a failed write."""
+        try:
+            self._append(*records)
+        except OSError as error:
+            _log.error("%s: %s; the request is refused", METADATA_TOPIC, error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def _append(self, *records: MetadataRecord) -> None:
         if records:
             self._log.append_records([(None, _framed(record)) for record in records])
         for record in records:
@@ -363,22 +372,34 @@ class Topics:
     def _home(self, topic: str, partition: int) -> Path | None:
         return None if self.directory is None else self.directory / f"{topic}-{partition}"
 
-    def keep_starts(self) -> None:
-        """Write log-start-offset-checkpoint, after a log start offset has moved."""
+    def keep_starts(self) -> bool:
+        """Write log-start-offset-checkpoint, after a log start offset has moved. Return False if that has failed.
+
+        The change has been made then, so that it is no error of its request. The next call writes the file.
+        """
         if self.directory is None:
-            return
+            return True
         moved = [
             f"{topic.name} {partition.number} {partition.log.log_start_offset}"
             for topic, partition in self.partitions()
             if partition.log.log_start_offset > 0
         ]
-        write_checkpoint(self.directory / LOG_START_OFFSETS, moved)
+        try:
+            write_checkpoint(self.directory / LOG_START_OFFSETS, moved)
+            self._are_starts_kept = True
+        except OSError as error:
+            self._are_starts_kept = False
+            _log.warning("%s: %s; it is written again later", self.directory / LOG_START_OFFSETS, error.strerror)
+        return self._are_starts_kept
 
     def apply_retention(self) -> None:
         """Delete what the settings of the topics do not keep, and forget idle producers."""
         before = self._clock.now_ms() - self._settings.producer_id_expiration_ms
-        for _, partition in self.partitions():
-            partition.log.apply_retention()
+        for topic, partition in self.partitions():
+            try:
+                partition.log.apply_retention()
+            except OSError as error:
+                _log.error("retention of %s-%d: %s; trying again later", topic.name, partition.number, error)
             partition.log.producers.expire(before)
         self.keep_starts()
 

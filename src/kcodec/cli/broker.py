@@ -19,6 +19,10 @@ DESCRIPTION = (
 )
 EXAMPLES = (
     Example("a broker on port 9092, in memory", "kcodec broker"),
+    Example(
+        "clients connect without TLS on port 9092, and with TLS on port 9093",
+        "kcodec broker --listener PLAINTEXT=9092 --listener SSL=9093 --ssl-certfile broker.pem",
+    ),
     Example("keep the logs in a directory, in Kafka's files", "kcodec broker --port 9192 --data-dir logs"),
     Example(
         "drop the responses to about a third of the Produce requests, chosen at random",
@@ -28,13 +32,22 @@ EXAMPLES = (
 # A signal that arrives while the process is stopped (Ctrl-Z) may go to another thread. It then ends no wait of the main
 # thread, which handles it.
 SIGNAL_SECONDS = 0.5
+DEFAULT_PORT = 9092
 
 
 def parser() -> Parser:
     """The options of the command."""
     found = Parser("broker", DESCRIPTION, EXAMPLES)
     found.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default: 127.0.0.1)")
-    found.add_argument("--port", type=int, default=9092, metavar="N", help="0: a free port (default: 9092)")
+    found.add_argument(
+        "--port", type=int, metavar="N", help="0: a free port (default: 9092); not together with --listener"
+    )
+    found.add_repeatable(
+        "--listener",
+        metavar="PROTOCOL=PORT",
+        help="a listener for clients with this security protocol, in place of --port: PLAINTEXT, SSL, SASL_PLAINTEXT "
+        "or SASL_SSL",
+    )
     found.add_argument("--data-dir", metavar="DIR", help="directory of the logs; created if it does not exist")
     found.add_argument(
         "--transaction-version",
@@ -72,14 +85,22 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     """Run the broker until a signal comes."""
     from kcodec.broker import Broker, parse_rule
 
-    _check_login(options)
+    listeners = dict(_number_of("--listener", text, "PROTOCOL=PORT, for example SSL=9093") for text in options.listener)
+    _check_login(options, listeners)
+    if listeners and options.port is not None:
+        raise UsageError("--port and --listener exclude each other: --listener has the port")
+    if len(listeners) < len(options.listener):
+        raise UsageError("--listener: two listeners have the same protocol; each protocol has one port")
     broker = Broker(
         host=options.host,
-        port=options.port,
+        port=0 if listeners else DEFAULT_PORT if options.port is None else options.port,
+        listeners=listeners,
         data_dir=options.data_dir,
         trace=options.trace,
         transaction_version=options.transaction_version,
-        max_versions=dict(map(_max_version, options.max_version)),
+        max_versions=dict(
+            _number_of("--max-version", text, "API=N, for example Produce=8") for text in options.max_version
+        ),
         ssl_certfile=options.ssl_certfile,
         ssl_keyfile=options.ssl_keyfile,
         ssl_cafile=options.ssl_cafile,
@@ -95,7 +116,9 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         with broker:
             for rule in rules:
                 broker.faults.add(**rule)
-            output.write(f"kcodec broker: {broker.bootstrap_servers} accepts requests\n".encode())
+            addresses = [f"{protocol} {address}" for protocol, address in broker.listeners.items()]
+            where = ", ".join(addresses) if listeners else broker.bootstrap_servers
+            output.write(f"kcodec broker: {where} accepts requests\n".encode())
             output.flush()
             while not ended.wait(SIGNAL_SECONDS):
                 pass
@@ -105,13 +128,14 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _check_login(options: argparse.Namespace) -> None:
+def _check_login(options: argparse.Namespace, listeners: dict[str, int]) -> None:
     if options.users is not None and not options.sasl_mechanism:
         raise UsageError("--users requires --sasl-mechanism, for example --sasl-mechanism SCRAM-SHA-512")
     if (
         options.sasl_mechanism
         and options.users is None
         and (options.data_dir is None or set(options.sasl_mechanism) == {"PLAIN"})
+        and all(protocol.startswith("SASL") for protocol in listeners)
     ):
         raise UsageError("--sasl-mechanism requires --users: without users, no client can log in")
 
@@ -140,8 +164,9 @@ def users_of_file(path: str) -> dict[str, str]:
     return found
 
 
-def _max_version(text: str) -> tuple[str, int]:
-    name, _, version = text.partition("=")
-    if not name or not version.lstrip("-").isdecimal():
-        raise UsageError(f"--max-version {text!r}: expected API=N, for example Produce=8")
-    return name, int(version)
+def _number_of(option: str, text: str, expected: str) -> tuple[str, int]:
+    """Return the name and the number of a value NAME=NUMBER. Raise UsageError."""
+    name, _, number = text.partition("=")
+    if not name or not number.lstrip("-").isdecimal():
+        raise UsageError(f"{option} {text!r}: expected {expected}")
+    return name, int(number)

@@ -182,11 +182,7 @@ class TransactionCoordinator:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if found.state is State.ONGOING:
             now = self._clock.now_ms()
-            self._decide(
-                found.ended(
-                    is_commit=is_commit, client_version=client_version, next_producer_id=NO_PRODUCER_ID, now=now
-                )
-            )
+            self._decide(found.ended(is_commit=is_commit, client_version=client_version, now=now))
         elif found.state is not (State.COMPLETE_COMMIT if is_commit else State.COMPLETE_ABORT):
             raise _invalid_end(found, is_commit=is_commit)
         return producer
@@ -227,7 +223,6 @@ class TransactionCoordinator:
             client_version=client_version,
             next_producer_id=next_producer_id,
             now=self._clock.now_ms(),
-            is_empty=is_empty,
         )
         self._decide(decided)
         if next_producer_id != NO_PRODUCER_ID:

@@ -119,9 +119,9 @@ class TransactionMetadata:
         )
 
     def ended(
-        self, *, is_commit: bool, client_version: int, next_producer_id: int, now: int, is_empty: bool = False
+        self, *, is_commit: bool, client_version: int, now: int, next_producer_id: int = NO_PRODUCER_ID
     ) -> TransactionMetadata:
-        """Return the state in which the outcome is decided (prepareAbortOrCommit). is_empty: no partition was added."""
+        """Return the state in which the outcome is decided (prepareAbortOrCommit); partitions may be missing."""
         bumps_epoch = client_version >= EPOCH_BUMP_VERSION
         return replace(
             self,
@@ -130,7 +130,7 @@ class TransactionMetadata:
             last_producer_epoch=self.producer_epoch if bumps_epoch else self.last_producer_epoch,
             next_producer_id=next_producer_id,
             previous_producer_id=self.producer_id,
-            start_ms=now if is_empty else self.start_ms,
+            start_ms=self.start_ms if self.state is State.ONGOING else now,
             update_ms=now,
             client_version=client_version,
         )

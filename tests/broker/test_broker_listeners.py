@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several listeners of the embedded broker: each has its security protocol, and clients stay on the one they chose."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcodec.admin.security import ScramCredentialUpsertion, ScramMechanism
+from kcodec.broker import Broker, EmbeddedBrokerError
+from kcodec.client import Admin, Consumer, Producer
+from kcodec.errors import AuthenticationError, KcodecError
+from kcodec.testing.certificates import Certificates
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256")
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    found = Certificates()
+    found.keep_in(tmp_path_factory.mktemp("certificates"))
+    pair = found.broker()
+    return {"ssl_certfile": pair.certificate, "ssl_keyfile": pair.key, "ssl_cafile": found.authority}
+
+
+def secured(tls: dict[str, Path], protocols: tuple[str, ...] = PROTOCOLS, **options: Any) -> Broker:
+    """Return a broker with a listener for each protocol, on free ports."""
+    settings: dict[str, Any] = {"sasl_mechanisms": MECHANISMS, "users": {"alice": "alice-secret"}, **tls, **options}
+    return Broker(listeners=dict.fromkeys(protocols, 0), **settings)
+
+
+def test_clients_stay_on_the_listener_of_their_bootstrap_servers(tls: dict[str, Path]) -> None:
+    """Metadata, FindCoordinator and DescribeCluster have the address of the listener with the client's connection."""
+    with secured(tls) as broker:
+        assert list(broker.listeners) == list(PROTOCOLS)
+        assert len(set(broker.listeners.values())) == len(PROTOCOLS)
+        assert broker.bootstrap_servers == broker.listeners["PLAINTEXT"]
+        for number, protocol in enumerate(PROTOCOLS):
+            options = broker.client_options(protocol=protocol)
+            broker.wire_log.clear()
+            with Producer(**options, transactional_id=protocol) as producer, producer.transaction() as txn:
+                txn.send("t", protocol.encode())
+            with Consumer(**options, group_id=protocol, auto_offset_reset="earliest") as consumer:
+                consumer.subscribe(["t"])
+                found: list[Any] = []
+                while len(found) <= number:
+                    found += consumer.poll(1)
+            assert [one.value for one in found] == [one.encode() for one in PROTOCOLS[: number + 1]]
+            with Admin(**options) as admin:
+                nodes = admin.describe_cluster().brokers
+            addresses = {f"{one.host}:{one.port}" for one in nodes}
+            for entry in broker.wire_log.requests("Metadata"):
+                addresses |= {f"{one.host}:{one.port}" for one in entry.response.brokers}
+            for entry in broker.wire_log.requests("FindCoordinator"):
+                addresses |= {f"{one.host}:{one.port}" for one in entry.response.coordinators}
+            assert addresses == {broker.listeners[protocol]}
+
+
+def test_only_listeners_with_sasl_need_a_login(tls: dict[str, Path]) -> None:
+    with secured(tls) as broker:
+        wrong = broker.client_options(protocol="SASL_PLAINTEXT") | {"sasl_plain_password": "wrong"}
+        with pytest.raises(AuthenticationError), Admin(**wrong) as admin:
+            admin.describe_cluster()
+        login = {**broker.client_options(protocol="SASL_PLAINTEXT"), "bootstrap_servers": broker.bootstrap_servers}
+        with pytest.raises(KcodecError, match=r"ILLEGAL_SASL_STATE|Sasl"), Admin(**login) as admin:
+            admin.describe_cluster()
+
+
+def test_a_user_is_added_on_the_listener_without_a_login(tls: dict[str, Path]) -> None:
+    with secured(tls, ("PLAINTEXT", "SASL_SSL"), sasl_mechanisms=["SCRAM-SHA-512"], users={}) as broker:
+        change = ScramCredentialUpsertion("carol", "carol-secret", ScramMechanism.SCRAM_SHA_512)
+        with Admin(**broker.client_options()) as admin:
+            admin.alter_user_scram_credentials([change])
+        login = {
+            "bootstrap_servers": broker.listeners["SASL_SSL"],
+            "security_protocol": "SASL_SSL",
+            "ssl_cafile": str(tls["ssl_cafile"]),
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_plain_username": "carol",
+            "sasl_plain_password": "carol-secret",
+        }
+        with Admin(**login) as admin:
+            assert len(admin.describe_cluster().brokers) == 1
+
+
+def test_listeners_keep_their_ports_over_a_restart(tls: dict[str, Path]) -> None:
+    with secured(tls) as broker:
+        before = broker.listeners
+        broker.restart()
+        assert broker.listeners == before
+        assert all(port != "0" for port in (address.rpartition(":")[2] for address in before.values()))
+
+
+def test_a_port_in_use_closes_the_other_listeners(tls: dict[str, Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        broker = Broker(listeners={"PLAINTEXT": 0, "SSL": taken}, **tls)
+        with pytest.raises(OSError, match="address already in use"):
+            broker.start()
+        address = ("127.0.0.1", int(broker.bootstrap_servers.rpartition(":")[2]))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, 5)
+    with broker, Admin(**broker.client_options(protocol="SSL")) as admin:
+        assert len(admin.describe_cluster().brokers) == 1
+
+
+def test_the_broker_describes_all_listeners(tls: dict[str, Path]) -> None:
+    from kcodec.admin.configs import ConfigResource, ConfigResourceType
+
+    with secured(tls) as broker, Admin(**broker.client_options()) as admin:
+        found = admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")])
+        values = {name: one.value for (configs,) in [list(found.values())] for name, one in configs.items()}
+        expected = ",".join(f"{protocol}://{address}" for protocol, address in broker.listeners.items())
+        assert values["advertised.listeners"] == values["listeners"] == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"listeners": {"TLS": 0}}, "listeners: expected some of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, got 'TLS'"),
+        ({"listeners": {"PLAINTEXT": 70_000}}, "the port of PLAINTEXT must be between 0 and 65535, got 70000"),
+        ({"listeners": {"SSL": 0}}, "listeners: SSL requires ssl_certfile"),
+        ({"listeners": {"SASL_PLAINTEXT": 0}}, "listeners: SASL_PLAINTEXT requires sasl_mechanisms"),
+        ({"listeners": {"PLAINTEXT": 0}, "ssl_certfile": "a.pem"}, "ssl_certfile has no effect: listeners has no"),
+        (
+            {"listeners": {"PLAINTEXT": 0}, "sasl_mechanisms": ["PLAIN"], "users": {"a": "b"}},
+            "sasl_mechanisms has no effect: listeners has no protocol with SASL",
+        ),
+        ({"listeners": {"PLAINTEXT": 0}, "port": 9092}, "port 9092 has no effect: the ports are in listeners"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Broker(**settings)
+
+
+def test_listeners_of_a_wrong_type_are_refused() -> None:
+    with pytest.raises(TypeError, match="listeners must be a dict of names and values"):
+        Broker(listeners=["PLAINTEXT"])
+
+
+def test_options_of_a_listener_that_does_not_exist_are_refused() -> None:
+    with pytest.raises(EmbeddedBrokerError, match="no listener has the protocol 'SSL'"):
+        Broker().client_options(protocol="SSL")
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_refused"),
+    [
+        ({"sasl_mechanisms": ["PLAIN"]}, True),
+        ({"sasl_mechanisms": ["SCRAM-SHA-512"]}, True),
+        ({"sasl_mechanisms": ["PLAIN"], "listeners": {"PLAINTEXT": 0, "SASL_PLAINTEXT": 0}}, True),
+        ({"sasl_mechanisms": ["SCRAM-SHA-512"], "listeners": {"PLAINTEXT": 0, "SASL_PLAINTEXT": 0}}, False),
+        ({"sasl_mechanisms": ["SCRAM-SHA-512"], "listeners": {"SASL_PLAINTEXT": 0}}, True),
+    ],
+)
+def test_mechanisms_without_a_user_are_refused(settings: dict[str, Any], is_refused: bool) -> None:
+    """With SCRAM, a listener without a login is enough: an Admin can add users there."""
+    if not is_refused:
+        Broker(**settings)
+        return
+    with pytest.raises(ValueError, match="sasl_mechanisms require users: without users, no client can log in"):
+        Broker(**settings)
+
+
+def test_a_data_dir_without_credentials_needs_users(tmp_path: Path) -> None:
+    """Only the start can know whether there are credentials in the metadata log."""
+    settings: dict[str, Any] = {"data_dir": tmp_path, "sasl_mechanisms": ["SCRAM-SHA-512"]}
+    with pytest.raises(ValueError, match="sasl_mechanisms require users"):
+        Broker(**settings).start()
+    with Broker(**settings, users={"alice": "alice-secret"}):
+        pass
+    with Broker(**settings):
+        pass
