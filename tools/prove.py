@@ -239,7 +239,7 @@ def prove_embedded_security(arguments: argparse.Namespace) -> tuple[str, str]:
 def prove_embedded_kills(arguments: argparse.Namespace) -> tuple[str, str]:
     """The embedded broker killed in 200 random workloads: nothing acknowledged is lost, nothing aborted is visible."""
     program = ROOT / "tests" / "prove" / "prove_broker_kills.py"
-    return judged(run([sys.executable, program, "--workloads", "200"]))
+    return judged(run([sys.executable, program, "--workloads", "200", "--results", arguments.results]))
 
 
 def prove_group_coordinator(arguments: argparse.Namespace) -> tuple[str, str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import socket
@@ -47,12 +48,14 @@ def free_port() -> str:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.summary)
 def test_examples_of_the_broker_run(example: object, tmp_path: Path) -> None:
     words = shlex.split(example.call)[2:]  # type: ignore[attr-defined]
-    if "--port" in words:
+    if "--listener" in words:
+        words = [re.sub(r"=\d+$", f"={free_port()}", word) for word in words]
+    elif "--port" in words:
         words[words.index("--port") + 1] = free_port()
     else:
         words += ["--port", free_port()]
     with process(*words, folder=tmp_path) as (running, address):
-        with Producer(bootstrap_servers=address) as producer:
+        with Producer(bootstrap_servers=address.partition(",")[0].rpartition("/")[2]) as producer:
             producer.send("t", b"v").result(30)
         running.send_signal(signal.SIGTERM)
         assert running.wait(10) == 0
@@ -115,6 +118,7 @@ def test_killed_process_recovers_and_traces(tmp_path: Path) -> None:
         (("--users", "/nowhere/users"), "--users requires --sasl-mechanism"),
         (("--sasl-mechanism", "PLAIN"), "--sasl-mechanism requires --users"),
         (("--max-version", "Nothing=3"), "APIs that the broker does not have: Nothing"),
+        (("--listener", "SSL=9093"), "--port and --listener exclude each other"),
     ],
 )
 def test_wrong_options_say_what_is_wrong(
@@ -124,6 +128,42 @@ def test_wrong_options_say_what_is_wrong(
     written = capsys.readouterr()
     assert text in written.err
     assert written.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--listener", "SSL"), "--listener 'SSL': expected PROTOCOL=PORT, for example SSL=9093"),
+        (("--listener", "TLS=0"), "listeners: expected some of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, got 'TLS'"),
+        (("--listener", "SSL=0"), "listeners: SSL requires ssl_certfile"),
+        (("--listener", "PLAINTEXT=0", "--listener", "PLAINTEXT=0"), "two listeners have the same protocol"),
+    ],
+)
+def test_wrong_listeners_say_what_is_wrong(
+    arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["broker", *arguments]) == 2
+    written = capsys.readouterr()
+    assert text in written.err
+    assert written.out == ""
+
+
+def test_a_process_has_several_listeners(tmp_path: Path) -> None:
+    (tmp_path / "users.txt").write_text("alice=alice-secret\n")
+    words = ("--listener", "PLAINTEXT=0", "--listener", "SASL_PLAINTEXT=0", "--sasl-mechanism", "PLAIN")
+    with process(*words, "--users", "users.txt", folder=tmp_path) as (_, where):
+        match = re.fullmatch(r"PLAINTEXT://(127\.0\.0\.1:\d+),SASL_PLAINTEXT://(127\.0\.0\.1:\d+)", where)
+        assert match is not None
+        with Producer(bootstrap_servers=match[1]) as producer:
+            assert producer.send("t", b"v").result(30).offset == 0
+        login: dict[str, Any] = {
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": "alice",
+            "sasl_plain_password": "alice-secret",
+        }
+        login |= {"bootstrap_servers": match[2], "security_protocol": "SASL_PLAINTEXT"}
+        with Producer(**login) as producer:
+            assert producer.send("t", b"v").result(30).offset == 1
 
 
 @pytest.mark.parametrize(

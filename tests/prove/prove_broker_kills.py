@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kill `kcodec broker --data-dir` at random moments: nothing acknowledged is lost, nothing aborted is visible.
 
-    python tests/prove/prove_broker_kills.py --workloads 200 --seed 0
+    python tests/prove/prove_broker_kills.py --workloads 200 --seed 0 [--results tests/results]
 
 In each workload a kcodec producer and a librdkafka producer write transactions to three partitions, and a consumer
 group commits offsets, while the process gets SIGKILL one to three times and is started again on its port. The same
 clients go on. After a last kill, a read_committed consumer of librdkafka must find what the producers reported, and the
-group the newest offset that was acknowledged. Exits with 1 if it does not.
+group the newest offset that was acknowledged. Exits with 1 if it does not. Written to broker-kills.txt in the folder of
+results.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import random
 import signal
 import socket
@@ -181,17 +183,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, help="folder of the result file")
     options = parser.parse_args()
     totals: Counter[str] = Counter()
     failed = 0
+    lines: list[str] = []
     begun = time.monotonic()
     for seed in range(options.seed, options.seed + options.workloads):
         wrong = workload(seed, totals)
         failed += bool(wrong)
         for line in wrong:
-            print(f"seed {seed}: {line}", flush=True)
+            lines.append(f"seed {seed}: {line}")
+            print(lines[-1], flush=True)
     figures = ", ".join(f"{count} {name}" for name, count in totals.items())
-    print(f"{options.workloads} workloads, {failed} wrong, {time.monotonic() - begun:.0f} s: {figures}")
+    lines.append(f"{options.workloads} workloads, {failed} wrong, {time.monotonic() - begun:.0f} s: {figures}")
+    print(lines[-1])
+    if options.results is not None:
+        head = f"tests/prove/prove_broker_kills.py, {datetime.date.today()}, seed {options.seed}"
+        options.results.mkdir(parents=True, exist_ok=True)
+        (options.results / "broker-kills.txt").write_text("\n".join([head, "", *lines]) + "\n", "utf-8")
     return 1 if failed else 0
 
 

@@ -20,8 +20,8 @@ DESCRIPTION = (
 EXAMPLES = (
     Example("a broker on port 9092, in memory", "kcodec broker"),
     Example(
-        "clients connect without TLS on port 9092, and with TLS on port 9093",
-        "kcodec broker --listener PLAINTEXT=9092 --listener SSL=9093 --ssl-certfile broker.pem",
+        "clients connect without a login on port 9092, and with one on port 9093",
+        "kcodec broker --listener PLAINTEXT=9092 --listener SASL_PLAINTEXT=9093 --sasl-mechanism SCRAM-SHA-512",
     ),
     Example("keep the logs in a directory, in Kafka's files", "kcodec broker --port 9192 --data-dir logs"),
     Example(
@@ -116,8 +116,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         with broker:
             for rule in rules:
                 broker.faults.add(**rule)
-            addresses = [f"{protocol} {address}" for protocol, address in broker.listeners.items()]
-            where = ", ".join(addresses) if listeners else broker.bootstrap_servers
+            addresses = [f"{protocol}://{address}" for protocol, address in broker.listeners.items()]
+            where = ",".join(addresses) if listeners else broker.bootstrap_servers
             output.write(f"kcodec broker: {where} accepts requests\n".encode())
             output.flush()
             while not ended.wait(SIGNAL_SECONDS):
