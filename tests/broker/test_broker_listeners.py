@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kcodec.admin.security import ScramCredentialUpsertion, ScramMechanism
+from kcodec.admin.values import ConfigResource, ConfigResourceType
 from kcodec.broker import Broker, EmbeddedBrokerError
 from kcodec.client import Admin, Consumer, Producer
 from kcodec.errors import AuthenticationError, KcodecError
@@ -20,20 +21,20 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256")
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found = Certificates()
     found.keep_in(tmp_path_factory.mktemp("certificates"))
     pair = found.broker()
     return {"ssl_certfile": pair.certificate, "ssl_keyfile": pair.key, "ssl_cafile": found.authority}
 
 
-def secured(tls: dict[str, Path], protocols: tuple[str, ...] = PROTOCOLS, **options: Any) -> Broker:
+def secured(tls: dict[str, Any], protocols: tuple[str, ...] = PROTOCOLS, **options: Any) -> Broker:
     """Return a broker with a listener for each protocol, on free ports."""
     settings: dict[str, Any] = {"sasl_mechanisms": MECHANISMS, "users": {"alice": "alice-secret"}, **tls, **options}
     return Broker(listeners=dict.fromkeys(protocols, 0), **settings)
 
 
-def test_clients_stay_on_the_listener_of_their_bootstrap_servers(tls: dict[str, Path]) -> None:
+def test_clients_stay_on_the_listener_of_their_bootstrap_servers(tls: dict[str, Any]) -> None:
     """Metadata, FindCoordinator and DescribeCluster have the address of the listener with the client's connection."""
     with secured(tls) as broker:
         assert list(broker.listeners) == list(PROTOCOLS)
@@ -60,7 +61,7 @@ def test_clients_stay_on_the_listener_of_their_bootstrap_servers(tls: dict[str, 
             assert addresses == {broker.listeners[protocol]}
 
 
-def test_only_listeners_with_sasl_need_a_login(tls: dict[str, Path]) -> None:
+def test_only_listeners_with_sasl_need_a_login(tls: dict[str, Any]) -> None:
     with secured(tls) as broker:
         wrong = broker.client_options(protocol="SASL_PLAINTEXT") | {"sasl_plain_password": "wrong"}
         with pytest.raises(AuthenticationError), Admin(**wrong) as admin:
@@ -70,12 +71,12 @@ def test_only_listeners_with_sasl_need_a_login(tls: dict[str, Path]) -> None:
             admin.describe_cluster()
 
 
-def test_a_user_is_added_on_the_listener_without_a_login(tls: dict[str, Path]) -> None:
+def test_a_user_is_added_on_the_listener_without_a_login(tls: dict[str, Any]) -> None:
     with secured(tls, ("PLAINTEXT", "SASL_SSL"), sasl_mechanisms=["SCRAM-SHA-512"], users={}) as broker:
         change = ScramCredentialUpsertion("carol", "carol-secret", ScramMechanism.SCRAM_SHA_512)
         with Admin(**broker.client_options()) as admin:
             admin.alter_user_scram_credentials([change])
-        login = {
+        login: dict[str, Any] = {
             "bootstrap_servers": broker.listeners["SASL_SSL"],
             "security_protocol": "SASL_SSL",
             "ssl_cafile": str(tls["ssl_cafile"]),
@@ -87,7 +88,7 @@ def test_a_user_is_added_on_the_listener_without_a_login(tls: dict[str, Path]) -
             assert len(admin.describe_cluster().brokers) == 1
 
 
-def test_listeners_keep_their_ports_over_a_restart(tls: dict[str, Path]) -> None:
+def test_listeners_keep_their_ports_over_a_restart(tls: dict[str, Any]) -> None:
     with secured(tls) as broker:
         before = broker.listeners
         broker.restart()
@@ -95,7 +96,7 @@ def test_listeners_keep_their_ports_over_a_restart(tls: dict[str, Path]) -> None
         assert all(port != "0" for port in (address.rpartition(":")[2] for address in before.values()))
 
 
-def test_a_port_in_use_closes_the_other_listeners(tls: dict[str, Path]) -> None:
+def test_a_port_in_use_closes_the_other_listeners(tls: dict[str, Any]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         broker = Broker(listeners={"PLAINTEXT": 0, "SSL": taken}, **tls)
@@ -108,9 +109,7 @@ def test_a_port_in_use_closes_the_other_listeners(tls: dict[str, Path]) -> None:
         assert len(admin.describe_cluster().brokers) == 1
 
 
-def test_the_broker_describes_all_listeners(tls: dict[str, Path]) -> None:
-    from kcodec.admin.configs import ConfigResource, ConfigResourceType
-
+def test_the_broker_describes_all_listeners(tls: dict[str, Any]) -> None:
     with secured(tls) as broker, Admin(**broker.client_options()) as admin:
         found = admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")])
         values = {name: one.value for (configs,) in [list(found.values())] for name, one in configs.items()}
