@@ -30,7 +30,7 @@ from kcodec.broker.offsets import OffsetApis
 from kcodec.broker.produce import Produce
 from kcodec.broker.request_limits import check_size
 from kcodec.broker.scram_credentials import changes_of_users
-from kcodec.broker.settings import BrokerSettings
+from kcodec.broker.settings import BrokerSettings, check_logins
 from kcodec.broker.topics import Topics
 from kcodec.broker.transactions.coordinator import TransactionCoordinator
 from kcodec.broker.transactions.handlers import TransactionHandlers
@@ -103,7 +103,7 @@ class BrokerCore:
         settings = self.settings
         users = {name: Secret(password) for name, password in settings.users.items()}
         known, configured = self.topics.scram_credentials, self.topics.configured_credentials
-        settings.check_logins(has_credentials=bool(known))
+        check_logins(settings, has_credentials=bool(known))
         self.topics.change_users(changes_of_users(users, settings.sasl_mechanisms, known, configured))
         mechanisms, session_ms = tuple(settings.sasl_mechanisms), settings.sasl_session_ms
         return Authenticator(mechanisms, users, lambda *key: known.get(key), self.clock, session_ms)

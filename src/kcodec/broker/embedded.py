@@ -23,7 +23,7 @@ from kcodec.broker.clock import Clock
 from kcodec.broker.core import BrokerCore
 from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.server import Server
-from kcodec.broker.settings import HIGHEST_PORT, BrokerSettings, check_kind
+from kcodec.broker.settings import HIGHEST_PORT, BrokerSettings, check_kind, check_logins, listeners_at
 from kcodec.broker.topics import Partition, Topic
 from kcodec.broker.transactions.state import TransactionMetadata
 from kcodec.broker.wire_log import TraceFile, WireLog
@@ -137,11 +137,11 @@ class Broker:
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= HIGHEST_PORT:
             raise ValueError(f"port must be a number between 0 and {HIGHEST_PORT}, got {port!r}; 0 takes a free port")
         self._settings = BrokerSettings(**settings)
-        self._settings.check_logins(has_credentials=data_dir is not None)
+        check_logins(self._settings, has_credentials=data_dir is not None)
         if port and self._settings.listeners:
             raise ValueError(f"port {port} has no effect: the ports are in listeners")
         #: The first one is that of bootstrap_servers. A restart uses the same ports.
-        self._listeners = self._settings.listeners_at(host, port)
+        self._listeners = listeners_at(self._settings, host, port)
         self._directory = None if data_dir is None else Path(data_dir)
         self._trace = None if trace is None else Path(trace)
         self._is_manual, self._start_ms = manual_clock, start_ms

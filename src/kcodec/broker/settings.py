@@ -200,17 +200,19 @@ class BrokerSettings:
             except ApiError as error:
                 raise ValueError(f"topic_defaults: {error}") from None
 
-    def listeners_at(self, host: str, port: int) -> list[Listener]:
-        """Return the listeners. port: of the only one, if `listeners` is empty."""
-        protocol = ("SASL_" if self.sasl_mechanisms else "") + ("SSL" if self.ssl_certfile else "PLAINTEXT")
-        return [Listener(name, host, one) for name, one in (self.listeners or {protocol: port}).items()]
 
-    def check_logins(self, *, has_credentials: bool) -> None:
-        """Raise ValueError if no client can ever log in. has_credentials: there may be some in the metadata log."""
-        has_scram = any(name != "PLAIN" for name in self.sasl_mechanisms)
-        is_open = any(not protocol.startswith("SASL") for protocol in self.listeners)
-        if self.sasl_mechanisms and not self.users and not (has_scram and (has_credentials or is_open)):
-            raise ValueError("sasl_mechanisms require users: without users, no client can log in")
+def listeners_at(settings: BrokerSettings, host: str, port: int) -> list[Listener]:
+    """Return the listeners. port: of the only one, if `listeners` is empty."""
+    protocol = ("SASL_" if settings.sasl_mechanisms else "") + ("SSL" if settings.ssl_certfile else "PLAINTEXT")
+    return [Listener(name, host, one) for name, one in (settings.listeners or {protocol: port}).items()]
+
+
+def check_logins(settings: BrokerSettings, *, has_credentials: bool) -> None:
+    """Raise ValueError if no client can ever log in. has_credentials: there may be some in the metadata log."""
+    has_scram = any(name != "PLAIN" for name in settings.sasl_mechanisms)
+    is_open = any(not protocol.startswith("SASL") for protocol in settings.listeners)
+    if settings.sasl_mechanisms and not settings.users and not (has_scram and (has_credentials or is_open)):
+        raise ValueError("sasl_mechanisms require users: without users, no client can log in")
 
 
 def check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
