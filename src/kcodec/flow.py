@@ -119,7 +119,7 @@ class Sleep:
 class Wait:
     """Continue when the signal is set, or after `timeout` seconds; the result is whether it was set.
 
-    is_vague: the flow may also be woken before, and the result is always True. The timer of such a wait stays for the
+    is_vague: the flow may also be woken earlier, and the result is always True. The timer of such a wait stays for the
     next one, which costs less than a new one for each wait that ends long before its timeout.
     """
 

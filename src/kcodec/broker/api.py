@@ -40,7 +40,7 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """host:port, as clients take it."""
+        """The address for clients, host:port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

@@ -40,7 +40,7 @@ class EmbeddedBrokerError(KcodecError):
 
 
 class _Running(NamedTuple):
-    """What a broker has while it runs. process_id: of the process that has started it, and not of a fork."""
+    """What a broker has while it runs. process_id: the process that has started the broker, not a fork of it."""
 
     process_id: int
     thread: threading.Thread
@@ -83,7 +83,7 @@ class BrokerFaults:
 
         api: Name of the API, "Produce"; "*" for all. fields: The other fields.
 
-        Raise ValueError or TypeError for a rule that cannot be.
+        Raise ValueError or TypeError if the rule is invalid.
         """
         rule: FaultRule = self._call(lambda: self._faults().add(api, **fields))
         return rule
@@ -108,7 +108,7 @@ class Broker:
         with Broker() as broker, Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             producer.send("orders", b"17")
 
-    host, port:   Where it listens; port 0 takes a free one. The setting `listeners` has its own ports.
+    host, port:   Where the broker listens; port 0 takes a free port. With the setting `listeners`, omit `port`.
     data_dir:     Directory of the logs, in Kafka's files. None keeps them in memory.
     manual_clock: Time passes only by `clock.advance`. start_ms: the time it begins with.
     trace:        File to which every request and response is written, one JSON object a line.
@@ -421,7 +421,7 @@ class Broker:
         partition: The partition.
         timestamp: Timestamp in ms of records without one; by default the broker's time.
 
-        Raise EmbeddedBrokerError for a partition that does not exist, EncodeError for a record that cannot be.
+        Raise EmbeddedBrokerError if the partition does not exist, EncodeError if a record is invalid.
         """
 
         def append() -> None:

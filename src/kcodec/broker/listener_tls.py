@@ -32,7 +32,7 @@ def server_context(settings: BrokerSettings) -> ssl.SSLContext:
 class ListenerTls(asyncio.Transport, asyncio.Protocol):
     """The protocol of a socket, and the transport of the connection behind it.
 
-    began, ended: called at the begin and at the end of the TLS handshake; `inner` knows the socket only after it.
+    began, ended: called when the TLS handshake begins and ends; `inner` knows the socket only after it.
     """
 
     def __init__(

@@ -163,7 +163,7 @@ class Segment:
         return self._file
 
     def close(self) -> None:
-        """Close the file. A read opens it for a moment, an append until the next `close`."""
+        """Close the file. A read opens it only for itself, and an append opens it until the next `close`."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -93,7 +93,7 @@ class BrokerSettings:
     group_consumer_heartbeat_interval_ms:  Heartbeat interval of the members of KIP-848.
     group_consumer_assignment_interval_ms: Shortest time between two new assignments of a group of KIP-848.
 
-    listeners:       Security protocol -> port of each listener, 0 for a free port: {"PLAINTEXT": 0, "SASL_SSL": 9093}.
+    listeners:       Ports by security protocol; port 0 takes a free port: {"PLAINTEXT": 0, "SASL_SSL": 9093}.
                      Empty: one listener, with TLS if there is ssl_certfile, and with SASL if there are sasl_mechanisms.
     ssl_certfile:    Certificate of the broker in PEM, with the key unless ssl_keyfile has it. None: no TLS.
     ssl_keyfile:     Key of the certificate in PEM.
@@ -119,7 +119,7 @@ class BrokerSettings:
     fetch_max_bytes:    Size of the largest response to a Fetch request, if its first batch is not larger.
     max_fetch_sessions: Most fetch sessions (KIP-227). Further clients fetch without a session.
 
-    Raise TypeError or ValueError for a value that a setting cannot have.
+    Raise TypeError or ValueError if a value is invalid.
     """
 
     node_id: int = 1
@@ -208,7 +208,7 @@ def listeners_at(settings: BrokerSettings, host: str, port: int) -> list[Listene
 
 
 def check_logins(settings: BrokerSettings, *, has_credentials: bool) -> None:
-    """Raise ValueError if no client can ever log in. has_credentials: there may be some in the metadata log."""
+    """Raise ValueError if no client can ever log in. has_credentials: whether the metadata log may have some."""
     has_scram = any(name != "PLAIN" for name in settings.sasl_mechanisms)
     is_open = any(not protocol.startswith("SASL") for protocol in settings.listeners)
     if settings.sasl_mechanisms and not settings.users and not (has_scram and (has_credentials or is_open)):

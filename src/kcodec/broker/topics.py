@@ -375,7 +375,7 @@ class Topics:
     def keep_starts(self) -> bool:
         """Write log-start-offset-checkpoint, after a log start offset has moved. Return False if that has failed.
 
-        The change has been made then, so that it is no error of its request. The next call writes the file.
+        A failed write does not fail the request, as its change has already been made. The next call writes the file.
         """
         if self.directory is None:
             return True

@@ -232,7 +232,7 @@ class AIOKafkaConsumer:
         return self._kcodec.followed_topics()
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the assigned partitions; after `stop`, those until then."""
+        """Return the assigned partitions; after `stop`, those that were assigned at that time."""
         return frozenset(TopicPartition(*one) for one in (self._at_stop or self._kcodec.assignment()))
 
     async def topics(self) -> set[str]:

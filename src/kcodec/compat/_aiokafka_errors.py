@@ -42,7 +42,7 @@ def aiokafka_error(error: BaseException) -> BaseException:
 
 
 def record_error(error: BaseException) -> BaseException:
-    """Return the exception of a record: after the time limit that of the last attempt, as in aiokafka."""
+    """Return the exception of a record. After the time limit, it is the error of the last attempt, as in aiokafka."""
     if type(error) is errors.DeliveryTimeoutError:
         last = error.__cause__
         found: BaseException

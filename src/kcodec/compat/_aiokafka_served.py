@@ -98,7 +98,7 @@ class ServedConsumer(Consumer):
         self._assigning: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._suspended_at = 0.0
-        #: How often the group has assigned partitions.
+        #: Number of assignments by the group.
         self.rebalances = 0
         self._failure: errors.KcodecError | None = None
         self._manual: frozenset[Place] = _NOTHING
@@ -314,8 +314,8 @@ class ServedConsumer(Consumer):
             await asyncio.wait([self._leaving])
 
     async def until_rebalanced(self, rebalances: int) -> None:
-        """Wait until the group has assigned partitions again since it had done so `rebalances` times, or until the
-        subscription ends."""
+        """Wait until the number of assignments by the group is no longer `rebalances`, or until the subscription
+        ends."""
         await asyncio.sleep(0)
         while self._followed is not None and self.rebalances == rebalances and not self._is_ending:
             if self._core.settings.group_id is None:

@@ -639,9 +639,9 @@ class ConsumerMethods:
         self._cluster.set_credentials(username, password, self._open())
 
     def close(self) -> None:
-        """Commit if that is automatic, call on_revoke, leave the group, and end.
+        """Commit if automatic commits are enabled, call on_revoke, leave the group, and end.
 
-        In a callback of a rebalance: do this after the call in which the callback runs, as the group waits for it.
+        In a rebalance callback, this happens after the call that runs the callback, because the group waits for it.
         """
         consumer = self._kcodec
         if consumer is None:

@@ -33,11 +33,11 @@ class Metrics(Protocol):
 
     Names are dotted, such as ``request.sent``, ``producer.records`` and ``consumer.fetched_bytes``; latencies are in
     seconds: ``request``, ``throttle``, ``producer.delivery``. Labels are Kafka's names (``api="ProduceRequest"``,
-    ``node=1``); none of them contains a secret or a record. Counts of requests, bytes and records that were polled are
-    added up and passed every GAUGE_SECONDS, and when the client is closed.
+    ``node=1``); none of them contains a secret or a record. The counters of requests, bytes, polled records and
+    rebalances are added up and passed once a second, and when the client is closed.
 
-    An object may also have a method ``gauge(name, value, **labels)``. It is called every GAUGE_SECONDS with values that
-    go up and down: ``requests.in_flight``, ``producer.buffered_bytes``, ``producer.unfinished_batches``,
+    An object may also have a method ``gauge(name, value, **labels)``. It is called once a second with values that go
+    up and down: ``requests.in_flight``, ``producer.buffered_bytes``, ``producer.unfinished_batches``,
     ``consumer.buffered_bytes``, ``consumer.assigned_partitions``, ``consumer.lag``, ``consumer.seconds_since_poll``.
     docs/logging.md describes all names.
     """

@@ -94,8 +94,8 @@ class ProduceResponses:
     # The response
 
     def on_no_response(self, sent: Sent, error: BaseException) -> None:
-        """Handle a request without a response. If it may have been sent, its batches may be written. Other errors than
-        those of the connection, as that of a request that cannot be encoded, would come again: the batches fail."""
+        """Handle a request without a response. If it may have been sent, its batches may be written. Its
+        batches fail after an error that would occur again, such as that of a request that cannot be encoded."""
         self._jitter = self.random()
         if isinstance(error, TransportError) and error.possibly_sent:
             self.id_manager.on_no_response("Produce")

@@ -104,8 +104,8 @@ class Sender:
             self._wake_for_more()
 
     def _wake_for_more(self) -> None:
-        """Start the next round, unless it would find nothing to do, as after the last record of a transaction, or of a
-        caller that waits for each record. With `linger_ms` the sender must look for records in time by itself."""
+        """Start the next round, unless it would find nothing to do, such as after the last record of a transaction, or
+        of a caller that waits for each record. With `linger_ms`, records do not wake the sender: it needs a timer."""
         accumulator = self.accumulator
         failures = accumulator.failures
         if not self._is_metadata_new and (failures is None or not failures.is_news):

@@ -31,8 +31,8 @@ class TransactionCompletion:
         self._background = background
 
     def commit(self, timeout: float | None = None) -> Flow[None]:
-        """Flush, then send EndTxn. After UnknownOutcomeError it may be called again, and repeats the same EndTxn; that
-        of a commit in the background is raised first, if no caller has got it.
+        """Flush, then send EndTxn. A call after UnknownOutcomeError repeats the same EndTxn. If a commit in the
+        background ended with this error and no caller has got it, raise it first.
 
         Raise the error that blocks the commit (a failed record names its partition), DeliveryTimeoutError if EndTxn was
         not sent, UnknownOutcomeError if it was sent and got no response.

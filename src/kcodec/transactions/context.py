@@ -43,7 +43,7 @@ class ProducerContext:
 
     state, kept_error: see `kcodec.transactions.state`.
     producer:          the last (id, epoch), also when it may not be used any more.
-    open:              the open transaction, or the last one; while a commit is under way in the background, its.
+    open:              the open transaction, or the last one; during a commit in the background, its transaction.
     following:         the transaction that has begun after that commit, until it is open, or was aborted.
     commit_result:     the result of the last commit in the background.
     records:           the producer's core.
