@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 pytest_plugins = [
     "kcodec.testing.pytest_plugin",
+    "adapter_fixtures",
     "client_runners",
     "embedded_kafka",
     "guarded_kafka",

@@ -104,7 +104,10 @@ class Peer:
         stream = sock.makefile("rb")
         with contextlib.suppress(OSError):
             while len(head := stream.read(4)) == 4:
-                frame = stream.read(int.from_bytes(head, "big"))
+                size = int.from_bytes(head, "big")
+                frame = stream.read(size)
+                if len(frame) < size:
+                    return  # the client has closed the connection in the middle of a request
                 request = parse(frame, sock, len(self.requests))
                 self.requests.append(request)
                 reply = self.answer(self, request)

@@ -19,10 +19,6 @@ DESCRIPTION = (
 )
 EXAMPLES = (
     Example("a broker on port 9092, in memory", "kcodec broker"),
-    Example(
-        "clients connect without a login on port 9092, and with one on port 9093",
-        "kcodec broker --listener PLAINTEXT=9092 --listener SASL_PLAINTEXT=9093 --sasl-mechanism SCRAM-SHA-512",
-    ),
     Example("keep the logs in a directory, in Kafka's files", "kcodec broker --port 9192 --data-dir logs"),
     Example(
         "drop the responses to about a third of the Produce requests, chosen at random",
