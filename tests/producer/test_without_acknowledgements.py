@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -79,3 +81,40 @@ def test_a_request_that_is_not_sent_completely_ends_its_connection(kind: type, s
         face.flush()
     assert stalled.connections >= 3  # one of bootstrap_servers, and two of the broker
     face.end()
+
+
+def test_a_record_that_the_system_does_not_take_is_sent_again() -> None:
+    """The connection is reset while a program keeps its event loop from running: the next write fails."""
+    produced = 0
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        nonlocal produced
+        if request.api_key == ProduceRequest.api_key:
+            produced += 1
+            if produced == 1:
+                request.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                request.socket.close()  # with a reset, once the stream on it is closed
+                raise ConnectionResetError
+            return None
+        if request.api_key == MetadataRequest.api_key:
+            partition = MetadataResponsePartition(partition_index=0, leader_id=1, replica_nodes=[1], isr_nodes=[1])
+            topic = MetadataResponseTopic(name="orders", partitions=[partition])
+            return peer.metadata_reply(request, topics=[topic])
+        return peer.usual(request)
+
+    with Peer(answer) as peer:
+        face = Looped(peer.address, **OPTIONS)
+
+        async def send_after_the_reset() -> None:
+            time.sleep(0.5)  # the event loop must not see the reset before the write
+            await face.producer.send("orders", **RECORD)
+            await face.producer.flush()
+
+        face.send_all("orders", [RECORD])
+        face.flush()
+        face.run(send_after_the_reset())
+        face.end()
+        deadline = time.monotonic() + 10.0
+        while produced < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert produced == 2

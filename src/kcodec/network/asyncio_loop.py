@@ -236,8 +236,12 @@ class _Protocol(asyncio.BufferedProtocol):
     # What the connection calls
 
     def has_unsent(self) -> bool:
-        """Return whether asyncio's transport keeps bytes."""
-        if self._transport is None or not self._transport.get_write_buffer_size():
+        """Return whether asyncio's transport keeps bytes, or has dropped some: `connection_lost` comes soon then."""
+        if self._transport is None:
+            return False
+        if self._transport.is_closing():
+            return True
+        if not self._transport.get_write_buffer_size():
             return False
         # Without bytes, resume_writing is to be called. This also notes that bytes are kept, which writelines does not
         # do in Python 3.12.0 to 3.12.8 and 3.13.0 to 3.13.1.
