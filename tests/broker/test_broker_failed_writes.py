@@ -364,3 +364,22 @@ def test_a_log_needs_one_open_file_for_all_its_segments(tmp_path: Path, monkeypa
     assert again.produce(None) == (NONE, len(values))
     again.core.close()
     assert files == set()
+
+
+def test_a_segment_that_cannot_be_opened_fails_only_its_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = CoreClient(tmp_path)
+    client.prepare(partitions=2, internal_segment_bytes="300")
+    for number in range(3):
+        assert client.produce(None, values=(b"%d" % number * 200,)) == (NONE, number)
+    assert client.produce(None, partition=1) == (NONE, 0)
+    times = [messages.ListOffsetsPartition(partition_index=number, timestamp=0) for number in (0, 1)]
+    request = messages.ListOffsetsRequest(topics=[messages.ListOffsetsTopic(name="t", partitions=times)])
+    with monkeypatch.context() as patch:
+        refuse_files(patch, f"t-0/{0:020}.log")
+        listed = client.ask(request, 7).topics[0].partitions
+        assert [(one.error_code, one.offset) for one in listed] == [(ErrorCode.KAFKA_STORAGE_ERROR, -1), (NONE, 0)]
+    listed = client.ask(request, 7).topics[0].partitions
+    assert [(one.error_code, one.offset) for one in listed] == [(NONE, 0), (NONE, 0)]
+    client.core.close()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from kcodec.broker.topics import Partition, Topics
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
+_log = logging.getLogger(__name__)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 #: Kafka: UNSUPPORTED_VERSION below the version that has the special timestamp.
 _VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
@@ -71,7 +73,12 @@ class OffsetApis:
             epoch = -1
         else:
             by_time = one.timestamp != MAX_TIMESTAMP
-            found = log.offset_for_time(one.timestamp) if by_time else log.offset_of_max_timestamp()
+            try:
+                found = log.offset_for_time(one.timestamp) if by_time else log.offset_of_max_timestamp()
+            except OSError as error:
+                _log.error("%s-%d: %s; ListOffsets has KAFKA_STORAGE_ERROR", topic, one.partition_index, error)
+                response.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                return response
             if found is None or found[0] >= last:
                 return response
             response.offset, response.timestamp = found
