@@ -213,6 +213,21 @@ def test_the_metadata_of_a_client(kit: Kit, topic: str) -> None:
     run(program())
 
 
+def test_metadata_of_all_topics_is_requested_once(kit: Kit, broker: Broker, topic: str) -> None:
+    """Also by calls at the same time. Later requests name the topics that the client uses."""
+
+    async def program() -> None:
+        async with kit.producer() as producer:
+            client = producer.client
+            await client.add_topic(topic)
+            await asyncio.gather(client.fetch_all_metadata(), client.fetch_all_metadata())
+            await client.force_metadata_update()
+
+    run(program())
+    last = broker.wire_log.requests("Metadata")[-1]
+    assert [one.name for one in last.request.topics] == [topic]
+
+
 # ---------------------------------------------------------------------------------------------------------- consumer
 
 

@@ -76,6 +76,7 @@ class Cluster:
         self.updates = 0
         self.needs_all_topics = False  # for a subscription to a pattern
         self.updates_of_all = 0
+        self._waiting_for_all = 0  # calls of refresh_all
         self.rebootstraps = 0
         self._topics_used_at: dict[str, float] = {}
         self._coordinators: dict[tuple[str, str], int] = {}
@@ -248,6 +249,16 @@ class Cluster:
             if self.updates == before and isinstance(self.last_error, AuthenticationError | UnsupportedError):
                 raise self.last_error
 
+    def refresh_all(self, timeout: float) -> Flow[None]:
+        """Wait for newer metadata of all topics. Raises as `refresh`."""
+        deadline, before = self.clock() + timeout, self.updates_of_all
+        self._waiting_for_all += 1
+        try:
+            while self.updates_of_all == before:
+                yield from self.refresh(max(deadline - self.clock(), 0.0))
+        finally:
+            self._waiting_for_all -= 1
+
     def keep_fresh(self) -> Flow[None]:
         """Request metadata for as long as the client is open. This is the flow that all others wait for."""
         attempt = gaps = 0
@@ -305,7 +316,7 @@ class Cluster:
             name: used for name, used in self._topics_used_at.items() if now - used < TOPIC_IDLE_SECONDS
         }
         topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics_used_at)]
-        are_all = self.needs_all_topics
+        are_all = self.needs_all_topics or self._waiting_for_all > 0
         request = MetadataRequest(
             topics=None if are_all else topics, allow_auto_topic_creation=self.allow_auto_topic_creation
         )

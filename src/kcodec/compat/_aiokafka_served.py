@@ -21,6 +21,7 @@ from aiokafka.structs import BrokerMetadata, ConsumerRecord, TopicPartition
 from kcodec import Record, errors
 from kcodec.client.aio import Consumer
 from kcodec.constants import TimestampType
+from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition as Place
 
 T = TypeVar("T")
@@ -367,12 +368,7 @@ class ServedConsumer(Consumer):
 
     async def learn_all_topics(self, seconds: float) -> None:
         """Wait for metadata of all topics."""
-        cluster = self._core.cluster
-        before, cluster.needs_all_topics = cluster.needs_all_topics, True
-        try:
-            await self._run(cluster.refresh(seconds))
-        finally:
-            cluster.needs_all_topics = before
+        await self._run(self._core.cluster.refresh_all(seconds))
 
     # Records
 
@@ -571,12 +567,7 @@ class ClientView:
 
     async def fetch_all_metadata(self) -> ClusterView:
         """Request metadata of all topics; return the cluster."""
-        cluster = self._of._client.cluster
-        before, cluster.needs_all_topics = cluster.needs_all_topics, True
-        try:
-            await self.force_metadata_update()
-        finally:
-            cluster.needs_all_topics = before
+        await self._begun_update(self._of._client.cluster.refresh_all)
         return self.cluster
 
     async def _wait_on_metadata(self, topic: str) -> set[int]:
@@ -584,14 +575,17 @@ class ClientView:
 
     def force_metadata_update(self) -> asyncio.Future[bool]:
         """Request metadata now. Return a future: whether it arrived. The request is sent even without `await`."""
-        update = asyncio.get_running_loop().create_task(self._update())
+        return self._begun_update(self._of._client.cluster.refresh)
+
+    def _begun_update(self, refresh: Callable[[float], Flow[None]]) -> asyncio.Future[bool]:
+        update = asyncio.get_running_loop().create_task(self._update(refresh))
         self._updates.add(update)
         update.add_done_callback(self._updates.discard)
         return asyncio.shield(update)
 
-    async def _update(self) -> bool:
+    async def _update(self, refresh: Callable[[float], Flow[None]]) -> bool:
         try:
-            await self._of._run(self._of._client.cluster.refresh(self._of._client.options.request_timeout_ms / 1000))
+            await self._of._run(refresh(self._of._client.options.request_timeout_ms / 1000))
         except errors.KcodecError:
             return False
         return True
