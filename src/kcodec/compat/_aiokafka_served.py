@@ -21,7 +21,6 @@ from aiokafka.structs import BrokerMetadata, ConsumerRecord, TopicPartition
 from kcodec import Record, errors
 from kcodec.client.aio import Consumer
 from kcodec.constants import TimestampType
-from kcodec.flow import Flow
 from kcodec.offsets import TopicPartition as Place
 
 T = TypeVar("T")
@@ -577,13 +576,13 @@ class ClientView:
         """Request metadata now. Return a future: whether it arrived. The request is sent even without `await`."""
         return self._begun_update(self._of._client.cluster.refresh)
 
-    def _begun_update(self, refresh: Callable[[float], Flow[None]]) -> asyncio.Future[bool]:
+    def _begun_update(self, refresh: Callable[[float], Any]) -> asyncio.Future[bool]:
         update = asyncio.get_running_loop().create_task(self._update(refresh))
         self._updates.add(update)
         update.add_done_callback(self._updates.discard)
         return asyncio.shield(update)
 
-    async def _update(self, refresh: Callable[[float], Flow[None]]) -> bool:
+    async def _update(self, refresh: Callable[[float], Any]) -> bool:
         try:
             await self._of._run(refresh(self._of._client.options.request_timeout_ms / 1000))
         except errors.KcodecError:
