@@ -18,7 +18,7 @@ from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
 LONG = os.environ.get("KCODEC_PROFILE") == "long"
-# Bytes that take every place of a frame; of frames above this size only so many places, chosen again each time.
+# Bytes that take every place of a frame; of larger frames a limited number of places, chosen again each time.
 CHANGED_BYTES = (0x00, 0x01, 0x7F, 0x80, 0xFF)
 PLACES = 1 << 20 if LONG else 300
 

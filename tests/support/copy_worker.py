@@ -10,9 +10,10 @@ With --asyncio the session is that of kcodec.client.aio. With --by-hand it is a 
 with Kafka's clients; --stops lets it stop itself by SIGSTOP between poll and the first offsets it sends, and wait a
 little when it goes on, as if its work took long.
 
-Controls do it by hand and wrong. --control outside commits offsets outside the transactions, every fourth time: whoever
-takes over after a kill copies again what had been copied. --control nameless sends them within, without saying which
-generation of the group it belongs to (as before KIP-447): nothing fences it when its partitions are another's.
+Controls do it by hand and wrong. --control outside commits offsets outside the transactions, every fourth time: the
+process that takes over after a kill copies again what had been copied. --control nameless sends them within, without
+saying which generation of the group it belongs to (as before KIP-447): nothing fences it when its partitions are
+another's.
 """
 
 from __future__ import annotations

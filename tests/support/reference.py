@@ -334,7 +334,7 @@ def _next_offset(data: bytes, walked: _Walk, options: _Options, limit: int, grea
 
 
 def _answer(data: bytes, options: _Options) -> Result:
-    """Walks, settles, opens; whatever is found wrong on opening is known on the next round, which starts again."""
+    """Walk, resolve, open. What is found wrong on opening is known in the next round, which starts again."""
     opened: dict[int, DecodeError] = {}
     while True:
         walked = _walk(data, options, opened)
