@@ -8,11 +8,11 @@ pyspark; this says what, and where to.
 Usage: python tools/fetch_kafka_jars.py [LIBS] [--broker] [--ivy-cache FOLDER] [--write-checksums]
 
 LIBS (default .cache/kafka-libs) has the newest Kafka and the compiler. Kafka's command line tools (kafka-dump-log)
-bring half a web server with them, so they have a folder of their own, .cache/kafka-tools; so have the older brokers and
-Spark's own Kafka source, .cache/spark-kafka. --broker fetches no more than a broker of the newest version takes.
---write-checksums, for a new version, fetches everything into an empty folder and Ivy cache and writes
-src/kcodec/testing/jar_checksums.py: look at what has changed. The Java is found by `find_java`, which tests and
-benchmarks share.
+bring half a web server with them, so they have a folder of their own, .cache/kafka-tools; so have the older brokers,
+Spark's own Kafka source, .cache/spark-kafka, and the Kerberos server of the tests, .cache/kerby. --broker fetches no
+more than a broker of the newest version takes. --write-checksums, for a new version, fetches everything into an empty
+folder and Ivy cache and writes src/kcodec/testing/jar_checksums.py: look at what has changed. The Java is found by
+`find_java`, which tests and benchmarks share.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ CHECKSUMS = ROOT / "src" / "kcodec" / "testing" / "jar_checksums.py"
 DEFAULT_LIBS = ROOT / ".cache" / "kafka-libs"
 DEFAULT_TOOLS = ROOT / ".cache" / "kafka-tools"
 DEFAULT_CONNECTOR = ROOT / ".cache" / "spark-kafka"
+DEFAULT_KERBY = ROOT / ".cache" / "kerby"
 DEFAULT_IVY_CACHE = ROOT / ".cache" / "ivy"
 
 ECJ_VERSION = "3.40.0"
@@ -53,6 +54,18 @@ CONNECTOR: Artifacts = (
     ("org.apache.commons", "commons-pool2", "2.12.0"),
 )
 
+KERBY_VERSION = "2.1.1"
+# What a server of Apache Kerby loads, each jar by name: with all dependencies there would be twice as many.
+KERBY: Artifacts = tuple(
+    ("org.apache.kerby", name, KERBY_VERSION)
+    for name in (
+        *("kerb-simplekdc", "kerb-admin", "kerb-client", "kerb-common", "kerb-core", "kerb-crypto", "kerb-identity"),
+        *("kerb-server", "kerb-util", "kerby-asn1", "kerby-config", "kerby-pkix", "kerby-util", "kerby-xdr"),
+    )
+)
+#: Artifacts that are fetched without their dependencies.
+ALONE = (CONNECTOR, KERBY)
+
 
 def is_complete(libs: Path, artifacts: Artifacts = ARTIFACTS) -> bool:
     """Whether `libs` holds all of these."""
@@ -61,13 +74,13 @@ def is_complete(libs: Path, artifacts: Artifacts = ARTIFACTS) -> bool:
 
 def write_checksums() -> None:
     """Fetch everything again and write down the checksums of the jars."""
-    wanted = (ARTIFACTS, jars.LOGGING, TOOLS, *map(broker_artifacts, OLDER_VERSIONS), CONNECTOR)
+    wanted = (ARTIFACTS, jars.LOGGING, TOOLS, *map(broker_artifacts, OLDER_VERSIONS), *ALONE)
     jar_checksums.ARTIFACTS, jar_checksums.SHA256 = frozenset(), {}  # nothing is compared with the old ones
     found: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for number, artifacts in enumerate(wanted):
             folder = Path(scratch, str(number))
-            fetch(folder, artifacts, Path(scratch, "ivy"), is_transitive=artifacts is not CONNECTOR)
+            fetch(folder, artifacts, Path(scratch, "ivy"), is_transitive=artifacts not in ALONE)
             for jar in folder.glob("*.jar"):
                 digest = hashlib.sha256(jar.read_bytes()).hexdigest()
                 if found.setdefault(jar.name, digest) != digest:
@@ -107,13 +120,14 @@ def main() -> None:
             for version in OLDER_VERSIONS
         ),
         (DEFAULT_CONNECTOR, CONNECTOR, "the jars of Spark's Kafka source"),
+        (DEFAULT_KERBY, KERBY, "the Kerberos server of the tests"),
     )
     for libs, artifacts, what in broker if arguments.broker else (*broker, *others):
         if is_complete(libs, artifacts):
             continue
         print(f"fetching {what} (up to 44 MB, about a minute, once)", flush=True)
         try:
-            fetch(libs, artifacts, arguments.ivy_cache.absolute(), is_transitive=artifacts is not CONNECTOR)
+            fetch(libs, artifacts, arguments.ivy_cache.absolute(), is_transitive=artifacts not in ALONE)
         except MissingTool as missing:
             sys.exit(str(missing))
         print(f"{what}: {len(list(libs.glob('*.jar')))} jars")

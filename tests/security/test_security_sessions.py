@@ -34,6 +34,8 @@ from kcodec.testing.tokens import TokenServer
 
 pytestmark = pytest.mark.usefixtures("no_secret_logged")
 ROOT = Path(__file__).resolve().parent.parent.parent
+#: Examples of logins that other tests run: Amazon MSK, Kerberos, delegation tokens.
+LOGINS_ELSEWHERE = ("amazonaws", "GSSAPI", "sasl_scram_token_auth")
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["blocking", "asyncio"])
@@ -180,7 +182,7 @@ def test_the_examples_of_the_docs_log_in(guarded_kafka: ApacheKafka, token_serve
         text = text.replace(there, place)
     topic, written = guarded_kafka.create_topic(partitions=1), 0
     for example in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        if "Producer(" in example and "amazonaws" not in example and "sasl_scram_token_auth" not in example:
+        if "Producer(" in example and not any(name in example for name in LOGINS_ELSEWHERE):
             names: dict[str, Any] = {"password": "alice-secret", "client_secret": CLIENT_SECRET}
             exec(compile(example, "docs/security.md", "exec"), names)
             with names["producer"] as producer:

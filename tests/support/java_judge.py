@@ -94,14 +94,19 @@ def java_and_jars() -> tuple[Path, Path]:
 
 
 def compile_judge() -> Path:
-    """The folder with the compiled program; compiled by the Eclipse compiler if source or jars changed.
+    """The folder with the compiled programs of tests/java."""
+    _, libs = java_and_jars()
+    return compile_sources(sorted(SOURCES.glob("*.java")), class_path(libs), (libs / FETCH.STAMP).read_bytes())
 
-    The folder is named after a digest of both and appears in one step, so test runs side by side do not disturb
-    each other.
+
+def compile_sources(sources: Sequence[Path], path: str, stamp: bytes) -> Path:
+    """The folder with the classes of these sources, compiled by the Eclipse compiler if sources or jars changed.
+
+    path: the jars that they need. stamp: changes with the jars. The folder is named after a digest of sources and stamp
+    and appears in one step, so test runs side by side do not disturb each other.
     """
     java, libs = java_and_jars()
-    sources = sorted(SOURCES.glob("*.java"))
-    digest = hashlib.sha256((libs / FETCH.STAMP).read_bytes())
+    digest = hashlib.sha256(stamp)
     for source in sources:
         digest.update(source.read_bytes())
     target = CLASSES / digest.hexdigest()[:16]
@@ -111,7 +116,7 @@ def compile_judge() -> Path:
     with tempfile.TemporaryDirectory(dir=CLASSES) as scratch:
         compiled = Path(scratch, "classes")
         command = [str(java), "-jar", str(libs / f"ecj-{FETCH.ECJ_VERSION}.jar"), "-17", "-proc:none", "-nowarn"]
-        command += ["-encoding", "UTF-8", "-cp", class_path(libs), "-d", str(compiled), *map(str, sources)]
+        command += ["-encoding", "UTF-8", "-cp", path, "-d", str(compiled), *map(str, sources)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_SECONDS)
         if done.returncode:
             raise JudgeFailed(f"the Java sources do not compile:\n{done.stdout}{done.stderr}")

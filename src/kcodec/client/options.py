@@ -49,7 +49,7 @@ class SecurityOptions(TypedDict, total=False):
     """Cipher suites of TLS 1.2, in the format of OpenSSL. None: the default of OpenSSL. (default: None)"""
     ssl_context: ssl.SSLContext | None
     """An `ssl.SSLContext` that the client uses without a change. Set no other ssl option with it. (default: None)"""
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"] | None
     """How the client authenticates. Required if security_protocol is "SASL_PLAINTEXT" or "SASL_SSL". (default: None)"""
     sasl_plain_username: str | None
     """User name for PLAIN and SCRAM. (default: None)"""
@@ -80,6 +80,16 @@ class SecurityOptions(TypedDict, total=False):
     (default: False)"""
     sasl_oauthbearer_extensions: Mapping[str, str] | None
     """Names and values that the client sends to the broker together with the token (KIP-342). (default: None)"""
+    sasl_kerberos_service_name: str
+    """First part of the brokers' principals: "kafka" of kafka/broker.example.org@EXAMPLE.ORG. Only with GSSAPI, as the
+    other options of Kerberos. (default: 'kafka')"""
+    sasl_kerberos_principal: str | None
+    """Principal of the client, such as "orders@EXAMPLE.ORG". None: the first principal of the keytab, or that of the
+    credential cache. (default: None)"""
+    sasl_kerberos_keytab: str | Path | None
+    """File with the keys of the principal. None: the credential cache, which `kinit` fills. (default: None)"""
+    sasl_kerberos_domain_name: str | None
+    """Host name in the brokers' principals. None: the host name to which the client connects. (default: None)"""
     sasl_aws_region: str | None
     """AWS region. None: the region in the host name of the broker, or the environment variable AWS_REGION. (default:
     None)"""

@@ -32,7 +32,11 @@ LOWER = {"compression_type", "group_protocol", "isolation_level", "metadata_reco
 RESETS = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
 # Java's names for the formats of stores: kcodec reads PEM files only.
 PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
-JAAS = re.compile(r'\b(username|password|tokenauth)\s*=\s*"((?:[^"\\]|\\.)*)"')
+# The options in a line of JAAS: values have quotes, or no blanks.
+JAAS = re.compile(r'\b(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))')
+# Java's module for Kerberos, and what its options are called here.
+KERBEROS_MODULE = "Krb5LoginModule"
+KERBEROS_OPTIONS = {"principal": "sasl_kerberos_principal", "serviceName": "sasl_kerberos_service_name"}
 WORDS = {"true": True, "false": False}
 # The syntax of java.util.Properties: what ends a name, escapes, and the letters of some of them.
 SEPARATOR = re.compile(r"((?:[^\\\s=:]|\\.)+)(?:\s*[=:]\s*|\s+)")
@@ -110,13 +114,28 @@ def _number(name: str, value: str) -> float:
 
 
 def _options_of_jaas(value: str) -> dict[str, Any]:
-    """Return the options of Java's `... required username="u" password="p" tokenauth="true";`."""
-    found = {name: re.sub(r"\\(.)", r"\1", quoted) for name, quoted in JAAS.findall(value)}
+    """Return the options of Java's `... required username="u" password="p" tokenauth="true";`, or of its module for
+    Kerberos, `... required useKeyTab=true keyTab="/etc/orders.keytab" principal="orders@EXAMPLE.ORG";`."""
+    found = {name: re.sub(r"\\(.)", r"\1", quoted) if quoted else plain for name, quoted, plain in JAAS.findall(value)}
+    if KERBEROS_MODULE in value:
+        return _options_of_kerberos(found)
     if not found.keys() >= {"username", "password"}:
         raise ValueError('sasl.jaas.config: expected ... required username="..." password="...";')
     options: dict[str, Any] = {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
     if found.get("tokenauth", "false").lower() == "true":  # as Java's ScramSaslClient reads it
         options["sasl_scram_token_auth"] = True
+    return options
+
+
+def _options_of_kerberos(found: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options for those of Krb5LoginModule. Raise ValueError where they would not have the same effect."""
+    options: dict[str, Any] = {ours: found[name] for name, ours in KERBEROS_OPTIONS.items() if name in found}
+    if found.get("useKeyTab", "false").lower() == "true":
+        if "keyTab" not in found:
+            raise ValueError('sasl.jaas.config: useKeyTab=true needs keyTab="...", the path of the keytab')
+        options["sasl_kerberos_keytab"] = found["keyTab"]
+    if "ticketCache" in found:
+        raise ValueError("sasl.jaas.config: ticketCache is not read; set the environment variable KRB5CCNAME")
     return options
 
 

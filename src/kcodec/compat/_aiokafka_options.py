@@ -39,6 +39,8 @@ def client_options(
     sasl_mechanism: str,
     sasl_plain_username: str | None,
     sasl_plain_password: str | None,
+    sasl_kerberos_service_name: str,
+    sasl_kerberos_domain_name: str | None,
     sasl_oauth_token_provider: Any,
     loop: asyncio.AbstractEventLoop,
 ) -> dict[str, Any]:
@@ -67,6 +69,9 @@ def client_options(
         options["sasl_mechanism"] = sasl_mechanism
         if sasl_mechanism == "OAUTHBEARER":
             options |= _token_options(sasl_oauth_token_provider, loop)
+        elif sasl_mechanism == "GSSAPI":
+            options["sasl_kerberos_service_name"] = sasl_kerberos_service_name
+            options["sasl_kerberos_domain_name"] = sasl_kerberos_domain_name
         else:
             if sasl_mechanism == "PLAIN" and (sasl_plain_username is None or sasl_plain_password is None):
                 raise ValueError("sasl_plain_username and sasl_plain_password required for PLAIN sasl")

@@ -102,6 +102,8 @@ class AIOKafkaProducer:
                 sasl_mechanism=sasl_mechanism,
                 sasl_plain_username=sasl_plain_username,
                 sasl_plain_password=sasl_plain_password,
+                sasl_kerberos_service_name=sasl_kerberos_service_name,
+                sasl_kerberos_domain_name=sasl_kerberos_domain_name,
                 sasl_oauth_token_provider=sasl_oauth_token_provider,
                 loop=self._loop,
             ),

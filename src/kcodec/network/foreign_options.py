@@ -11,7 +11,7 @@ _VERSIONS = "versions are negotiated with each broker"
 _BUILD = "it describes a build of librdkafka; kcodec.__version__ is the version of kcodec"
 _C = "it is for programs in C"
 _ENGINE = "pass an ssl_context= for keys outside of PEM files"
-_KERBEROS = "Kerberos is not supported; use SCRAM, OAUTHBEARER or TLS certificates"
+_KERBEROS = "the library of Kerberos replaces the tickets of sasl_kerberos_keytab before they expire"
 _LOGGING = 'use logging.getLogger("kcodec")'
 _METADATA = "metadata_max_age_ms and retry_backoff_ms determine when metadata is requested"
 _OIDC = "only client credentials with a secret are built in (KIP-768); pass a function as sasl_oauth_token_provider="
@@ -118,14 +118,10 @@ WITHOUT_COUNTERPART = {
     "reconnect_backoff_jitter_ms": "the jitter of reconnect_backoff_ms is always 20 %",
     "resolve_cb": _C,
     "sasl_client_callback_handler_class": "pass the credentials as options, or sasl_oauth_token_provider=",
-    "sasl_kerberos_domain_name": _KERBEROS,
-    "sasl_kerberos_keytab": _KERBEROS,
     "sasl_kerberos_kinit_cmd": _KERBEROS,
     "sasl_kerberos_min_time_before_relogin": _KERBEROS,
-    "sasl_kerberos_name": _KERBEROS,
-    "sasl_kerberos_principal": _KERBEROS,
-    "sasl_kerberos_service_name": _KERBEROS,
-    "sasl_jaas_config": "pass sasl_plain_username= and sasl_plain_password=",
+    "sasl_kerberos_name": "set sasl_kerberos_service_name and sasl_kerberos_domain_name",
+    "sasl_jaas_config": "pass the options of the mechanism, such as sasl_plain_username= and sasl_plain_password=",
     "sasl_login_callback_handler_class": "pass the credentials as options, or sasl_oauth_token_provider=",
     "sasl_login_class": "pass the credentials as options, or sasl_oauth_token_provider=",
     "sasl_oauthbearer_assertion_algorithm": _OIDC,

@@ -5,6 +5,7 @@
     tls.py           contexts and error texts          sasl.py         the authentication flow; PLAIN
     mechanisms.py    one class for each mechanism      scram.py        SCRAM
     oauthbearer.py   OAUTHBEARER: exchange and tokens  oidc.py         tokens from an OpenID provider
+    kerberos.py      GSSAPI: exchange and credentials  gssapi.py       the library of Kerberos
     aws_msk_iam.py   AWS_MSK_IAM                       secret.py       values that are never shown
 
 A client without TLS and SASL loads none of these modules.

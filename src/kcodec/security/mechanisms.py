@@ -6,6 +6,7 @@ To add a mechanism, add an `Exchange`, a class here, a row in MECHANISMS and one
 
 from __future__ import annotations
 
+import os
 import secrets
 import ssl
 import time
@@ -240,9 +241,41 @@ class AwsMskIam(Mechanism):
 
 
 def _environment_region() -> str | None:
-    import os
-
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
+class Kerberos(Mechanism):
+    """GSSAPI: a ticket of Kerberos."""
+
+    SHOWS_SECRET = False
+
+    def __init__(self, name: str, options: Mapping[str, object]) -> None:
+        from kcodec.security.kerberos import KerberosCredentials  # which loads ctypes and the library of the system
+
+        self._name = name
+        self._service = _optional_text(options, "sasl_kerberos_service_name") or "kafka"
+        self._host = _optional_text(options, "sasl_kerberos_domain_name")
+        keytab = options.get("sasl_kerberos_keytab")
+        if keytab is not None and not isinstance(keytab, str | os.PathLike):
+            raise TypeError(f"sasl_kerberos_keytab must be a str or a path, not {type(keytab).__name__}")
+        principal = _optional_text(options, "sasl_kerberos_principal")
+        self._credentials = KerberosCredentials(None if keytab is None else str(os.fspath(keytab)), principal)
+        self.principal = f"principal {principal!r}" if principal else ""
+
+    def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
+        """See Mechanism."""
+        context = self._credentials.context(self._service, self._host or host)
+        token = yield from self._credentials.first_token(context, host, timeout)
+        return (
+            yield from authenticate(
+                self._name,
+                self._credentials.exchange(context, token),
+                principal=self.principal,
+                host=host,
+                remedy="check that the broker has the key of its service in the keytab of its sasl.jaas.config",
+                timeout=timeout,
+            )
+        )
 
 
 MECHANISMS: dict[str, type[Mechanism]] = {
@@ -250,6 +283,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "SCRAM-SHA-256": ScramPassword,
     "SCRAM-SHA-512": ScramPassword,
     "OAUTHBEARER": OAuthBearer,
+    "GSSAPI": Kerberos,
     "AWS_MSK_IAM": AwsMskIam,
 }
 

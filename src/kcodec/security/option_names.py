@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kcodec.security.secret import Secret
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISM_NAMES = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
+MECHANISM_NAMES = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM")
 
 
 class TokenProvider(Protocol):
@@ -86,6 +86,16 @@ class SecurityConfig(OptionSet):
     """Whether the token endpoint can be on another machine and use http. The secret is then visible on the network."""
     sasl_oauthbearer_extensions: Mapping[str, str] | None = option(None)
     """Names and values that the client sends to the broker together with the token (KIP-342)."""
+    sasl_kerberos_service_name: str = option("kafka")
+    """First part of the brokers' principals: "kafka" of kafka/broker.example.org@EXAMPLE.ORG. Only with GSSAPI, as the
+    other options of Kerberos."""
+    sasl_kerberos_principal: str | None = option(None)
+    """Principal of the client, such as "orders@EXAMPLE.ORG". None: the first principal of the keytab, or that of the
+    credential cache."""
+    sasl_kerberos_keytab: str | Path | None = option(None)
+    """File with the keys of the principal. None: the credential cache, which `kinit` fills."""
+    sasl_kerberos_domain_name: str | None = option(None)
+    """Host name in the brokers' principals. None: the host name to which the client connects."""
     sasl_aws_region: str | None = option(None)
     """AWS region. None: the region in the host name of the broker, or the environment variable AWS_REGION."""
     sasl_aws_credentials_provider: Callable[[], Any] | None = option(None)
@@ -112,5 +122,6 @@ MECHANISM_OPTIONS: dict[str, frozenset[str]] = {
     "SCRAM-SHA-256": _named("sasl_plain_", "sasl_scram_"),
     "SCRAM-SHA-512": _named("sasl_plain_", "sasl_scram_"),
     "OAUTHBEARER": OAUTHBEARER_OPTIONS,
+    "GSSAPI": _named("sasl_kerberos_"),
     "AWS_MSK_IAM": _named("sasl_aws_"),
 }

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GSSAPI with a Kerberos server of Apache Kerby and a real Kafka: logins by keytab and by credential cache, and each
+cause of a failure as one clear error."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guarded_kafka import ask_asyncio, ask_blocking
+from kerberos_server import REALM, KerberosServer
+
+from kcodec.client import Admin, Consumer, NewTopic, Producer, Security
+from kcodec.client.properties import options_of_property
+from kcodec.errors import AuthenticationError, KcodecError
+from kcodec.testing.kafka import ApacheKafka
+
+BLOCKING_AND_ASYNCIO = pytest.mark.parametrize("ask", [ask_blocking, ask_asyncio], ids=["blocking", "asyncio"])
+#: Kafka ends a session after this time; the client logs in again before.
+SESSION_MS = 2_000
+
+
+@pytest.fixture(scope="module")
+def kerberos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KerberosServer]:
+    with KerberosServer(tmp_path_factory.mktemp("kerberos")) as server:
+        server.add("alice")
+        server.add("bob")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def kafka(kerberos: KerberosServer) -> Iterator[ApacheKafka]:
+    with kerberos.kafka(**{"listener.name.client.gssapi.connections.max.reauth.ms": SESSION_MS}) as kafka:
+        yield kafka
+
+
+@pytest.fixture(autouse=True)
+def environment(kerberos: KerberosServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in kerberos.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def keytab(kerberos: KerberosServer) -> Path:
+    return kerberos.configuration.parent / "alice.keytab"
+
+
+def options_of(kafka: ApacheKafka, **more: Any) -> dict[str, Any]:
+    common = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"}
+    return {"bootstrap_servers": kafka.bootstrap_servers, **common, **more}
+
+
+@BLOCKING_AND_ASYNCIO
+@pytest.mark.parametrize("principal", [None, "alice", f"alice@{REALM}"])
+def test_a_client_logs_in_with_a_keytab(
+    kafka: ApacheKafka, keytab: Path, principal: str | None, ask: Callable[[dict[str, Any]], str]
+) -> None:
+    assert ask(options_of(kafka, sasl_kerberos_keytab=keytab, sasl_kerberos_principal=principal))
+
+
+def test_the_example_of_the_documentation_logs_in(kafka: ApacheKafka, keytab: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    section = page.partition("### Kerberos\n")[2].partition("###")[0]
+    (example,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    for there, here in {
+        "kafka.example.org:9093": kafka.bootstrap_servers,
+        "SASL_SSL": "SASL_PLAINTEXT",
+        '    ssl_cafile="/etc/kafka/authority.pem",\n': "",
+        "/etc/security/orders.keytab": str(keytab),
+        "orders@EXAMPLE.ORG": f"alice@{REALM}",
+    }.items():
+        assert there in example
+        example = example.replace(there, here)
+    names: dict[str, Any] = {}
+    exec(compile(example, "docs/security.md", "exec"), names)
+    with names["producer"] as producer:
+        assert producer.send(kafka.create_topic(partitions=1), b"value").result(10).offset == 0
+
+
+@BLOCKING_AND_ASYNCIO
+def test_a_client_logs_in_with_the_ticket_of_kinit(
+    kafka: ApacheKafka,
+    kerberos: KerberosServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[dict[str, Any]], str],
+) -> None:
+    cache = tmp_path / "cache"
+    kerberos.log_in("bob", cache)
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{cache}")
+    assert ask(options_of(kafka))
+    assert ask(options_of(kafka, sasl_kerberos_principal=f"bob@{REALM}"))
+
+
+def test_the_broker_knows_the_client_by_its_principal(kerberos: KerberosServer, keytab: Path) -> None:
+    authorizer = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:alice",
+    }
+    with kerberos.kafka(**authorizer) as kafka:
+        with Admin(**options_of(kafka, sasl_kerberos_keytab=keytab)) as admin:
+            admin.create_topics([NewTopic("orders")])
+        other = kerberos.configuration.parent / "bob.keytab"
+        with Admin(**options_of(kafka, sasl_kerberos_keytab=other)) as admin, pytest.raises(KcodecError) as caught:
+            admin.create_topics([NewTopic("more")])
+        assert "AUTHORIZATION_FAILED" in str(caught.value)
+
+
+def test_records_are_sent_and_read_while_sessions_end(kafka: ApacheKafka, keytab: Path) -> None:
+    topic = kafka.create_topic(partitions=1)
+    given = options_of(kafka, sasl_kerberos_keytab=keytab)
+    values: list[bytes | None] = []
+    with Producer(**given) as producer, Consumer(**given, auto_offset_reset="earliest", group_id="g") as consumer:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + 2.5 * SESSION_MS / 1000
+        sent = 0
+        while time.monotonic() < deadline or len(values) < sent:
+            if time.monotonic() < deadline:
+                producer.send(topic, b"%d" % sent).result()
+                sent += 1
+            values += [record.value for record in consumer.poll(timeout=0.1)]
+    assert values == [b"%d" % number for number in range(sent)]
+
+
+def test_a_keytab_replaces_tickets_that_have_expired(
+    kafka: ApacheKafka, kerberos: KerberosServer, keytab: Path
+) -> None:
+    kerberos.write_configuration("  ticket_lifetime = 2s\n  clockskew = 1\n")
+    try:
+        given = options_of(kafka, sasl_kerberos_keytab=keytab)
+        security = Security.from_options(given)
+        credentials: Any = security._mechanism._credentials  # type: ignore[union-attr]
+        assert credentials.context("kafka", "localhost").step(b"")
+        time.sleep(4)
+        assert credentials.context("kafka", "localhost").step(b"")
+    finally:
+        kerberos.write_configuration()
+
+
+def test_the_host_name_of_the_principal_can_differ(kafka: ApacheKafka, keytab: Path) -> None:
+    address = f"127.0.0.1:{kafka.bootstrap_servers.rpartition(':')[2]}"
+    given = options_of(kafka, sasl_kerberos_keytab=keytab) | {"bootstrap_servers": address}
+    assert "not found in Kerberos database" in refused(given)
+    assert ask_blocking(given | {"sasl_kerberos_domain_name": "localhost"})
+
+
+def refused(options: dict[str, Any]) -> str:
+    began = time.monotonic()
+    with pytest.raises(AuthenticationError) as caught:
+        ask_blocking(options)
+    assert time.monotonic() - began < 3.0
+    return str(caught.value)
+
+
+def test_each_wrong_setting_is_one_clear_error(kafka: ApacheKafka, keytab: Path) -> None:
+    with_keytab = options_of(kafka, sasl_kerberos_keytab=keytab)
+    for options, reason, remedy in (
+        (options_of(kafka), "No Kerberos credentials available", "run kinit, or set sasl_kerberos_keytab"),
+        (options_of(kafka, sasl_kerberos_principal="alice"), "Can't find client principal alice", "run kinit"),
+        (
+            with_keytab | {"sasl_kerberos_principal": "bob"},
+            "SASL GSSAPI",
+            f"check that the keytab {str(keytab)!r} has a key for 'bob' (klist -k shows its principals)",
+        ),
+        (
+            with_keytab | {"sasl_kerberos_service_name": "kafkaa"},
+            f"Server kafkaa/localhost@{REALM} not found in Kerberos database",
+            "check sasl_kerberos_service_name",
+        ),
+    ):
+        text = refused(options)
+        assert reason in text
+        assert remedy in text
+        assert "localhost" in text
+
+
+def test_a_principal_that_the_server_does_not_know_is_named(
+    kafka: ApacheKafka, kerberos: KerberosServer, tmp_path: Path
+) -> None:
+    with KerberosServer(tmp_path) as other:
+        carol = other.add("carol")
+    text = refused(options_of(kafka, sasl_kerberos_keytab=carol, sasl_kerberos_principal="carol"))
+    assert "Client 'carol@KCODEC.TEST' not found in Kerberos database" in text
+    assert "check sasl_kerberos_principal and its realm" in text
+
+
+def test_a_broker_with_another_key_is_refused(kafka: ApacheKafka, kerberos: KerberosServer, keytab: Path) -> None:
+    kerberos.add("http/localhost")
+    text = refused(options_of(kafka, sasl_kerberos_keytab=keytab, sasl_kerberos_service_name="http"))
+    assert "check that the broker has the key of its service in the keytab of its sasl.jaas.config" in text
+    assert "SASL_AUTHENTICATION_FAILED" in text
+
+
+def test_a_login_is_repeated_while_no_kerberos_server_responds(
+    kafka: ApacheKafka, kerberos: KerberosServer, keytab: Path
+) -> None:
+    kerberos.write_configuration(port=1)
+    try:
+        with Admin(**options_of(kafka, sasl_kerberos_keytab=keytab), default_api_timeout_ms=4_000) as admin:
+            with pytest.raises(KcodecError) as caught:
+                admin.list_topics(timeout=1.5)
+            assert f"Cannot contact any KDC for realm '{REALM}'" in str(caught.value)
+            kerberos.write_configuration()
+            assert isinstance(admin.list_topics(timeout=10.0), dict)
+    finally:
+        kerberos.write_configuration()
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"sasl_kerberos_keytab": "/no/such.keytab"}, "'/no/such.keytab' cannot be read: No such file or directory"),
+        ({"sasl_kerberos_keytab": __file__}, "is not a keytab, as it begins with b'# '"),
+        ({"sasl_plain_username": "alice"}, "sasl_plain_username would have no effect with sasl_mechanism='GSSAPI'"),
+    ],
+    ids=["no file", "another file", "another mechanism"],
+)
+def test_invalid_options_are_refused(more: dict[str, Any], text: str) -> None:
+    options = {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI", **more}
+    with pytest.raises(ValueError) as caught:
+        Security.from_options(options)
+    assert text in str(caught.value)
+
+
+def test_options_of_kerberos_need_its_mechanism() -> None:
+    options = {"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-256", "sasl_kerberos_principal": "alice"}
+    with pytest.raises(ValueError, match="sasl_kerberos_principal would have no effect"):
+        Security.from_options(options | {"sasl_plain_username": "a", "sasl_plain_password": "b"})
+
+
+def test_a_system_without_the_library_says_what_to_install() -> None:
+    program = """
+import kcodec.security.gssapi as gssapi
+from kcodec.client import Security
+
+gssapi.LIBRARY_NAMES = ("libgssapi_of_no_system.so",)
+try:
+    Security.from_options({"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"})
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "sasl_mechanism 'GSSAPI': the library libgssapi_krb5 of MIT Kerberos was not found" in done.stdout
+    assert "libgssapi-krb5-2" in done.stdout
+
+
+def test_a_hostile_broker_cannot_complete_the_exchange(kerberos: KerberosServer, keytab: Path) -> None:
+    kerberos.add("other/localhost")
+    options = {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI", "sasl_kerberos_keytab": keytab}
+    credentials: Any = Security.from_options(options)._mechanism._credentials  # type: ignore[union-attr]
+    for answer in (b"", b"\x00", b"\x60\x84\xff\xff\xff\xff", os.urandom(1_000), b"\x60" + b"\x80" * 100_000):
+        context = credentials.context("other", "localhost")
+        exchange = credentials.exchange(context, context.step(b""))
+        next(exchange)
+        with pytest.raises(Exception, match="the broker's message is refused") as caught:
+            exchange.send(answer)
+            raise AssertionError(f"{answer[:10]!r} was accepted")
+        assert type(caught.value).__name__ == "ExchangeRefused"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (
+            "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
+            'keyTab="/etc/orders.keytab" principal="orders@EXAMPLE.ORG" serviceName="kafka1";',
+            {
+                "sasl_kerberos_keytab": "/etc/orders.keytab",
+                "sasl_kerberos_principal": "orders@EXAMPLE.ORG",
+                "sasl_kerberos_service_name": "kafka1",
+            },
+        ),
+        ("com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true;", {}),
+    ],
+    ids=["keytab", "ticket cache"],
+)
+def test_the_login_module_of_java_gives_the_same_options(value: str, expected: dict[str, Any]) -> None:
+    assert options_of_property("sasl.jaas.config", value) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [("useKeyTab=true", 'useKeyTab=true needs keyTab="..."'), ('ticketCache="/tmp/c"', "KRB5CCNAME")],
+    ids=["no keytab", "a path of a cache"],
+)
+def test_a_login_module_that_cannot_be_followed_is_refused(more: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"sasl\.jaas\.config") as caught:
+        options_of_property("sasl.jaas.config", f"com.sun.security.auth.module.Krb5LoginModule required {more};")
+    assert text in str(caught.value)
+
+
+def test_the_facade_of_aiokafka_logs_in(kafka: ApacheKafka, keytab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    from kcodec.compat.aiokafka import AIOKafkaProducer
+
+    monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(keytab))
+    topic = kafka.create_topic(partitions=1)
+
+    async def send() -> int:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=kafka.bootstrap_servers, security_protocol="SASL_PLAINTEXT", sasl_mechanism="GSSAPI"
+        )
+        await producer.start()
+        try:
+            return int((await producer.send_and_wait(topic, b"1")).offset)
+        finally:
+            await producer.stop()
+
+    assert asyncio.run(send()) == 0
