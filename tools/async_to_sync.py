@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = ROOT / "src" / "kcodec" / "client"
-MODULES = ("admin", "consumer", "producer", "session", "shared", "topic_records", "range_records")
+MODULES = ("admin", "consumer", "producer", "session", "shared", "topic_records", "range_records", "transaction")
 NAMES = {
     "AsyncIterator": "Iterator",
     "AsyncRecordIterator": "RecordIterator",

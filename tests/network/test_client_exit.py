@@ -36,7 +36,13 @@ ON_THE_CALLERS_THREAD = {
     *("producer/tables.py", "client/polars_scan.py", "reading/predicate.py", "client/__init__.py"),
     *("client/admin.py", "client/consumer.py", "client/producer.py", "client/flows.py", "client/waiting.py"),
     *("client/aio/admin.py", "client/aio/consumer.py", "client/aio/producer.py", "client/aio/waiting.py"),
-    *("client/aio/__init__.py", "security/options.py", "producer/options.py"),
+    *(
+        "client/transaction.py",
+        "client/aio/transaction.py",
+        "client/aio/__init__.py",
+        "security/options.py",
+        "producer/options.py",
+    ),
 }
 #: Imported when a client with these options is made; test_client_threads_import_nothing covers them.
 WITH_OPTIONS = {"asyncio", "botocore.exceptions", "botocore.session", "kcodec.security.oidc"}

@@ -49,7 +49,6 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         RecordMetadata,
         TableDelivery,
         TopicDeliveryError,
-        Transaction,
         TransactionCommit,
     )
     from kcodec.client.session import GroupTransactSession, SessionTransaction
@@ -62,6 +61,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         begin_transaction,
         commit_transaction,
     )
+    from kcodec.client.transaction import Transaction
     from kcodec.errors import AdminError
     from kcodec.network.metrics import Metrics
     from kcodec.security import Security
@@ -114,7 +114,7 @@ _EXPORTS = {
     "TableDelivery": "kcodec.client.producer",
     "TopicDeliveryError": "kcodec.client.producer",
     "TopicPartitionReplica": "kcodec.admin.brokers",
-    "Transaction": "kcodec.client.producer",
+    "Transaction": "kcodec.client.transaction",
     "TransactionCommit": "kcodec.client.producer",
     "TransactionHandle": "kcodec.client.shared",
     "TransactionWriter": "kcodec.client.shared",

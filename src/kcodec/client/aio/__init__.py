@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         RecordMetadata,
         TableDelivery,
         TopicDeliveryError,
-        Transaction,
         TransactionCommit,
     )
     from kcodec.client.aio.range_records import read_ranges
@@ -32,6 +31,7 @@ if TYPE_CHECKING:  # for type checkers and editors, to which the names below are
         commit_transaction,
     )
     from kcodec.client.aio.topic_records import read_topic
+    from kcodec.client.aio.transaction import Transaction
 
 _EXPORTS = {
     "Admin": "kcodec.client.aio.admin",
@@ -46,7 +46,7 @@ _EXPORTS = {
     "SharedTransactions": "kcodec.client.aio.shared",
     "TableDelivery": "kcodec.client.aio.producer",
     "TopicDeliveryError": "kcodec.client.aio.producer",
-    "Transaction": "kcodec.client.aio.producer",
+    "Transaction": "kcodec.client.aio.transaction",
     "TransactionCommit": "kcodec.client.aio.producer",
     "TransactionHandle": "kcodec.client.aio.shared",
     "TransactionWriter": "kcodec.client.aio.shared",

@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer of the asyncio API, and its transactions. `kcodec.producer.core` buffers and sends the records.
+"""The producer of the asyncio API. `kcodec.producer.core` buffers and sends the records.
 
-`kcodec.transactions.state` has the table of the calls that each state of a transaction allows;
-`kcodec.transactions.manager` sends its requests.
+A transaction as a block is in `transaction.py`; `kcodec.transactions.manager` sends the requests of transactions.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
-from kcodec.arguments import partitions_of
+from kcodec.client.aio.transaction import Transaction
 from kcodec.client.aio.waiting import Delivery, IoLoop, ProducerBase, TableDelivery, TransactionCommit
 from kcodec.client.flows import Client, run_in_background
 from kcodec.client.interruption import (
-    INTERRUPTED_ABORT_SECONDS,
     abort_of,
     announced,
     closing_seconds,
@@ -53,7 +50,6 @@ if TYPE_CHECKING:
     from kcodec.transactions.transaction import ProducerTransaction
 
 T = TypeVar("T")
-log = logging.getLogger("kcodec.transactions")
 
 __all__ = [
     "BatchMetadata",
@@ -106,7 +102,7 @@ class Producer(ProducerBase):
     def from_properties(
         cls, properties: Mapping[str, Any] | str | PathLike[str], **options: Unpack[ProducerOptions]
     ) -> Self:
-        """Create a producer from properties with the names of Java\'s clients or of librdkafka: a mapping, or the path
+        """Create a producer from properties with the names of Java's clients or of librdkafka: a mapping, or the path
         of a file in the format of java.util.Properties. Values of text are converted.
 
         options: those of kcodec; they override the properties.
@@ -488,8 +484,7 @@ class Producer(ProducerBase):
         if manager.state is not State.RELEASED or manager.open is None:
             raise TransactionStateError(
                 "this producer has no receipt yet, as it has not released its transaction: call release() first, "
-                "or read "
-                "txn.receipt in the block",
+                "or read txn.receipt in the block",
                 state=manager.state.name,
                 event=Event.RELEASE.name,
             )
@@ -626,205 +621,3 @@ class Producer(ProducerBase):
     def __repr__(self) -> str:
         state = "closed" if self._io_loop.is_closed else "open"
         return f"<{type(self).__name__} {self._client.options.client_id!r} {state}>"
-
-
-class Transaction:
-    # SYNC: "A task that is cancelled inside the block aborts the transaction, and is cancelled then." -> ""
-    """A transaction of a producer, as a block: it begins with the block and is committed at its end. If an exception
-    leaves the block, the transaction is aborted and the exception is raised again.
-
-        async with producer.transaction() as txn:
-            await txn.send("orders", b"value", key=b"key")
-            await txn.send_offsets({TopicPartition("in", 0): 42}, group_metadata)
-        assert txn.committed
-
-    At the end of the block: BrokerErrors (AbortableTransactionError names the partition of a record that failed) after
-    the abort; ProducerFencedError; TransactionTimedOutError; UnknownOutcomeError, and `committed` is None.
-    A task that is cancelled inside the block aborts the transaction, and is cancelled then.
-    """
-
-    def __init__(self, producer: Producer, partitions: Iterable[TopicPartition], timeout: float | None) -> None:
-        self._producer = producer
-        self._manager = producer._manager()
-        self._partitions = tuple(partitions_of(partitions))
-        self._timeout = timeout
-        self._open: ProducerTransaction | None = None
-
-    async def __aenter__(self) -> Transaction:
-        self._open = None if self._partitions else self._producer._begin_at_once(self._manager)
-        if self._open is None:
-            begin = self._manager.begin(self._timeout, self._partitions)
-            self._open = await self._producer._run(self._producer._begun(begin, self._timeout))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self.is_ended:
-            if error is None and self.owes_an_error:
-                # Fatal, or ended by Java's names without an outcome: say why, not nothing.
-                await self._producer._run(self._commit())
-            return
-        await self._producer._run(self._commit() if error is None else self._abort_after(error))
-
-    async def send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        headers: Any = (),
-        partition: int | None = None,
-        timestamp: int | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> Delivery:
-        """As `Producer.send`, in this transaction. The commit waits for the record, and fails if it fails."""
-        self._check_open(Event.SEND)
-        return await self._producer.send(topic, value, key, headers, partition, timestamp, on_delivery)
-
-    async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
-        """As `Producer.send_arrow`, in this transaction."""
-        self._check_open(Event.SEND)
-        return await self._producer.send_arrow(topic, table, framing=framing)
-
-    async def send_offsets(
-        self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-        group_metadata: ConsumerGroupMetadata | str,
-        timeout: float | None = None,
-    ) -> None:
-        """Commit offsets of a consumer group with this transaction: the next offsets to read, not those of the last
-        records. group_metadata: of the consumer; its generation fences members that left the group. A group id alone is
-        accepted with a warning, for partitions assigned by assign().
-
-        timeout: seconds; max_block_ms by default.
-
-        Raises AbortableTransactionError for an old generation, AuthorizationError with the group or topic.
-        """
-        from kcodec.transactions.offsets import check_group_metadata
-
-        self._check_open(Event.SEND_OFFSETS)
-        flow = self._manager.send_offsets(check_offsets(offsets), check_group_metadata(group_metadata, 2), timeout)
-        await self._producer._run(flow)
-
-    async def abort(self) -> None:
-        """Abort it here: no read_committed consumer will return its records. The end of the block then does nothing."""
-        self._check_open(Event.ABORT)
-        await self._producer._run(self._manager.abort(self._timeout))
-
-    @property
-    def handle(self) -> TransactionHandle:
-        """The handle for other processes, to write to this transaction (`TransactionWriter`) or to end it. Below
-        transaction.version 2 it requires `producer.transaction(partitions=[...])`."""
-        if True:  # ASYNC
-            return self._handle()
-        else:
-            return self._producer._run(self._on_io_thread(self._handle))
-
-    def _handle(self) -> TransactionHandle:
-        self._check_open(Event.SEND)
-        return self._manager.handle(self._current)
-
-    if False:  # SYNC
-
-        def _on_io_thread(self, function: Callable[[], TransactionHandle]) -> Flow[TransactionHandle]:
-            """Run a function that uses objects of the I/O thread, as a flow that does not wait."""
-            yield from ()
-            return function()
-
-    @property
-    def committed(self) -> bool | None:
-        """True, False, or None: still open, or EndTxn got no response and the outcome is unknown."""
-        return None if self._open is None else self._open.committed
-
-    @property
-    def receipt(self) -> WriterReceipt:
-        """The receipt of what this producer itself has written to a transaction whose handle was read, for
-        `commit_transaction` in another process. Flush before."""
-        from kcodec.transactions.handle import WriterReceipt
-
-        if not self._current.is_shared:
-            raise TransactionStateError(
-                "the owner of a transaction needs a receipt only if another process ends it: read txn.handle first",
-                state=self._manager.state.name,
-                event=Event.COMMIT.name,
-            )
-        return WriterReceipt(self._current.receipt)
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether there is nothing left to do at the end of the block."""
-        return self._open is not self._manager.newest or self._manager.state not in TO_ABORT
-
-    @property
-    def owes_an_error(self) -> bool:
-        """Whether something other than the block ended it, such as a fatal error."""
-        state = self._manager.state
-        if (
-            self._open is not self._manager.newest
-            or self.committed
-            or state in {State.RELEASED, State.COMMITTING_ASYNC}
-        ):
-            return False
-        return self.committed is None or self._manager.state is State.FATAL_ERROR
-
-    @property
-    def _current(self) -> ProducerTransaction:
-        if self._open is None:
-            raise TransactionStateError(
-                "the transaction begins with its block: use `with producer.transaction() as txn`",
-                state=self._manager.state.name,
-                event=Event.SEND.name,
-            )
-        return self._open
-
-    def _check_open(self, event: Event) -> None:
-        context = self._manager.context
-        if context.state is State.IN_TRANSACTION and context.open is self._open:
-            return  # the usual case of each record
-        if self._current is not self._manager.newest or self._manager.state in {
-            State.READY,
-            State.UNINITIALIZED,
-            State.INITIALIZING,
-        }:
-            outcome = {True: "was committed", False: "was aborted", None: "has ended"}[self.committed]
-            raise TransactionStateError(
-                f"this transaction {outcome}: {event.value} is no longer possible; begin the next one",
-                state=self._manager.state.name,
-                event=event.name,
-            )
-
-    def _end_deadline(self, error: BaseException | None = None) -> float:
-        """Return the deadline of the end. If the program is being ended (Ctrl-C), the abort gets little time: otherwise
-        the next begin, or the coordinator, ends the transaction."""
-        seconds = self._manager.max_block if self._timeout is None else self._timeout
-        limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
-        return self._manager.cluster.clock() + (seconds if limit is None else min(seconds, limit))
-
-    def _abort_after(self, error: BaseException | None, deadline: float | None = None) -> Flow[None]:
-        """Abort the transaction that a block leaves open. An error of the abort is added as a note to `error`, the
-        cause.
-
-        deadline: of the end of the block, if a commit has used a part of its time.
-        """
-        deadline = self._end_deadline(error) if deadline is None else deadline
-        seconds = max(deadline - self._manager.cluster.clock(), 0.0)
-        what = abort_of(self._manager.transactional_id)
-        try:
-            yield from announced(self._manager.abort(seconds), error, seconds, what, "kcodec.transactions")
-        except KcodecError as failed:
-            log.warning("the abort of a transaction failed; the next begin repeats it: %s", failed)
-            if error is not None and failed is not error:
-                error.add_note(f"the abort after it failed, too: {failed}")
-        finally:
-            if self._open is not None:
-                self._manager.abandon(self._open)
-
-    def _commit(self) -> Flow[None]:
-        """Commit; if that is no longer possible, abort in the remaining time and raise the reason."""
-        deadline = self._end_deadline()
-        try:
-            yield from self._manager.commit(self._timeout)
-        except KcodecError as error:
-            if self._open is self._manager.newest and self._manager.state in TO_ABORT:
-                yield from self._abort_after(error, deadline)
-            raise
