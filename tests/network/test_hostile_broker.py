@@ -326,6 +326,23 @@ def test_throttled_responses_leave_no_timers_behind(make: Make) -> None:
         assert len(connection._timers) < 5
 
 
+def test_a_connection_is_not_muted_once_a_throttle_has_ended(make: Make) -> None:
+    """While it is muted, each call joins the queue and reads the clock before it is sent."""
+    throttles = [1, 0]
+
+    def throttled(request: Request) -> bytes:
+        return request.reply(InitProducerIdResponse(throttle_time_ms=throttles.pop(0), producer_id=1, producer_epoch=0))
+
+    with Peer(answering(INIT=throttled)) as peer:
+        runner = make(peer.address, request_timeout_ms=5000)
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.run(init_producer_id(node=1))
+        (connection,) = [each for each in runner.client.network._connections.values() if each.node_id == 1]
+        assert connection._muted_until > 0
+        runner.run(init_producer_id(node=1))
+        assert connection._muted_until == 0
+
+
 def test_calls_that_wait_for_a_throttled_broker_share_a_timer(make: Make) -> None:
     def throttled(request: Request) -> bytes:
         return request.reply(InitProducerIdResponse(throttle_time_ms=500, producer_id=1, producer_epoch=0))

@@ -162,6 +162,7 @@ class Connection:
         # Calls without a response, which end when the transport has passed their bytes on.
         self._unsent: deque[_PendingCall] = deque()
         self._correlation_id = 0
+        #: Until when a throttled connection sends nothing; 0: it is not throttled.
         self._muted_until = 0.0
         self._negotiation: Task[None] | None = None
         self._timers: set[Timer] = set()
@@ -242,10 +243,12 @@ class Connection:
 
     def _send_waiting(self) -> None:
         while self._waiting and self.is_ready and len(self._in_flight) < self.network.options.max_pipelined_requests:
-            if self._muted_until > self.network.clock():
-                if self._unmute is None:
-                    self._unmute = self.call_at(self._muted_until, self._unmuted)
-                return
+            if self._muted_until:
+                if self._muted_until > self.network.clock():
+                    if self._unmute is None:
+                        self._unmute = self.call_at(self._muted_until, self._unmuted)
+                    return
+                self._muted_until = 0.0
             self._send(self._waiting.popleft())
 
     def _unmuted(self) -> None:
