@@ -524,3 +524,19 @@ def test_sends_are_refused_outside_a_transaction() -> None:
     assert unnarrowed(buffer.refusal) is None
     world.run(manager.commit())
     assert isinstance(buffer.refusal, TransactionStateError)
+
+
+def test_the_error_of_a_refused_send_is_kept_until_it_is_raised() -> None:
+    """Every transaction passes through states that refuse records, nearly always without a call of `send` in them."""
+    world = World()
+    manager = begun(world)
+    buffer: Any = manager.context.records
+    refusals = []
+    for _ in range(3):
+        world.run(manager.commit())
+        refusals.append(buffer.refusal)
+        if len(refusals) == 2:
+            manager.identity.on_refused(buffer.refusal)
+        world.run(manager.begin())
+    assert refusals[1] is refusals[0]
+    assert refusals[2] is not refusals[0] and refusals[2].args == refusals[0].args

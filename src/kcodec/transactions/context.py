@@ -71,6 +71,8 @@ class ProducerContext:
         self.commit_result: CommitResult | None = None
         self.is_epoch_spent = self.is_epoch_used = self.is_init_unconfirmed = False
         self.markers = MarkerProbe(cluster, transactional_id)
+        #: The errors of `send` by state, each until a call has raised it: every transaction passes through such states.
+        self._refusals: dict[State, TransactionStateError] = {}
         self._name = f"the producer with transactional_id {transactional_id!r}"
 
     # States
@@ -150,7 +152,17 @@ class ProducerContext:
             return None
         if Event.SEND in RAISES_KEPT_ERROR.get(self.state, ()):
             return self.kept_error
-        return illegal(self.state, Event.SEND, self._name)
+        if self.state not in self._refusals:
+            self._refusals[self.state] = illegal(self.state, Event.SEND, self._name)
+        return self._refusals[self.state]
+
+    def note_refused(self, error: BaseException) -> None:
+        """Note that `send` raised the error of `refuse_sends`. On any thread."""
+        if error is self.kept_error:
+            self.note_raised()
+        for state in State:
+            if self._refusals.get(state) is error:
+                del self._refusals[state]
 
     def aborted_before(self) -> TransactionStateError:
         """Return the error of a record that an abort drops."""

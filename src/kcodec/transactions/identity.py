@@ -142,9 +142,7 @@ class TransactionalProducerId(ProducerIdManager):
 
     def on_refused(self, error: BaseException) -> None:
         """See ProducerIdManager."""
-        context = self._context
-        if error is context.kept_error:
-            context.note_raised()
+        self._context.note_refused(error)
 
     def forget(self, error: BaseException) -> None:
         """See ProducerIdManager."""
