@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kcodec.errors import DeliveryTimeoutError, KcodecError
@@ -51,19 +53,13 @@ class TransactionCompletion:
     ) -> Flow[None]:
         """Flush and send EndTxn, in one of the states of COMMITS."""
         context = self._context
-        try:
+        with self._interruptible(transaction):
             if not is_repeat:
                 yield from self.flush(transaction, deadline)
                 if context.state not in COMMITS:
                     assert context.kept_error is not None
                     raise context.kept_error.with_traceback(None)
             yield from self._end(transaction, is_commit=True, deadline=deadline)
-        except GeneratorExit:
-            self._interrupt_end(transaction)
-            raise
-        except DeliveryTimeoutError as late:
-            context.advise(late)
-            raise
 
     def abort(self, timeout: float | None = None) -> Flow[None]:
         """Drop what is not sent, wait for what is under way, then send EndTxn. A fatal error is raised again."""
@@ -78,16 +74,11 @@ class TransactionCompletion:
         context.call(Event.ABORT)
         transaction = context.now_open
         try:
-            if context.records is not None:
-                context.records.abort_buffered(context.aborted_before())
-            yield from self.flush(transaction, deadline)
-            yield from self._end(transaction, is_commit=False, deadline=deadline)
-        except GeneratorExit:
-            self._interrupt_end(transaction)
-            raise
-        except DeliveryTimeoutError as late:
-            context.advise(late)
-            raise
+            with self._interruptible(transaction):
+                if context.records is not None:
+                    context.records.abort_buffered(context.aborted_before())
+                yield from self.flush(transaction, deadline)
+                yield from self._end(transaction, is_commit=False, deadline=deadline)
         finally:
             if context.state not in TO_ABORT:
                 context.following = None
@@ -161,6 +152,18 @@ class TransactionCompletion:
         # write to the next transaction.
         log.info("%s: no writer wrote to the shared transaction; there is nothing to commit", context.transactional_id)
         return (yield from end_transaction(context.cluster, ending, False, deadline))
+
+    @contextmanager
+    def _interruptible(self, transaction: ProducerTransaction) -> Iterator[None]:
+        """Note in the state that the end in this block was cancelled, and in its error that it was late."""
+        try:
+            yield
+        except GeneratorExit:
+            self._interrupt_end(transaction)
+            raise
+        except DeliveryTimeoutError as late:
+            self._context.advise(late)
+            raise
 
     def _interrupt_end(self, transaction: ProducerTransaction) -> None:
         """Note that a commit or an abort was cancelled."""
