@@ -30,7 +30,7 @@ pytest_plugins = [
     "guarded_kafka",
     "parallel_tests",
     "postgres_server",
-    "producer_faces",
+    "producer_apis",
     "quick_tests",
     "pytester",
 ]

@@ -300,15 +300,15 @@ def test_permissions_and_passwords(apache_kafka_factory: KafkaFactory) -> None:
         assert "pass-word" not in repr(ScramCredentialUpsertion("carol", "pass-word"))
 
 
-# -------------------------------------------------------------------------------------------------------------- faces
+# -------------------------------------------------------------------------------------------------------------- APIs
 
 
 def test_both_apis_have_every_flow_and_its_documentation() -> None:
     for name in admin_flows.__all__:
         flow = getattr(admin_flows, name)
         parameters = list(inspect.signature(flow).parameters)[1:]
-        for face in (Admin, AsyncAdmin):
-            method = getattr(face, name)
+        for admin_class in (Admin, AsyncAdmin):
+            method = getattr(admin_class, name)
             assert method.__doc__ == flow.__doc__
             assert list(inspect.signature(method).parameters) == ["self", *parameters]
         assert "timeout" in parameters

@@ -85,7 +85,7 @@ def test_quotas_on_the_command_line(apache_kafka: ApacheKafka, admin: Admin) -> 
     shown = {"user": user, "client_id": "", "ip": None, "quota": "producer_byte_rate", "value": 5.0}
     assert rows(call(apache_kafka, f"quotas list --user {user} -J")) == [shown]
     assert "<default>" in call(apache_kafka, f"quotas list --user {user}").out
-    for words, told in (
+    for words, reported in (
         ("quotas alter", "alter needs at least one of --user, --client-id and --ip"),
         ("quotas alter --user u", "alter needs --set or --unset"),
         (
@@ -101,7 +101,7 @@ def test_quotas_on_the_command_line(apache_kafka: ApacheKafka, admin: Admin) -> 
     ):
         ran = call(apache_kafka, words)
         assert ran.status is ExitStatus.ERROR
-        assert told in ran.err
+        assert reported in ran.err
 
 
 def test_a_quota_without_clients_is_refused(admin: Admin) -> None:

@@ -159,8 +159,8 @@ def test_the_story_on_the_command_line(cluster: Cluster, monkeypatch: pytest.Mon
         shown.append(f"$ kcodec txn {call}\n{ran.out}{ran.err}")
         assert ran.status is status, ran
     text = "".join(shown).replace(cluster.kafka.bootstrap_servers, "localhost:9092")
-    for found, told in ((hung.producer.producer_id, 9001), (producer.producer_id, 9002)):
-        text = re.sub(rf"\b{found}(?=/0)|(?<=producer_id\":){found}|(?<=of producer ){found}\b", str(told), text)
+    for found, reported in ((hung.producer.producer_id, 9001), (producer.producer_id, 9002)):
+        text = re.sub(rf"\b{found}(?=/0)|(?<=producer_id\":){found}|(?<=of producer ){found}\b", str(reported), text)
     assert same_as_golden(text, "txn-broker.txt")
     assert cluster.raw.end("importer", producer, commit=True) == 0
 

@@ -86,7 +86,7 @@ def test_the_story_of_a_topic(apache_kafka: ApacheKafka) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         ("topics lst", "unknown action 'lst'; did you mean 'list'?"),
         ("topics create", "create needs a TOPIC"),
@@ -103,11 +103,11 @@ def test_the_story_of_a_topic(apache_kafka: ApacheKafka) -> None:
         ("txn abort -t x -p 0 --start-offset 5 --force-it", "did you mean '--force'?"),
     ],
 )
-def test_a_wrong_call_says_what_was_meant(words: str, told: str) -> None:
+def test_a_wrong_call_says_what_was_meant(words: str, reported: str) -> None:
     first, action, *rest = words.split()
     ran = run(first, action, "-b", "127.0.0.1:1", *rest)
     assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
-    assert told in ran.err
+    assert reported in ran.err
     assert ran.err.count("\n") == 1
 
 
@@ -162,7 +162,7 @@ def test_properties_by_everybodys_names(name: str, value: str, taken: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "reported"),
     [
         ("ssl.keystore.type", "JKS", "reads only PEM files"),
         ("linger.ms", "soon", "linger.ms must be a number"),
@@ -170,11 +170,11 @@ def test_properties_by_everybodys_names(name: str, value: str, taken: dict[str, 
         ("sasl.jaas.config", 'required username="me" pass="hidden"', "expected ... required username"),
     ],
 )
-def test_properties_that_make_no_sense(name: str, value: str, told: str) -> None:
+def test_properties_that_make_no_sense(name: str, value: str, reported: str) -> None:
     given = argparse.Namespace(bootstrap_server="b:1", properties=[f"{name}={value}"], properties_file=None)
     with pytest.raises(UsageError) as caught:
         broker_options(given)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert "hidden" not in str(caught.value)
 
 
@@ -208,7 +208,7 @@ def test_a_missing_permission_is_named(guarded: ApacheKafka, tmp_path: Path) -> 
     file.write_text("\n".join(f"{names.get(name, name)}={value}" for name, value in options.items()))
     as_alice = ["-F", str(file)]
     (tmp_path / "lines").write_text("x\n")
-    for words, told in (
+    for words, reported in (
         (f"topics describe {topic}", f"describe topic '{topic}': a permission on the topic is missing"),
         ("topics create other", "create topic 'other': a permission on"),
         (f"topics delete {topic}", f"delete topic '{topic}': a permission on the topic is missing"),
@@ -217,7 +217,7 @@ def test_a_missing_permission_is_named(guarded: ApacheKafka, tmp_path: Path) -> 
     ):
         ran = command(guarded, words, *as_alice)
         assert ran.status is ExitStatus.ERROR, words
-        assert told in ran.err, words
+        assert reported in ran.err, words
         assert PASSWORD not in ran.err
     call = ["produce", "-b", guarded.bootstrap_servers, "-t", topic, "-l", str(tmp_path / "lines"), *as_alice]
     ran = run(*call, "-X", "message.timeout.ms=10000", "-X", "request.timeout.ms=5000")

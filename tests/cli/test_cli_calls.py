@@ -118,7 +118,7 @@ def test_the_overview_names_every_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reported"),
     [
         ("dmp x", "unknown command 'dmp'; did you mean 'dump'?"),
         ("konvert x", "unknown command 'konvert'; did you mean 'convert'?"),
@@ -138,11 +138,11 @@ def test_the_overview_names_every_command() -> None:
         ("convert x -o y.csv --columns ,", "expected at least one name"),
     ],
 )
-def test_a_wrong_call_says_what_was_meant(call: str, told: str) -> None:
+def test_a_wrong_call_says_what_was_meant(call: str, reported: str) -> None:
     ran = run(*call.split())
     assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
     assert ran.err.startswith("kcodec: ")
-    assert told in ran.err
+    assert reported in ran.err
     assert ran.err.count("\n") == 1
 
 

@@ -38,13 +38,13 @@ def bytes_of(value: Any) -> bytes | None:
 @pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_json_is_what_kafkas_consumer_delivered(partition: Partition, level: str) -> None:
-    told = partition.consumed(level)
-    assert told is not None
+    reported = partition.consumed(level)
+    assert reported is not None
     ran = run("cat", "-J", "--raw", *(["--read-committed"] if level == "read_committed" else []), partition.path)
     found = [json.loads(line) for line in ran.data.splitlines()]
     assert ran.status is ExitStatus.OK
-    assert [record["offset"] for record in found] == [record["offset"] for record in told]
-    for record, line in zip(found, told, strict=True):
+    assert [record["offset"] for record in found] == [record["offset"] for record in reported]
+    for record, line in zip(found, reported, strict=True):
         assert (record["topic"], record["partition"]) == (partition.topic, partition.partition)
         assert record["timestamp"] == line["timestamp"]
         assert same_bytes(bytes_of(record["key"]), line["key"])
@@ -133,7 +133,7 @@ def test_a_topic_of_a_log_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (["-f", "%q"], "unknown format %q"),
         (["-f", "%"], "unknown format %"),
@@ -143,10 +143,10 @@ def test_a_topic_of_a_log_directory(tmp_path: Path) -> None:
         (["-J", "-f", "%s"], "not allowed with argument"),
     ],
 )
-def test_wrong_letters_are_reported(log: Path, options: list[str], told: str) -> None:
+def test_wrong_letters_are_reported(log: Path, options: list[str], reported: str) -> None:
     ran = run("cat", log, *options)
     assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
-    assert told in ran.err
+    assert reported in ran.err
 
 
 def test_corruption_comes_after_the_records_before_it(tmp_path: Path) -> None:
@@ -176,9 +176,9 @@ def test_internal_topics_are_decoded(topic: str) -> None:
     records = list(opened.records())
     assert [line["offset"] for line in found] == [record.offset for record in records]
     for line, record in zip(found, records, strict=True):
-        told = internal_record(topic, record)
-        assert told is not None
-        assert {name: line[name] for name in told} == json.loads(json.dumps(told))
+        reported = internal_record(topic, record)
+        assert reported is not None
+        assert {name: line[name] for name in reported} == json.loads(json.dumps(reported))
         assert "error" not in line
     raw = run("cat", logs, "-t", topic, "-J", "--raw", "-c", "1").data
     assert list(json.loads(raw))[-3:] == ["key", "value", "headers"]

@@ -130,13 +130,13 @@ def test_who_holds_the_last_stable_offset_is_said_with_what_ends_it(tmp_path: Pa
 def test_a_log_directory_knows_transactional_ids() -> None:
     found = listed("--state", "open", golden_data.root() / "tv2" / "live")
     assert {one["state"] for one in found} == {"open"}
-    told = [(one["topic"], one["first_offset"], one["holds_last_stable_offset"]) for one in found]
+    reported = [(one["topic"], one["first_offset"], one["holds_last_stable_offset"]) for one in found]
     expected = [
         (log.topic, log.holding_transaction.first_offset, True)
         for log in golden_logs("live")
         if log.holding_transaction is not None
     ]
-    assert [one for one in told if one[2]] == expected
+    assert [one for one in reported if one[2]] == expected
     assert expected
 
 
@@ -191,7 +191,7 @@ def test_a_log_without_transactions_has_a_picture_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (["lst"], "unknown action 'lst'; did you mean 'list'?"),
         (["list", "--now", "soon"], "'soon' is neither milliseconds nor a date"),
@@ -199,8 +199,8 @@ def test_a_log_without_transactions_has_a_picture_too(tmp_path: Path) -> None:
         (["list", "--state", "opn"], "invalid choice: 'opn'"),
     ],
 )
-def test_wrong_calls_are_reported(tmp_path: Path, options: list[str], told: str) -> None:
+def test_wrong_calls_are_reported(tmp_path: Path, options: list[str], reported: str) -> None:
     directory = write_partition(tmp_path, [data(1, 0)])
     ran = run("txn", *options, directory)
     assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
-    assert told in ran.err
+    assert reported in ran.err

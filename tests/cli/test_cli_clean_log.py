@@ -60,13 +60,13 @@ def test_what_is_committed_is_read_alike_by_everybody(
 ) -> None:
     expected = list(log_of(partition.path).records("read_committed"))
     found = clean(partition.path, tmp_path / "out.log", "--read-committed", *options)
-    told = [(record.offset, record.timestamp, record.key, record.value) for record in expected]
+    reported = [(record.offset, record.timestamp, record.key, record.value) for record in expected]
     for level in ("read_committed", "read_uncommitted"):
         records = list(log_of(tmp_path / "out.log").records(level))
-        assert [(one.offset, one.timestamp, one.key, one.value) for one in records] == told
+        assert [(one.offset, one.timestamp, one.key, one.value) for one in records] == reported
         delivered = judge.consumer(found, isolation_level=level)
         assert delivered.error is None
-        assert [(one.offset, one.timestamp, one.key, one.value) for one in delivered.records] == told
+        assert [(one.offset, one.timestamp, one.key, one.value) for one in delivered.records] == reported
     assert judge.record_set(found).error is None
     if options:
         assert not any(batch.is_transactional or batch.is_control_batch for batch in kcodec.batches(found))
@@ -161,18 +161,18 @@ def test_a_segment_ends_where_kafka_ends_one(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (["--columns", "offset"], "not for .log files"),
         (["--compression", "zstd"], "not for .log files"),
         (["--without-markers"], "needs --read-committed"),
     ],
 )
-def test_what_is_not_for_log_files(tmp_path: Path, options: list[str], told: str) -> None:
+def test_what_is_not_for_log_files(tmp_path: Path, options: list[str], reported: str) -> None:
     directory = write_partition(tmp_path / "in", [plain(0)])
     ran = run("convert", directory, "-o", tmp_path / "out.log", *options)
     assert ran.status is ExitStatus.ERROR
-    assert told in ran.err
+    assert reported in ran.err
     other = write_partition(tmp_path / "in", [plain(0)], name="orders-1")
     assert "holds one partition, but 2" in run("convert", directory, other, "-o", tmp_path / "out.log").err
     assert "is for .log files" in run("convert", directory, "-o", tmp_path / "o.csv", "--without-markers").err

@@ -168,8 +168,8 @@ def test_aborted_records_where_they_are_asked_for(apache_kafka: ApacheKafka, top
 
 def test_internal_topics_say_what_they_hold(apache_kafka: ApacheKafka, topic: str) -> None:
     ran = command(apache_kafka, "cat", "-t", "__transaction_state")
-    told = [json.loads(line) for line in ran.out.splitlines()]
-    ours = [one for one in told if one["key"] == {"transactional_id": f"write-{topic}"}]
+    reported = [json.loads(line) for line in ran.out.splitlines()]
+    ours = [one for one in reported if one["key"] == {"transactional_id": f"write-{topic}"}]
     states = [one["value"]["transaction_state"] for one in ours]
     assert states[0] == "Empty"
     assert "CompleteAbort" in states
@@ -257,7 +257,7 @@ def test_a_closed_pipe_ends_it_quietly(apache_kafka: ApacheKafka, topic: str) ->
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reported"),
     [
         ("consume -b localhost:1", "-t TOPIC is missing"),
         ("consume -b localhost:1 orders", "TOPICs need a group (-G)"),
@@ -273,10 +273,10 @@ def test_a_closed_pipe_ends_it_quietly(apache_kafka: ApacheKafka, topic: str) ->
         ("cat -b localhost:1 -t orders --follow", "--follow is for files"),
     ],
 )
-def test_wrong_calls(call: str, told: str) -> None:
+def test_wrong_calls(call: str, reported: str) -> None:
     ran = run(*call.split())
     assert ran.status is ExitStatus.ERROR
-    assert told in ran.err
+    assert reported in ran.err
 
 
 def test_a_topic_that_is_not_there(apache_kafka: ApacheKafka) -> None:

@@ -146,7 +146,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signa
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (["-o", "out.parkuet"], "did you mean '.parquet'"),
         (["-o", "out.csv", "--columns", "ofset"], "did you mean 'offset'"),
@@ -159,13 +159,13 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signa
     ],
 )
 def test_wrong_calls_are_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], reported: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     directory = write_partition(tmp_path / "in", [plain(0)])
     ran = run("convert", directory, *options)
     assert ran.status is ExitStatus.ERROR
-    assert told in ran.err
+    assert reported in ran.err
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 

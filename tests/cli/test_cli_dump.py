@@ -65,24 +65,26 @@ def bytes_of(value: Any) -> bytes | None:
 def test_batches_are_those_kafka_reads(partition: Partition) -> None:
     found = json_of(partition.path)
     assert len(found) == len(partition.batches)
-    for batch, told in zip(found, partition.batches, strict=True):
-        assert Path(batch["path"]).name == told["file"]
-        assert {ours: batch[ours] for ours in HEADER.values()} == {ours: told[name] for name, ours in HEADER.items()}
+    for batch, reported in zip(found, partition.batches, strict=True):
+        assert Path(batch["path"]).name == reported["file"]
+        assert {ours: batch[ours] for ours in HEADER.values()} == {
+            ours: reported[name] for name, ours in HEADER.items()
+        }
 
 
-def same_headers(found: list[dict[str, Any]], told: list[list[Any]]) -> bool:
-    return len(found) == len(told) and all(
+def same_headers(found: list[dict[str, Any]], reported: list[list[Any]]) -> bool:
+    return len(found) == len(reported) and all(
         java_string(bytes_of(one["key"]) or b"") == name and same_bytes(bytes_of(one["value"]), value)
-        for one, (name, value) in zip(found, told, strict=True)
+        for one, (name, value) in zip(found, reported, strict=True)
     )
 
 
 @pytest.mark.parametrize("partition", PARTITIONS + COPIES, ids=str)
 def test_records_are_those_kafka_reads(partition: Partition) -> None:
     found = json_of("--records", partition.path)
-    told = [(batch, record) for batch in partition.batches for record in batch["records"]]
-    assert len(found) == len(told)
-    for record, (batch, expected) in zip(found, told, strict=True):
+    reported = [(batch, record) for batch in partition.batches for record in batch["records"]]
+    assert len(found) == len(reported)
+    for record, (batch, expected) in zip(found, reported, strict=True):
         assert (record["offset"], record["timestamp"]) == (expected["offset"], expected["timestamp"])
         assert same_bytes(bytes_of(record["key"]), expected["key"])
         assert same_bytes(bytes_of(record["value"]), expected["value"])
@@ -95,9 +97,11 @@ def test_records_are_those_kafka_reads(partition: Partition) -> None:
 @pytest.mark.parametrize("partition", OLD, ids=str)
 def test_records_of_old_formats_are_those_kafka_reads(partition: Partition) -> None:
     found = json_of("--records", partition.path)
-    told = [record for batch in partition.batches for record in batch["records"]]
-    assert [(one["offset"], one["timestamp"]) for one in found] == [(one["offset"], one["timestamp"]) for one in told]
-    for record, expected in zip(found, told, strict=True):
+    reported = [record for batch in partition.batches for record in batch["records"]]
+    assert [(one["offset"], one["timestamp"]) for one in found] == [
+        (one["offset"], one["timestamp"]) for one in reported
+    ]
+    for record, expected in zip(found, reported, strict=True):
         assert same_bytes(bytes_of(record["key"]), expected["key"])
         assert same_bytes(bytes_of(record["value"]), expected["value"])
     kinds = [(batch["magic"], batch["timestamp_type"], batch["records_count"]) for batch in json_of(partition.path)]
@@ -112,12 +116,12 @@ LINE = re.compile(r" *(-?\d+)  ( *\S+)  +(-?\d+)  +(-?\d+)  +(-?\d+)  (.*)")
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_text_says_the_same_as_json(partition: Partition) -> None:
     """A line is taken apart by its sizes, so that nothing in a key can be mistaken for the gap behind it."""
-    told = json_of("--records", partition.path)
+    reported = json_of("--records", partition.path)
     lines = run("dump", "--records", partition.path).out.split("\n")
     found = [line for line in lines if LINE.fullmatch(line)]
-    assert len(found) == len(told)
+    assert len(found) == len(reported)
     assert len([line for line in lines if line.startswith("batch ")]) == len(partition.batches)
-    for line, record in zip(found, told, strict=True):
+    for line, record in zip(found, reported, strict=True):
         match = LINE.fullmatch(line)
         assert match
         offset, _, sequence, key_size, value_size, rest = match.groups()

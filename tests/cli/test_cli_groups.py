@@ -137,7 +137,7 @@ def test_the_lag_is_what_kafkas_own_tool_says(apache_kafka: ApacheKafka, topic: 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         ("groups lst", "unknown action 'lst'; did you mean 'list'?"),
         ("groups delete", "delete needs a GROUP"),
@@ -152,11 +152,11 @@ def test_the_lag_is_what_kafkas_own_tool_says(apache_kafka: ApacheKafka, topic: 
         ("offsets delete g", "delete needs a GROUP and a TOPIC"),
     ],
 )
-def test_a_wrong_call_says_what_was_meant(words: str, told: str) -> None:
+def test_a_wrong_call_says_what_was_meant(words: str, reported: str) -> None:
     first, action, *rest = words.split()
     ran = run(first, action, "-b", "127.0.0.1:1", *rest)
     assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
-    assert told in ran.err
+    assert reported in ran.err
     assert ran.err.count("\n") == 1
 
 

@@ -62,7 +62,7 @@ def dump_log(files: list[Path]) -> Iterator[tuple[Path, str]]:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[Path, list[str]]:
+def reported() -> dict[Path, list[str]]:
     """Every segment of the golden archive but the quorum's own, whose records the tool prints in another way."""
     partitions = [one for one in golden_data.partitions(2) if not one.name.startswith("__cluster")]
     files = [path for partition in partitions for path in partition.segments]
@@ -78,9 +78,9 @@ def batches_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run("dump", "--json", path).data.splitlines()]
 
 
-def test_batches_are_those_of_kafka_dump_log(told: dict[Path, list[str]]) -> None:
-    assert len(told) > 150
-    for path, entries in told.items():
+def test_batches_are_those_of_kafka_dump_log(reported: dict[Path, list[str]]) -> None:
+    assert len(reported) > 150
+    for path, entries in reported.items():
         matches = [match for entry in entries if (match := BATCH.match(entry))]
         found = batches_of(path)
         assert len(found) == len(matches)
@@ -100,9 +100,9 @@ def test_batches_are_those_of_kafka_dump_log(told: dict[Path, list[str]]) -> Non
             assert (int(horizon[1]) if horizon else None) == batch["delete_horizon_ms"]
 
 
-def test_records_are_those_of_kafka_dump_log(told: dict[Path, list[str]]) -> None:
+def test_records_are_those_of_kafka_dump_log(reported: dict[Path, list[str]]) -> None:
     records = 0
-    for path, entries in told.items():
+    for path, entries in reported.items():
         matches = [match for entry in entries if (match := RECORD.fullmatch(entry))]
         lines = [match for line in run("dump", "--records", path).out.split("\n") if (match := LINE.fullmatch(line))]
         assert len(lines) == len(matches)

@@ -195,7 +195,7 @@ def test_a_message_that_is_refused_is_named(produce: Produce, apache_kafka: Apac
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ([], "-t TOPIC is missing"),
         (["-t", "x", "-l"], "-l needs exactly one FILE"),
@@ -211,10 +211,10 @@ def test_a_message_that_is_refused_is_named(produce: Produce, apache_kafka: Apac
         (["-t", "x", "-X", "acks=2"], 'acks must be 0, 1 or "all"'),
     ],
 )
-def test_a_wrong_call_says_what_was_meant(options: list[str], told: str) -> None:
+def test_a_wrong_call_says_what_was_meant(options: list[str], reported: str) -> None:
     ran = run("produce", "-b", "127.0.0.1:1", *options)
     assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
-    assert told in ran.err
+    assert reported in ran.err
     assert ran.err.count("\n") == 1
 
 
@@ -251,7 +251,7 @@ def test_empty_is_null_only_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("[]", "expected a JSON object, got []"),
         ("{", "line 1: "),
@@ -270,10 +270,10 @@ def test_empty_is_null_only_when_asked_for() -> None:
         ("[" * 100_000, "line 1: "),
     ],
 )
-def test_a_line_that_is_no_message_says_why(line: str, told: str) -> None:
+def test_a_line_that_is_no_message_says_why(line: str, reported: str) -> None:
     with pytest.raises(CommandError) as caught:
         list(json_messages(iter([line.encode()]), keeps_partition=True))
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert str(caught.value).startswith("line 1: ")
 
 

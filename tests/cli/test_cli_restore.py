@@ -137,7 +137,7 @@ def test_what_is_refused(apache_kafka: ApacheKafka, backup: Path, name: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("-t", "odrers"), "unknown topic 'odrers'"),
         (("--map", "other=x"), "--map other=...: the source has no topic other"),
@@ -145,10 +145,10 @@ def test_what_is_refused(apache_kafka: ApacheKafka, backup: Path, name: str) -> 
         (("--map", "x"), "'x' is not NAME=VALUE"),
     ],
 )
-def test_wrong_calls(backup: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_wrong_calls(backup: Path, arguments: tuple[str, ...], reported: str) -> None:
     ran = run("restore", "-b", "localhost:1", backup, *arguments)
     assert ran.status is ExitStatus.ERROR
-    assert told in ran.err
+    assert reported in ran.err
 
 
 def test_corruption_is_found_before_anything_is_written(apache_kafka: ApacheKafka, backup: Path, name: str) -> None:

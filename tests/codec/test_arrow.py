@@ -25,7 +25,7 @@ from kcodec import _fast
 HEADERS = pa.list_(
     pa.field("item", pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary())]), False)
 )
-# The column table of the public face: name -> (type, nullable).
+# The column table of the public API: name -> (type, nullable).
 CORE: dict[str, tuple[pa.DataType, bool]] = {
     "offset": (pa.int64(), False),
     "timestamp": (pa.timestamp("ms", "UTC"), False),

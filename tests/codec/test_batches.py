@@ -59,12 +59,16 @@ def header_truth(batch: kcodec.RecordBatch) -> Truth:
     }
 
 
-def assert_record(record: kcodec.Record, told: Truth) -> None:
-    assert (record.offset, record.timestamp, record.sequence) == (told["offset"], told["timestamp"], told["sequence"])
-    assert same_bytes(record.key, told["key"])
-    assert same_bytes(record.value, told["value"])
-    assert same_headers(record.headers, told["headers"])
-    control = told.get("control")
+def assert_record(record: kcodec.Record, reported: Truth) -> None:
+    assert (record.offset, record.timestamp, record.sequence) == (
+        reported["offset"],
+        reported["timestamp"],
+        reported["sequence"],
+    )
+    assert same_bytes(record.key, reported["key"])
+    assert same_bytes(record.value, reported["value"])
+    assert same_headers(record.headers, reported["headers"])
+    control = reported.get("control")
     assert record.control_type == (control["typeId"] if control else None)
     assert record.coordinator_epoch == (control.get("coordinatorEpoch") if control else None)
 
@@ -73,18 +77,18 @@ def assert_record(record: kcodec.Record, told: Truth) -> None:
 def test_every_field_and_record_is_what_kafka_reads(partition: Partition) -> None:
     for segment in partition.segments:
         data = segment.read_bytes()
-        truth = [told for told in partition.batches if told["file"] == segment.name]
+        truth = [reported for reported in partition.batches if reported["file"] == segment.name]
         found = kcodec.batches(data)
         assert len(found) == len(truth)
-        for batch, told in zip(found, truth, strict=True):
+        for batch, reported in zip(found, truth, strict=True):
             names = [name for name in header_truth(batch) if batch.magic == 2 or name not in golden.OF_MAGIC_2]
-            assert {name: header_truth(batch)[name] for name in names} == {name: told[name] for name in names}
+            assert {name: header_truth(batch)[name] for name in names} == {name: reported[name] for name in names}
             assert batch.batch_length == batch.size_in_bytes - 12
             assert batch.next_offset == batch.last_offset + 1
             assert batch.path is None
             assert batch.data == data[batch.position : batch.position + batch.size_in_bytes]
-            for record, told_record in zip(batch.records(), told["records"], strict=True):
-                assert_record(record, told_record)
+            for record, reported_record in zip(batch.records(), reported["records"], strict=True):
+                assert_record(record, reported_record)
                 assert record.timestamp_type is batch.timestamp_type
         assert found.remaining_bytes == len(data) - (found[-1].position + found[-1].size_in_bytes if truth else 0)
 

@@ -132,7 +132,7 @@ def test_each_bit_of_records_or_stream_flipped_under_a_right_crc(compression: st
 # ------------------------------------------------------------------------------------------------------------- options
 
 
-def told_in_each_way(log: Log) -> list[list[tuple[int, ...]] | None]:
+def output_of_each_way(log: Log) -> list[list[tuple[int, ...]] | None]:
     """Nobody told; told nothing; without last offsets, backwards; with them; mixed."""
     without: list[tuple[int, ...]] = [entry[:2] for entry in log.aborted]
     mixed: list[tuple[int, ...]] = [entry if at % 2 else entry[:2] for at, entry in enumerate(log.aborted)]
@@ -151,7 +151,7 @@ def test_each_combination_of_options(seed: int) -> None:
     middle = log.next_offset - 4
     ranges = [(None, None), (middle, None), (None, middle), (middle - 3, middle), (middle, middle - 3)]
     every = itertools.product(
-        told_in_each_way(log), (None, log.last_stable_offset, middle), ranges, ("skip", "include")
+        output_of_each_way(log), (None, log.last_stable_offset, middle), ranges, ("skip", "include")
     )
     chooser = random.Random(seed)
     everything = every_way()

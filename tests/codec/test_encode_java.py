@@ -48,15 +48,15 @@ def judge(java_home: object) -> Iterator[JavaJudge]:
 @given(rows=ROWS, fields=header_fields())
 def test_uncompressed_batches_are_kafkas_own(judge: JavaJudge, rows: list[Row], fields: dict[str, Any]) -> None:
     offsets = range(fields["base_offset"], fields["base_offset"] + len(rows))
-    told = judge.batch(judged_of(rows, offsets), **fields)
-    assert bytes(kcodec.encode(rows, **fields)) == told
-    assert bytes(kcodec.encode(table_of(rows), **fields)) == told
-    assert kcodec.encode_batch([row._asdict() for row in rows], **fields) == told
+    reported = judge.batch(judged_of(rows, offsets), **fields)
+    assert bytes(kcodec.encode(rows, **fields)) == reported
+    assert bytes(kcodec.encode(table_of(rows), **fields)) == reported
+    assert kcodec.encode_batch([row._asdict() for row in rows], **fields) == reported
     builder = kcodec.RecordBatchBuilder(**fields)
     for at, row in enumerate(rows):
         assert builder.append(row.key, row.value, row.headers, row.timestamp) == at
-    assert builder.size_in_bytes == len(told)
-    assert builder.close() == told
+    assert builder.size_in_bytes == len(reported)
+    assert builder.close() == reported
 
 
 @FEWER
@@ -65,9 +65,9 @@ def test_gaps_between_offsets_are_kept_as_kafka_keeps_them(
     judge: JavaJudge, rows: list[Row], fields: dict[str, Any], gaps: list[int]
 ) -> None:
     offsets = [fields["base_offset"] + at + sum(gaps[: at + 1]) for at in range(len(rows))]
-    told = judge.batch(judged_of(rows, offsets), **fields)
-    assert bytes(kcodec.encode(dicts_of(rows, offsets), **fields)) == told
-    assert bytes(kcodec.encode(table_of(rows, offsets), **fields)) == told
+    reported = judge.batch(judged_of(rows, offsets), **fields)
+    assert bytes(kcodec.encode(dicts_of(rows, offsets), **fields)) == reported
+    assert bytes(kcodec.encode(table_of(rows, offsets), **fields)) == reported
     kept = judge.batch(judged_of(rows, offsets), last_offset=offsets[-1] + 5, **fields)
     assert kcodec.encode_batch(dicts_of(rows, offsets), last_offset=offsets[-1] + 5, **fields) == kept
 
@@ -77,10 +77,10 @@ def test_gaps_between_offsets_are_kept_as_kafka_keeps_them(
 def test_log_append_time_is_kafkas_own(judge: JavaJudge, rows: list[Row], fields: dict[str, Any], time: int) -> None:
     offsets = range(fields["base_offset"], fields["base_offset"] + len(rows))
     stamped = [row._replace(timestamp=time) for row in rows]
-    told = judge.batch(judged_of(stamped, offsets), log_append_time=time, **fields)
+    reported = judge.batch(judged_of(stamped, offsets), log_append_time=time, **fields)
     options: dict[str, Any] = {"timestamp_type": "LogAppendTime", "timestamp": time, **fields}
-    assert bytes(kcodec.encode(rows, **options)) == told
-    assert bytes(kcodec.encode(table_of(rows), **options)) == told
+    assert bytes(kcodec.encode(rows, **options)) == reported
+    assert bytes(kcodec.encode(table_of(rows), **options)) == reported
 
 
 @FEWER
@@ -89,9 +89,9 @@ def test_a_delete_horizon_is_kafkas_own(
     judge: JavaJudge, rows: list[Row], fields: dict[str, Any], horizon: int
 ) -> None:
     offsets = range(fields["base_offset"], fields["base_offset"] + len(rows))
-    told = judge.batch(judged_of(rows, offsets), delete_horizon_ms=horizon, **fields)
-    assert kcodec.encode_batch(rows, delete_horizon_ms=horizon, **fields) == told
-    assert kcodec.encode_batch(table_of(rows), delete_horizon_ms=horizon, **fields) == told
+    reported = judge.batch(judged_of(rows, offsets), delete_horizon_ms=horizon, **fields)
+    assert kcodec.encode_batch(rows, delete_horizon_ms=horizon, **fields) == reported
+    assert kcodec.encode_batch(table_of(rows), delete_horizon_ms=horizon, **fields) == reported
 
 
 @pytest.mark.parametrize("kind", [pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int16(), pa.binary())], ids=str)
@@ -104,8 +104,8 @@ def test_other_arrow_types_make_the_same_bytes(judge: JavaJudge, kind: pa.DataTy
         column = whole.column(name)
         changed = column.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else column.cast(kind)
         whole = whole.set_column(whole.schema.get_field_index(name), name, changed)
-    told = judge.batch(judged_of(rows, range(40)), partition_leader_epoch=-1)
-    assert bytes(kcodec.encode(whole)) == told
+    reported = judge.batch(judged_of(rows, range(40)), partition_leader_epoch=-1)
+    assert bytes(kcodec.encode(whole)) == reported
     sliced = judge.batch(judged_of(rows[7:31], range(24)), partition_leader_epoch=-1)
     assert bytes(kcodec.encode(whole.slice(7, 24))) == sliced
     assert bytes(kcodec.encode(pa.concat_tables([whole.slice(7, 9), whole.slice(16, 15)]))) == sliced
@@ -119,7 +119,7 @@ def test_other_arrow_types_make_the_same_bytes(judge: JavaJudge, kind: pa.DataTy
 def test_markers_are_kafkas_own(judge: JavaJudge, control_type: int, epochs: tuple[int, int, int]) -> None:
     producer_epoch, coordinator_epoch, leader_epoch = epochs
     for offset, time in ((0, 0), (512, NOW), (INT64_MAX - 1, INT64_MAX)):
-        told = judge.marker(
+        reported = judge.marker(
             offset,
             control_type,
             producer_id=9001,
@@ -128,7 +128,7 @@ def test_markers_are_kafkas_own(judge: JavaJudge, control_type: int, epochs: tup
             coordinator_epoch=coordinator_epoch,
             partition_leader_epoch=leader_epoch,
         )
-        assert len(told) == 78
+        assert len(reported) == 78
         member = kcodec.ControlType(control_type)
         kinds: tuple[Any, ...] = (control_type, ("ABORT", "COMMIT")[control_type], member)
         for kind in kinds:
@@ -141,7 +141,7 @@ def test_markers_are_kafkas_own(judge: JavaJudge, control_type: int, epochs: tup
                 timestamp=time,
                 partition_leader_epoch=leader_epoch,
             )
-            assert made == told
+            assert made == reported
 
 
 @pytest.mark.parametrize("is_transactional", [False, True])
@@ -161,13 +161,13 @@ def test_empty_batches_are_kafkas_own(
     for base_offset, last_offset in ((0, 0), (512, 700), (0, INT32_MAX)):
         for time in (-1, 0, NOW):
             appended = kind == "LogAppendTime"
-            told = judge.emptied_batch(
+            reported = judge.emptied_batch(
                 base_offset, last_offset, max_timestamp=time, is_log_append_time=appended, **fields
             )
             made = kcodec.encode_batch(
                 [], base_offset=base_offset, last_offset=last_offset, max_timestamp=time, timestamp_type=kind, **fields
             )
-            assert made == told
+            assert made == reported
 
 
 def test_what_the_cleaner_leaves_of_a_batch_is_kafkas_own(judge: JavaJudge) -> None:
@@ -177,18 +177,18 @@ def test_what_the_cleaner_leaves_of_a_batch_is_kafkas_own(judge: JavaJudge) -> N
     whole = judge.batch(judged_of(rows, range(512, 518)), base_offset=512, **producer)
     batch = kcodec.batches(whole)[0]
     assert kcodec.encode_batch(batch.records(), like=batch) == whole
-    told = judge.emptied_batch(512, 517, max_timestamp=NOW, **producer)
-    assert kcodec.encode_batch([], like=batch) == told
-    assert kcodec.encode_batch([], like=kcodec.batches(told)[0]) == told
+    reported = judge.emptied_batch(512, 517, max_timestamp=NOW, **producer)
+    assert kcodec.encode_batch([], like=batch) == reported
+    assert kcodec.encode_batch([], like=kcodec.batches(reported)[0]) == reported
 
 
 @pytest.mark.parametrize("control_type", [0, 1, 2, 3, 4, 5, 6])
 def test_control_batches_are_kafkas_own(judge: JavaJudge, control_type: int) -> None:
     rows = [Row(struct.pack(">hh", 0, control_type), b"\x00\x00\x00\x00\x00\x07", (), NOW)]
     for fields in ({}, {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}):
-        told = judge.batch(judged_of(rows, [9]), base_offset=9, is_control_batch=True, **fields)  # type: ignore[arg-type]
+        reported = judge.batch(judged_of(rows, [9]), base_offset=9, is_control_batch=True, **fields)  # type: ignore[arg-type]
         options: dict[str, Any] = {"base_offset": 9, "partition_leader_epoch": 0, "is_control_batch": True, **fields}
-        assert kcodec.encode_batch(rows, **options) == told
+        assert kcodec.encode_batch(rows, **options) == reported
 
 
 # --------------------------------------------------------------------------------------- read, and taken by a leader
@@ -240,8 +240,8 @@ def test_transactions_are_taken_with_their_marker(judge: JavaJudge) -> None:
         )
         assert judge.produced(data, ACCEPTING).code == 0
     marker = kcodec.encode_end_transaction_marker("COMMIT", coordinator_epoch=2, timestamp=NOW, **producer)
-    verdict = judge.produced(marker, ProduceSettings(origin="coordinator", now=NOW))
-    assert (verdict.code, verdict.error) == (0, None)
+    result = judge.produced(marker, ProduceSettings(origin="coordinator", now=NOW))
+    assert (result.code, result.error) == (0, None)
 
 
 # ----------------------------------------------------------------------------------------------------------- refusals

@@ -93,14 +93,14 @@ def gzip_blocks(stream: bytes) -> list[bytes]:
 BLOCKS = {"gzip": gzip_blocks, "snappy": xerial_blocks, "lz4": lz4_blocks, "zstd": zstd_blocks}
 
 
-def assert_framed_alike(codec: CodecName, told: bytes, made: bytes, plain: bytes) -> None:
+def assert_framed_alike(codec: CodecName, reported: bytes, made: bytes, plain: bytes) -> None:
     """Same header but for what follows from the compressed bytes; same framing, block by block; same records."""
-    assert made[:8] == told[:8]
-    assert made[12:17] == told[12:17]
-    assert made[21:HEADER] == told[21:HEADER]
+    assert made[:8] == reported[:8]
+    assert made[12:17] == reported[12:17]
+    assert made[21:HEADER] == reported[21:HEADER]
     assert struct.unpack_from(">i", made, 8)[0] == len(made) - 12
     blocks = BLOCKS[codec](made[HEADER:])
-    assert blocks == BLOCKS[codec](told[HEADER:])
+    assert blocks == BLOCKS[codec](reported[HEADER:])
     assert b"".join(blocks) == plain[HEADER:]
 
 
@@ -112,9 +112,9 @@ def test_compressed_batches_are_framed_as_kafka_frames_them(
 ) -> None:
     offsets = range(fields["base_offset"], fields["base_offset"] + len(rows))
     plain = judge.batch(judged_of(rows, offsets), **fields)
-    told = judge.batch(judged_of(rows, offsets), compression=CODECS.index(codec), **fields)
+    reported = judge.batch(judged_of(rows, offsets), compression=CODECS.index(codec), **fields)
     for source in (rows, table_of(rows)):
-        assert_framed_alike(codec, told, bytes(kcodec.encode(source, compression=codec, **fields)), plain)
+        assert_framed_alike(codec, reported, bytes(kcodec.encode(source, compression=codec, **fields)), plain)
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
@@ -123,10 +123,10 @@ def test_large_batches_are_cut_into_blocks_as_kafka_cuts_them(judge: JavaJudge, 
     rows = many_rows(size)
     judged = judged_of(rows, range(len(rows)))
     plain = judge.batch(judged, partition_leader_epoch=-1)
-    told = judge.batch(judged, compression=CODECS.index(codec), partition_leader_epoch=-1)
+    reported = judge.batch(judged, compression=CODECS.index(codec), partition_leader_epoch=-1)
     made = bytes(kcodec.encode(table_of(rows), compression=codec))
-    assert_framed_alike(codec, told, made, plain)
-    assert len(made) < len(told) * 1.1 + 100
+    assert_framed_alike(codec, reported, made, plain)
+    assert len(made) < len(reported) * 1.1 + 100
 
 
 @pytest.mark.parametrize("codec", ["snappy", "lz4"])
@@ -140,8 +140,8 @@ def test_blocks_end_where_kafkas_end(judge: JavaJudge, codec: CodecName, left: i
         rows = [Row(None, b"x" * (blocks * size - 12 + left + blocks * size + left - length), (), NOW)]
         plain = judge.batch(judged_of(rows, [0]), partition_leader_epoch=-1)
         assert len(plain) - HEADER == blocks * size + left
-        told = judge.batch(judged_of(rows, [0]), compression=CODECS.index(codec), partition_leader_epoch=-1)
-        assert_framed_alike(codec, told, bytes(kcodec.encode(rows, compression=codec)), plain)
+        reported = judge.batch(judged_of(rows, [0]), compression=CODECS.index(codec), partition_leader_epoch=-1)
+        assert_framed_alike(codec, reported, bytes(kcodec.encode(rows, compression=codec)), plain)
 
 
 @pytest.mark.parametrize(("codec", "level"), [(codec, level) for codec, levels in LEVELS.items() for level in levels])
@@ -149,8 +149,8 @@ def test_every_level_is_read_and_framed_as_kafkas(judge: JavaJudge, codec: Codec
     rows = many_rows(150_000, 100)
     judged = judged_of(rows, range(len(rows)))
     plain = judge.batch(judged, partition_leader_epoch=-1)
-    told = judge.batch(judged, compression=CODECS.index(codec), level=level, partition_leader_epoch=-1)
+    reported = judge.batch(judged, compression=CODECS.index(codec), level=level, partition_leader_epoch=-1)
     made = bytes(kcodec.encode(table_of(rows), compression=codec, compression_level=level))
-    assert_framed_alike(codec, told, made, plain)
-    assert len(made) < len(told) * 1.03
+    assert_framed_alike(codec, reported, made, plain)
+    assert len(made) < len(reported) * 1.03
     assert_taken(judge, made, judged)

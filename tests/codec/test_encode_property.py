@@ -105,8 +105,8 @@ def test_rows_of_every_kind_make_the_same_bytes(records: list[Record]) -> None:
         {"key": r.key, "value": r.value, "headers": list(r.headers), "timestamp": r.timestamp, "offset": r.offset}
         for r in records
     ]
-    told = bytes(kcodec.encode(records))
-    assert bytes(kcodec.encode(dicts)) == told
+    reported = bytes(kcodec.encode(records))
+    assert bytes(kcodec.encode(dicts)) == reported
     tuples = [(r.key, r.value, r.headers, r.timestamp) for r in records]
     plain = [{name: value for name, value in row.items() if name != "offset"} for row in dicts]
     assert bytes(kcodec.encode(tuples)) == bytes(kcodec.encode(plain))
@@ -138,11 +138,11 @@ def assert_alike(batch: RecordBatch, made: bytes) -> None:
     if str(batch.compression) == "none":
         assert made == bytes(batch.data)
         return
-    (twin,) = kcodec.batches(made)
+    (copied,) = kcodec.batches(made)
     assert made[:8] == batch.data[:8]
     assert made[12:17] == batch.data[12:17]
     assert made[21:HEADER] == batch.data[21:HEADER]
-    assert list(twin.records()) == list(batch.records())
+    assert list(copied.records()) == list(batch.records())
 
 
 def test_every_batch_of_a_broker_is_written_alike() -> None:
@@ -200,8 +200,8 @@ def test_every_generated_batch_is_written_alike_in_its_records(rng: random.Rando
         assert not is_writable(batch)
         return
     assert list(kcodec.decode(made, control_records="include").records()) == records
-    (twin,) = kcodec.batches(made)
-    assert header_of(twin) == header_of(batch)
+    (copied,) = kcodec.batches(made)
+    assert header_of(copied) == header_of(batch)
 
 
 def header_of(batch: RecordBatch) -> tuple[Any, ...]:
@@ -225,10 +225,10 @@ def test_whole_logs_are_written_alike(rng: random.Random) -> None:
             assert not is_writable(batch)
             made.append(bytes(batch.data))
     for level in ("read_uncommitted", "read_committed"):
-        told = kcodec.decode(log.data, isolation_level=level)
+        reported = kcodec.decode(log.data, isolation_level=level)
         found = kcodec.decode(b"".join(made), isolation_level=level)
-        assert found.counts == told.counts
-        assert list(found.records()) == list(told.records())
+        assert found.counts == reported.counts
+        assert list(found.records()) == list(reported.records())
 
 
 @given(rng=st.randoms(use_true_random=False), keep=st.integers(0, 255))
@@ -237,12 +237,12 @@ def test_what_compaction_keeps_has_the_old_header(rng: random.Random, keep: int)
     if not is_writable(batch) or batch.timestamp_type == TimestampType.LOG_APPEND_TIME:
         return
     records = [record for at, record in enumerate(batch.records()) if keep >> at % 8 & 1]
-    (twin,) = kcodec.batches(kcodec.encode_batch(records, like=batch))
-    assert list(twin.records()) == records
-    assert (twin.base_offset, twin.last_offset) == (batch.base_offset, batch.last_offset)
-    assert (twin.base_sequence, twin.last_sequence) == (batch.base_sequence, batch.last_sequence)
-    assert twin.records_count == len(records)
-    assert twin.producer_id == batch.producer_id
+    (copied,) = kcodec.batches(kcodec.encode_batch(records, like=batch))
+    assert list(copied.records()) == records
+    assert (copied.base_offset, copied.last_offset) == (batch.base_offset, batch.last_offset)
+    assert (copied.base_sequence, copied.last_sequence) == (batch.base_sequence, batch.last_sequence)
+    assert copied.records_count == len(records)
+    assert copied.producer_id == batch.producer_id
 
 
 def test_a_batch_that_the_broker_stamped_keeps_the_producers_times() -> None:

@@ -175,11 +175,11 @@ def test_the_leader_epoch_is_of_the_batch_before_the_position() -> None:
     data = build_batch([RecordSpec(value=b"v")] * 2, base_offset=0, partition_leader_epoch=4)
     data += build_batch([RecordSpec(value=b"v")] * 2, base_offset=2, partition_leader_epoch=6)
     source = fetched(data)
-    told = []
+    reported = []
     while not source.is_done:
         source.take(1)
-        told.append(source.leader_epoch)
-    assert told == [4, 4, 6, 6]
+        reported.append(source.leader_epoch)
+    assert reported == [4, 4, 6, 6]
 
 
 def test_records_before_the_corruption_come_first() -> None:

@@ -42,7 +42,7 @@ PAYLOADS: tuple[Payload, ...] = (
 )
 
 
-def told(payload: Payload) -> tuple[int | None, Payload]:
+def reported(payload: Payload) -> tuple[int | None, Payload]:
     """The rule in plain words: five bytes, the first of them zero."""
     if payload is None or len(payload) < 5 or payload[0]:
         return None, payload
@@ -59,7 +59,7 @@ def batch_of(rows: Sequence[tuple[Payload, Payload]], base_offset: int = 0, **he
 
 
 def split_rows(rows: list[tuple[Payload, Payload]]) -> list[tuple[int | None, Payload, int | None, Payload]]:
-    return [(*told(key), *told(value)) for key, value in rows]
+    return [(*reported(key), *reported(value)) for key, value in rows]
 
 
 def found_rows(decoded: Any) -> list[tuple[int | None, Payload, int | None, Payload]]:

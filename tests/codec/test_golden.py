@@ -49,59 +49,59 @@ def header_fields(batch: kcodec.RecordBatch) -> Truth:
     }
 
 
-def assert_header(batch: kcodec.RecordBatch, told: Truth) -> None:
+def assert_header(batch: kcodec.RecordBatch, reported: Truth) -> None:
     fields = header_fields(batch)
-    told = {"nextOffset": told["lastOffset"] + 1, **told}
+    reported = {"nextOffset": reported["lastOffset"] + 1, **reported}
     if batch.magic < 2:
         fields = {name: value for name, value in fields.items() if name not in golden.OF_MAGIC_2}
-    assert fields == {name: told[name] for name in fields}
-    assert batch.batch_length == told["size"] - 12
-    assert len(batch.data) == told["size"]
+    assert fields == {name: reported[name] for name in fields}
+    assert batch.batch_length == reported["size"] - 12
+    assert len(batch.data) == reported["size"]
 
 
-def assert_record(record: kcodec.Record, told: Truth) -> None:
-    assert record.offset == told["offset"]
-    assert record.timestamp == told["timestamp"]
-    assert same_bytes(record.key, told["key"])
-    assert same_bytes(record.value, told["value"])
-    assert same_headers(record.headers, told["headers"])
-    if "sequence" in told:
-        assert record.sequence == told["sequence"]
-    if "timestampType" in told:
-        assert str(record.timestamp_type) == told["timestampType"]
-    control = told.get("control")
+def assert_record(record: kcodec.Record, reported: Truth) -> None:
+    assert record.offset == reported["offset"]
+    assert record.timestamp == reported["timestamp"]
+    assert same_bytes(record.key, reported["key"])
+    assert same_bytes(record.value, reported["value"])
+    assert same_headers(record.headers, reported["headers"])
+    if "sequence" in reported:
+        assert record.sequence == reported["sequence"]
+    if "timestampType" in reported:
+        assert str(record.timestamp_type) == reported["timestampType"]
+    control = reported.get("control")
     assert record.control_type == (control["typeId"] if control else None)
     assert record.coordinator_epoch == (control.get("coordinatorEpoch") if control else None)
 
 
-def assert_records(records: Iterable[kcodec.Record], told: Sequence[Truth]) -> None:
+def assert_records(records: Iterable[kcodec.Record], reported: Sequence[Truth]) -> None:
     records = list(records)
-    assert [record.offset for record in records] == [record["offset"] for record in told]
-    for record, told_record in zip(records, told, strict=True):
-        assert_record(record, told_record)
+    assert [record.offset for record in records] == [record["offset"] for record in reported]
+    for record, reported_record in zip(records, reported, strict=True):
+        assert_record(record, reported_record)
 
 
 def assert_columns(decoded: kcodec.DecodedRecords, batches: Sequence[Truth]) -> None:
     """What the columns take from the batch's header, row by row; the rest is what records() shows."""
-    told = [(batch, record) for batch in batches for record in batch["records"]]
+    reported = [(batch, record) for batch in batches for record in batch["records"]]
     expected = {
-        "offset": [record["offset"] for _, record in told],
-        "timestamp": [record["timestamp"] for _, record in told],
-        "timestamp_type": [TIMESTAMP_TYPES.index(batch["timestampType"]) - 1 for batch, _ in told],
-        "base_offset": [batch["baseOffset"] for batch, _ in told],
-        "producer_id": [batch["producerId"] for batch, _ in told],
-        "producer_epoch": [batch["producerEpoch"] for batch, _ in told],
-        "sequence": [record["sequence"] for _, record in told],
-        "partition_leader_epoch": [batch["partitionLeaderEpoch"] for batch, _ in told],
-        "is_transactional": [batch["isTransactional"] for batch, _ in told],
-        "is_control": [batch["isControl"] for batch, _ in told],
-        "control_type": [record["control"]["typeId"] if record.get("control") else None for _, record in told],
+        "offset": [record["offset"] for _, record in reported],
+        "timestamp": [record["timestamp"] for _, record in reported],
+        "timestamp_type": [TIMESTAMP_TYPES.index(batch["timestampType"]) - 1 for batch, _ in reported],
+        "base_offset": [batch["baseOffset"] for batch, _ in reported],
+        "producer_id": [batch["producerId"] for batch, _ in reported],
+        "producer_epoch": [batch["producerEpoch"] for batch, _ in reported],
+        "sequence": [record["sequence"] for _, record in reported],
+        "partition_leader_epoch": [batch["partitionLeaderEpoch"] for batch, _ in reported],
+        "is_transactional": [batch["isTransactional"] for batch, _ in reported],
+        "is_control": [batch["isControl"] for batch, _ in reported],
+        "control_type": [record["control"]["typeId"] if record.get("control") else None for _, record in reported],
     }
     for name, values in expected.items():
         assert list(decoded.column(name)) == values, name
     for name in ("key", "value"):
-        assert all(map(same_bytes, decoded.column(name), [record[name] for _, record in told])), name
-    assert all(map(same_headers, decoded.column("headers"), [record["headers"] for _, record in told]))
+        assert all(map(same_bytes, decoded.column(name), [record[name] for _, record in reported])), name
+    assert all(map(same_headers, decoded.column("headers"), [record["headers"] for _, record in reported]))
 
 
 def assert_batches(data: bytes, truth: Sequence[Truth], trailing_bytes: int = 0) -> None:
@@ -109,9 +109,9 @@ def assert_batches(data: bytes, truth: Sequence[Truth], trailing_bytes: int = 0)
     batches = kcodec.batches(data)
     assert len(batches) == len(truth)
     assert batches.remaining_bytes == trailing_bytes
-    for batch, told in zip(batches, truth, strict=True):
-        assert_header(batch, told)
-        assert_records(batch.records(), told["records"])
+    for batch, reported in zip(batches, truth, strict=True):
+        assert_header(batch, reported)
+        assert_records(batch.records(), reported["records"])
     decoded = kcodec.decode(data, columns=COLUMNS, control_records="include")
     assert_columns(decoded, truth)
     assert_records(decoded.records(), [record for batch in truth for record in batch["records"]])
@@ -139,8 +139,8 @@ def as_a_consumer(records: list[kcodec.Record], partition: Partition) -> list[kc
 @pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
 @pytest.mark.parametrize("partition", golden.partitions(), ids=str)
 def test_markers_alone_give_what_the_consumer_delivered(partition: Partition, isolation_level: IsolationName) -> None:
-    told = partition.consumed(isolation_level)
-    if told is None:
+    reported = partition.consumed(isolation_level)
+    if reported is None:
         assert partition.topic == "__cluster_metadata"  # no client may read it
         return
     offsets = partition.offsets
@@ -149,7 +149,7 @@ def test_markers_alone_give_what_the_consumer_delivered(partition: Partition, is
         decoded = kcodec.decode(
             partition.log, isolation_level=isolation_level, start_offset=partition.log_start_offset, threads=threads
         )
-        assert_records(as_a_consumer(list(decoded.records()), partition), told)
+        assert_records(as_a_consumer(list(decoded.records()), partition), reported)
         assert decoded.next_offset == offsets[f"{isolation_level}Position"]
         assert decoded.error is None
         undecided = isolation_level == "read_committed" and offsets["lastStableOffset"] < offsets["highWatermark"]
@@ -161,15 +161,15 @@ def test_record_sets_in_fetch_responses_are_what_kafka_reads(fetched: Fetched) -
     assert_batches(fetched.data, list(fetched.batches), fetched.trailing_bytes)
 
 
-def told_stream(fetched: Fetched) -> list[Truth]:
+def reported_stream(fetched: Fetched) -> list[Truth]:
     """What the consumer got of this partition between the fetch offset and the end of the answer's whole batches."""
-    told = BY_NAME[fetched.topic, fetched.partition].consumed(fetched.isolation_level)
+    reported = BY_NAME[fetched.topic, fetched.partition].consumed(fetched.isolation_level)
     end = fetched.batches[-1]["lastOffset"] + 1
     if fetched.isolation_level == "read_committed":
         end = min(end, fetched.last_stable_offset)
-    assert told is not None
+    assert reported is not None
     assert fetched.fetch_offset is not None
-    return [record for record in told if fetched.fetch_offset <= record["offset"] < end]
+    return [record for record in reported if fetched.fetch_offset <= record["offset"] < end]
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -187,7 +187,7 @@ def test_the_brokers_aborted_list_gives_what_the_consumer_delivered(fetched: Fet
         last_stable_offset=fetched.last_stable_offset,
         start_offset=fetched.fetch_offset,
     )
-    assert_records(decoded.records(), told_stream(fetched))
+    assert_records(decoded.records(), reported_stream(fetched))
     assert decoded.remaining_bytes == fetched.trailing_bytes
     # the position moves past batches that yield nothing, up to the last stable offset
     end = fetched.batches[-1]["lastOffset"] + 1

@@ -18,7 +18,7 @@ from log_builder import ABORT, LogBuilder
 import kcodec
 from kcodec import AbortedTransaction, Counts, DecodedRecords, _fast
 
-NONE_TOLD = None
+NONE_REPORTED = None
 
 
 def committed(log: LogBuilder, aborted: Sequence[Any] | None = None, **options: Any) -> DecodedRecords:
@@ -40,8 +40,8 @@ INTERLEAVED_ABORTED = [AbortedTransaction(2, 2), AbortedTransaction(1, 6)]
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_interleaved_transactions_by_list_and_by_markers(threads: int) -> None:
-    for told in (NONE_TOLD, INTERLEAVED_ABORTED, INTERLEAVED_ABORTED[::-1]):
-        decoded = committed(INTERLEAVED, told, threads=threads)
+    for reported in (NONE_REPORTED, INTERLEAVED_ABORTED, INTERLEAVED_ABORTED[::-1]):
+        decoded = committed(INTERLEAVED, reported, threads=threads)
         assert offsets(decoded) == [0, 1, 9]
         assert decoded.counts == Counts(batches=9, records=3, aborted=5, control=4)
         assert decoded.next_offset == 12
@@ -57,8 +57,8 @@ def test_entries_may_be_tuples_intervals_or_prebuilt() -> None:
         [(2, 2), (1, 6)],
         iter(INTERLEAVED_ABORTED),
     )
-    for told in ways:
-        assert offsets(committed(INTERLEAVED, told)) == [0, 1, 9]
+    for reported in ways:
+        assert offsets(committed(INTERLEAVED, reported)) == [0, 1, 9]
 
 
 def test_an_empty_list_says_that_nothing_was_aborted() -> None:
@@ -86,8 +86,8 @@ def test_a_compacted_topic_whose_list_is_out_of_order() -> None:
 
 def test_the_first_control_record_of_a_producer_need_not_be_its_abort() -> None:
     log = LogBuilder().write(1).commit(1).write(1).abort(1).write(1).commit(1)
-    for told in (NONE_TOLD, [(1, 2)]):
-        assert offsets(committed(log, told)) == [0, 4]
+    for reported in (NONE_REPORTED, [(1, 2)]):
+        assert offsets(committed(log, reported)) == [0, 4]
 
 
 def test_a_control_batch_of_no_records_and_unknown_types_resolve_nothing() -> None:
@@ -111,8 +111,8 @@ def test_a_marker_without_a_producer_id_is_none() -> None:
 
 def test_only_transactional_batches_with_a_producer_id_are_filtered() -> None:
     log = LogBuilder().write(1, is_transactional=False).write(-1).write(1).abort(1)
-    for told in (NONE_TOLD, [(1, 0), (-1, 0)], [(1, 0, 3), (-1, 0, 3)]):
-        assert offsets(committed(log, told)) == [0, 1]
+    for reported in (NONE_REPORTED, [(1, 0), (-1, 0)], [(1, 0, 3), (-1, 0, 3)]):
+        assert offsets(committed(log, reported)) == [0, 1]
 
 
 # -------------------------------------------------------------------------------------------------- limit and position
@@ -124,8 +124,8 @@ def test_undecided_transactions_set_the_limit() -> None:
     assert offsets(decoded) == [0, 1]
     assert decoded.next_offset == 2
     assert decoded.counts == Counts(batches=5, records=2, undecided=5)
-    told = committed(log, [], last_stable_offset=2)
-    assert (offsets(told), told.next_offset, told.counts) == ([0, 1], 2, decoded.counts)
+    reported = committed(log, [], last_stable_offset=2)
+    assert (offsets(reported), reported.next_offset, reported.counts) == ([0, 1], 2, decoded.counts)
 
 
 @pytest.mark.parametrize("last_stable_offset", range(9))
@@ -161,8 +161,8 @@ def test_the_position_moves_past_what_yields_nothing() -> None:
 @pytest.mark.parametrize("start", range(13))
 def test_a_fetch_that_starts_inside_a_transaction(start: int) -> None:
     """The broker sends whole batches from the one that holds the offset; its list names transactions begun before."""
-    for told in (NONE_TOLD, INTERLEAVED_ABORTED):
-        decoded = committed(INTERLEAVED, told, start_offset=start)
+    for reported in (NONE_REPORTED, INTERLEAVED_ABORTED):
+        decoded = committed(INTERLEAVED, reported, start_offset=start)
         assert offsets(decoded) == [at for at in (0, 1, 9) if at >= start]
         assert decoded.next_offset == max(12, start)
 
@@ -234,11 +234,11 @@ def test_nothing_that_is_ruled_out_is_opened_but_its_crc_is_checked() -> None:
         )
         return LogBuilder().add(wrong, 3).abort(1).plain()
 
-    for told in (NONE_TOLD, [(1, 0)]):
-        assert list(committed(log(), told).column("offset")) == [4]
-        assert committed(log(), told).counts.aborted == 3
+    for reported in (NONE_REPORTED, [(1, 0)]):
+        assert list(committed(log(), reported).column("offset")) == [4]
+        assert committed(log(), reported).counts.aborted == 3
         with pytest.raises(kcodec.CorruptBatchError):
-            committed(log(crc=1), told)
+            committed(log(crc=1), reported)
     assert kcodec.decode(log().data, start_offset=3).counts.out_of_range == 3
     with pytest.raises(kcodec.DecodeError):
         kcodec.decode(log().data)
@@ -249,7 +249,7 @@ def test_nothing_that_is_ruled_out_is_opened_but_its_crc_is_checked() -> None:
 
 def test_many_aborted_transactions_of_many_producers() -> None:
     """Thousands of entries, shuffled: by list, by interval and by markers the same, and not in quadratic time."""
-    log, told, chooser = LogBuilder(), [], random.Random(1)
+    log, reported, chooser = LogBuilder(), [], random.Random(1)
     kept = []
     for number in range(3000):
         producer_id = number % 50
@@ -257,12 +257,12 @@ def test_many_aborted_transactions_of_many_producers() -> None:
         log.write(producer_id, 1)
         if number % 3:
             log.abort(producer_id)
-            told.append(AbortedTransaction(producer_id, first, first + 1))
+            reported.append(AbortedTransaction(producer_id, first, first + 1))
         else:
             kept.append(first)
             log.commit(producer_id)
-    chooser.shuffle(told)
-    without = [AbortedTransaction(entry.producer_id, entry.first_offset) for entry in told]
-    for aborted in (NONE_TOLD, told, without):
+    chooser.shuffle(reported)
+    without = [AbortedTransaction(entry.producer_id, entry.first_offset) for entry in reported]
+    for aborted in (NONE_REPORTED, reported, without):
         for threads in (1, 2):
             assert offsets(committed(log, aborted, threads=threads)) == kept

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kcodec against Kafka's own classes: on fetched bytes, random transaction logs and damaged batches.
 
-java_verdict.py says where the two may differ. The oracle of the other tests (reference.py) stands before the same
+java_comparison.py says where the two may differ. The oracle of the other tests (reference.py) stands before the same
 judge.
 """
 
@@ -18,11 +18,11 @@ import golden_data
 import lz4.frame
 import pytest
 from java_answers import Delivered, JudgedRecord
+from java_comparison import LZ4, ZSTD, Decode, codec, compare
 from java_edits import FIELDS, HEADER, INTERESTING, damaged, payload_replaced, set_field
 from java_judge import JavaJudge
 from java_logs import java_consumer, random_log, random_records, set_crc
 from java_subjects import SUBJECTS, Outcome
-from java_verdict import LZ4, ZSTD, Decode, codec, compare
 from reference import java_string
 
 from kcodec._fast import FetchedRecords, decode_fetch
@@ -56,8 +56,8 @@ def test_what_brokers_answered_is_read_as_java_reads_it(judge: JavaJudge, decode
         delivered = judge.consumer(
             fetched.data, isolation_level=level, aborted_transactions=aborted, fetch_offset=start
         )
-        told = [(producer_id, first_offset, None) for producer_id, first_offset in aborted]
-        outcome = decode(fetched.data, isolation_level=level, aborted_transactions=told, start_offset=start)
+        reported = [(producer_id, first_offset, None) for producer_id, first_offset in aborted]
+        outcome = decode(fetched.data, isolation_level=level, aborted_transactions=reported, start_offset=start)
         assert_delivers(outcome, delivered)
         assert outcome.next_offset == max(start, delivered.position)
         compared += len(delivered.records)
@@ -164,8 +164,10 @@ def test_read_committed_with_any_list_follows_the_rule_of_java(judge: JavaJudge,
     delivered = judge.consumer(
         bytes(log.data), isolation_level="read_committed", aborted_transactions=entries, fetch_offset=start
     )
-    told = [(producer_id, first_offset, None) for producer_id, first_offset in entries]
-    outcome = decode(bytes(log.data), isolation_level="read_committed", aborted_transactions=told, start_offset=start)
+    reported = [(producer_id, first_offset, None) for producer_id, first_offset in entries]
+    outcome = decode(
+        bytes(log.data), isolation_level="read_committed", aborted_transactions=reported, start_offset=start
+    )
     assert_delivers(outcome, delivered)
     assert outcome.next_offset == delivered.position
 
@@ -350,13 +352,13 @@ def test_header_fields_are_what_java_computes(judge: JavaJudge, seed: int) -> No
     judged = judge.record_set(data).batches
     batches = kcodec.batches(data)
     assert len(batches) == len(judged) == 50
-    for found, told in zip(batches, judged, strict=True):
+    for found, reported in zip(batches, judged, strict=True):
         # Of a base sequence that nobody writes Java counts on from below -1; for us there is no sequence then.
         names = [name for name in HEADER_FIELDS if name != "last_sequence" or found.base_sequence >= -1]
         assert {name: getattr(found, name) for name in names} == {
-            name: told.header[HEADER_FIELDS[name]] for name in names
+            name: reported.header[HEADER_FIELDS[name]] for name in names
         }
-        assert found.is_valid() == told.is_valid
-        assert str(found.timestamp_type) == told.header["timestampType"]
-        if told.header["compression"] is not None:
-            assert str(found.compression) == told.header["compression"]
+        assert found.is_valid() == reported.is_valid
+        assert str(found.timestamp_type) == reported.header["timestampType"]
+        if reported.header["compression"] is not None:
+            assert str(found.compression) == reported.header["compression"]

@@ -67,23 +67,25 @@ HEADER_NAMES = {
 NOT_JUDGED = {"file", "records", "attributes", "lastOffsetDelta"}  # Kafka's classes do not give the last two out
 
 
-def assert_same_as_truth(records: Sequence[JudgedRecord], told: Sequence[dict[str, Any]]) -> None:
-    assert [(record.offset, record.timestamp) for record in records] == [(e["offset"], e["timestamp"]) for e in told]
-    for record, entry in zip(records, told, strict=True):
+def assert_same_as_truth(records: Sequence[JudgedRecord], reported: Sequence[dict[str, Any]]) -> None:
+    assert [(record.offset, record.timestamp) for record in records] == [
+        (e["offset"], e["timestamp"]) for e in reported
+    ]
+    for record, entry in zip(records, reported, strict=True):
         assert golden_data.same_bytes(record.key, entry["key"])
         assert golden_data.same_bytes(record.value, entry["value"])
         assert [name for name, _ in record.headers] == [name for name, _ in entry["headers"]]
         values = zip(record.headers, entry["headers"], strict=True)
-        assert all(golden_data.same_bytes(value, told_value) for (_, value), (_, told_value) in values)
+        assert all(golden_data.same_bytes(value, reported_value) for (_, value), (_, reported_value) in values)
 
 
 @pytest.mark.parametrize("partition", golden_data.partitions(), ids=str)
 def test_the_judge_says_what_the_captured_truth_says(judge: JavaJudge, partition: golden_data.Partition) -> None:
     for segment in partition.segments:
-        told = [batch for batch in partition.batches if batch["file"] == segment.name]
+        reported = [batch for batch in partition.batches if batch["file"] == segment.name]
         judged = judge.record_set(segment.read_bytes()).batches
-        assert len(judged) == len(told)
-        for batch, truth in zip(judged, told, strict=True):
+        assert len(judged) == len(reported)
+        for batch, truth in zip(judged, reported, strict=True):
             for name, value in truth.items():
                 if name not in NOT_JUDGED:
                     assert batch.header.get(HEADER_NAMES.get(name, name)) == value, name

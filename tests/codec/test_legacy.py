@@ -63,12 +63,12 @@ BATCH = build_batch([RecordSpec(value=b"of magic 2")], base_offset=500)
 SPECS = [MessageSpec(b"k%d" % at, b"value %d" % at * 3, timestamp=1000 + at) for at in range(4)]
 
 
-def same_record(record: kcodec.Record, told: Truth) -> bool:
+def same_record(record: kcodec.Record, reported: Truth) -> bool:
     return (
         (record.offset, record.timestamp, record.sequence, record.headers)
-        == (told["offset"], told["timestamp"], told["sequence"], ())
-        and same_bytes(record.key, told["key"])
-        and same_bytes(record.value, told["value"])
+        == (reported["offset"], reported["timestamp"], reported["sequence"], ())
+        and same_bytes(record.key, reported["key"])
+        and same_bytes(record.value, reported["value"])
     )
 
 
@@ -101,8 +101,8 @@ def test_golden_sets_are_read_as_kafka_reads_them(name: str, data: bytes, truth:
 @pytest.mark.parametrize("name, data, truth", GOLDEN, ids=[name for name, _, _ in GOLDEN])
 def test_headers_are_those_of_kafka(name: str, data: bytes, truth: list[Truth]) -> None:
     batches = kcodec.batches(data)
-    told = [line for line in truth if "records" in line]
-    for batch, line in zip(batches, told, strict=False):
+    reported = [line for line in truth if "records" in line]
+    for batch, line in zip(batches, reported, strict=False):
         assert {key: getattr(batch, mine) for key, mine in FIELDS.items() if key in line} == {
             key: line[key] for key in FIELDS if key in line
         }
@@ -112,7 +112,7 @@ def test_headers_are_those_of_kafka(name: str, data: bytes, truth: list[Truth]) 
         assert all(map(same_record, batch.records(), line["records"]))
         assert pickle.loads(pickle.dumps(batch)) == batch
         assert f"..{batch.last_offset} " in repr(batch)
-    assert len(batches) == len(told) + any("error" in line for line in truth)
+    assert len(batches) == len(reported) + any("error" in line for line in truth)
 
 
 def test_what_old_formats_do_not_know() -> None:

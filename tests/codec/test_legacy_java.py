@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages of magic 0 and 1 before Kafka's own classes: generated sets, edited ones, and those of golden legacy/.
 
-The oracle has the same judge as kcodec. java_verdict.py says where the two may differ.
+The oracle has the same judge as kcodec. java_comparison.py says where the two may differ.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import golden_data
 import pytest
+from java_comparison import Decode, compare
 from java_judge import JavaJudge
 from java_subjects import SUBJECTS
-from java_verdict import Decode, compare
 from legacy_strategies import damaged_message, random_message, random_messages, random_wrapper, random_wrong_wrapper
 
 import kcodec

@@ -242,7 +242,7 @@ def test_arrow_arrays_outlive_source_and_result(codec: str, binary_type: BinaryT
         # a source of its own, overwritten before it goes
         return kcodec.decode(bytes(bytearray(blob(codec, 3))), columns=COLUMNS, binary_type=binary_type)
 
-    told = pa.table(decoded()).to_pydict()
+    reported = pa.table(decoded()).to_pydict()
     whole = pa.table(decoded())
     batch = pa.record_batch(decoded())
     reader = pa.RecordBatchReader.from_stream(decoded())
@@ -252,15 +252,15 @@ def test_arrow_arrays_outlive_source_and_result(codec: str, binary_type: BinaryT
     value = next(decoded().records()).value
     gc.collect()
     churn()
-    assert whole.to_pydict() == told
-    assert batch.to_pydict() == told
-    assert reader.read_all().to_pydict() == told
-    assert column.to_pylist() == told["value"]
-    assert list(numbers) == told["offset"]
-    assert value == told["value"][0]
+    assert whole.to_pydict() == reported
+    assert batch.to_pydict() == reported
+    assert reader.read_all().to_pydict() == reported
+    assert column.to_pylist() == reported["value"]
+    assert list(numbers) == reported["offset"]
+    assert value == reported["value"][0]
     del whole, batch, reader
     churn()
-    assert piece["value"].to_pylist() == told["value"][17:117]
+    assert piece["value"].to_pylist() == reported["value"][17:117]
 
 
 def test_a_result_is_exported_as_often_as_asked() -> None:

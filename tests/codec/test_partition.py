@@ -58,26 +58,26 @@ def slow_murmur2(key: bytes) -> int:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_partitions_are_those_of_java(judge: JavaJudge, count: int) -> None:
-    told = judge.partitions(KEYS, count)
-    assert list(kcodec.partition_for(KEYS, count)) == told
-    assert list(kcodec.partition_for(pa.array(KEYS), count)) == told
-    assert [(slow_murmur2(key) & 0x7FFFFFFF) % count for key in KEYS] == told
+    reported = judge.partitions(KEYS, count)
+    assert list(kcodec.partition_for(KEYS, count)) == reported
+    assert list(kcodec.partition_for(pa.array(KEYS), count)) == reported
+    assert [(slow_murmur2(key) & 0x7FFFFFFF) % count for key in KEYS] == reported
 
 
 @given(keys=st.lists(st.none() | st.binary(max_size=50)), count=st.integers(1, (1 << 31) - 1))
 def test_a_list_and_a_column_agree_with_the_slow_one(keys: list[bytes | None], count: int) -> None:
-    told = [None if key is None else (slow_murmur2(key) & 0x7FFFFFFF) % count for key in keys]
+    reported = [None if key is None else (slow_murmur2(key) & 0x7FFFFFFF) % count for key in keys]
     for given_as in (keys, pa.array(keys, pa.binary()), iter(keys)):
         found = kcodec.partition_for(given_as, count)
-        assert list(found) == told
-        assert found.null_count == told.count(None)
-        assert pa.array(found).to_pylist() == told
+        assert list(found) == reported
+        assert found.null_count == reported.count(None)
+        assert pa.array(found).to_pylist() == reported
 
 
 # --------------------------------------------------------------------------------------------------- shapes of columns
 
 WORDS = [None, b"", b"a", b"order-1", b"longer than twelve bytes", None, b"z" * 100, b"order-1"]
-TOLD = list(kcodec.partition_for(WORDS, 12))
+REPORTED = list(kcodec.partition_for(WORDS, 12))
 TYPES = [
     pa.binary(),
     pa.large_binary(),
@@ -101,11 +101,11 @@ def column(kind: pa.DataType, words: list[bytes | None]) -> pa.Array:
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 def test_every_type_of_keys_gives_the_same(kind: pa.DataType) -> None:
     whole = column(kind, WORDS)
-    assert list(kcodec.partition_for(whole, 12)) == TOLD
-    assert list(kcodec.partition_for(whole[2:7], 12)) == TOLD[2:7]
+    assert list(kcodec.partition_for(whole, 12)) == REPORTED
+    assert list(kcodec.partition_for(whole[2:7], 12)) == REPORTED[2:7]
     assert list(kcodec.partition_for(whole[:0], 12)) == []
     chunked = pa.chunked_array([whole[:3], whole[3:3], whole[3:]], kind)
-    assert list(kcodec.partition_for(chunked, 12)) == TOLD
+    assert list(kcodec.partition_for(chunked, 12)) == REPORTED
 
 
 def test_fixed_size_and_null_columns() -> None:
@@ -118,13 +118,13 @@ def test_a_decoded_column_goes_straight_in() -> None:
     from batch_writer import RecordSpec, build_batch
 
     decoded = kcodec.decode(build_batch([RecordSpec(key=word) for word in WORDS]))
-    assert list(kcodec.partition_for(decoded.column("key"), 12)) == TOLD
+    assert list(kcodec.partition_for(decoded.column("key"), 12)) == REPORTED
 
 
 def test_bytes_like_keys_are_keys() -> None:
     words = [None if word is None else bytearray(word) for word in WORDS]
-    assert list(kcodec.partition_for(words, 12)) == TOLD
-    assert list(kcodec.partition_for([memoryview(b"order-1")], 12)) == [TOLD[3]]
+    assert list(kcodec.partition_for(words, 12)) == REPORTED
+    assert list(kcodec.partition_for([memoryview(b"order-1")], 12)) == [REPORTED[3]]
 
 
 # ---------------------------------------------------------------------------------------------------------- the result
@@ -133,18 +133,18 @@ def test_bytes_like_keys_are_keys() -> None:
 def test_the_result_is_a_sequence() -> None:
     found = kcodec.partition_for(WORDS, 12)
     assert (len(found), found.null_count) == (8, 2)
-    assert [found[at] for at in range(-8, 8)] == TOLD * 2
-    assert found[1:4] == TOLD[1:4]
-    assert found[::-1] == TOLD[::-1]
-    assert list(reversed(found)) == TOLD[::-1]
+    assert [found[at] for at in range(-8, 8)] == REPORTED * 2
+    assert found[1:4] == REPORTED[1:4]
+    assert found[::-1] == REPORTED[::-1]
+    assert list(reversed(found)) == REPORTED[::-1]
     for wrong in (8, -9):
         with pytest.raises(IndexError, match=f"index {wrong} is out of range"):
             found[wrong]
     assert found == kcodec.partition_for(WORDS, 12)
     assert found != kcodec.partition_for(WORDS, 13)
-    assert found != TOLD
+    assert found != REPORTED
     assert pickle.loads(pickle.dumps(found)) == found
-    assert pa.array(pickle.loads(pickle.dumps(found))).to_pylist() == TOLD
+    assert pa.array(pickle.loads(pickle.dumps(found))).to_pylist() == REPORTED
     assert repr(kcodec.partition_for([b"order-1", None], 12)) == "<Partitions [10, None] of 2 keys>"
     assert repr(kcodec.partition_for([b"order-1"] * 9, 1)) == "<Partitions [0, 0, 0, 0, 0, 0, 0, 0, ...] of 9 keys>"
     with pytest.raises(TypeError, match="unhashable"):
@@ -157,11 +157,11 @@ def test_numpy_and_arrow_see_the_same_memory() -> None:
     found = kcodec.partition_for(WORDS, 12)
     values = np.asarray(found)
     assert values.dtype == np.int32
-    assert values.tolist() == [-1 if partition is None else partition for partition in TOLD]
+    assert values.tolist() == [-1 if partition is None else partition for partition in REPORTED]
     assert not values.flags.writeable
     array = pa.array(found)
     assert array.type == pa.int32()
-    assert array.to_pylist() == TOLD
+    assert array.to_pylist() == REPORTED
     array.validate(full=True)
     assert array.buffers()[1].address == values.__array_interface__["data"][0]
     with pytest.raises((BufferError, TypeError), match=r"read-only|not writable"):
@@ -181,8 +181,8 @@ def test_memory_lives_as_long_as_a_view_of_it() -> None:
     assert sys.getrefcount(found) > 2
     del found
     gc.collect()
-    assert array.to_pylist()[:8] == TOLD
-    assert values[1] == TOLD[1]
+    assert array.to_pylist()[:8] == REPORTED
+    assert values[1] == REPORTED[1]
     assert _fast.pool_state()[2] > before
     del array, values
     gc.collect()

@@ -47,18 +47,18 @@ def header_truth(header: Header) -> Truth:
     }
 
 
-def assert_record(record: Record, told: Truth) -> None:
-    assert record.offset == told["offset"]
-    assert record.timestamp == told["timestamp"]
-    assert same_bytes(record.key, told["key"])
-    assert same_bytes(record.value, told["value"])
-    assert same_headers(record.headers, told["headers"])
-    if "sequence" in told:
-        assert record.sequence == told["sequence"]
-    if "leaderEpoch" in told:
-        assert record.partition_leader_epoch == told["leaderEpoch"]
-        assert TIMESTAMP_TYPES[record.timestamp_type] == told["timestampType"]
-    control = told.get("control")
+def assert_record(record: Record, reported: Truth) -> None:
+    assert record.offset == reported["offset"]
+    assert record.timestamp == reported["timestamp"]
+    assert same_bytes(record.key, reported["key"])
+    assert same_bytes(record.value, reported["value"])
+    assert same_headers(record.headers, reported["headers"])
+    if "sequence" in reported:
+        assert record.sequence == reported["sequence"]
+    if "leaderEpoch" in reported:
+        assert record.partition_leader_epoch == reported["leaderEpoch"]
+        assert TIMESTAMP_TYPES[record.timestamp_type] == reported["timestampType"]
+    control = reported.get("control")
     assert record.control_type == (control["typeId"] if control else None)
     assert record.coordinator_epoch == (control.get("coordinatorEpoch") if control else None)
 
@@ -67,15 +67,15 @@ def assert_batches(data: bytes, truth: list[Truth], trailing_bytes: int = 0) -> 
     headers, left, _ = reference.walk(data)
     assert left == trailing_bytes
     assert len(headers) == len(truth)
-    for header, told in zip(headers, truth, strict=True):
+    for header, reported in zip(headers, truth, strict=True):
         names = [name for name in header_truth(header) if header.magic == 2 or name not in OPENED]
-        assert {name: header_truth(header)[name] for name in names} == {name: told[name] for name in names}
-        assert reference.crc_is_right(data, header) == told["valid"]
+        assert {name: header_truth(header)[name] for name in names} == {name: reported[name] for name in names}
+        assert reference.crc_is_right(data, header) == reported["valid"]
         records = reference.read_records(data, header)
-        assert len(records) == len(told["records"])
-        assert {record.base_offset for record in records} <= {told["baseOffset"]}
-        for record, told_record in zip(records, told["records"], strict=True):
-            assert_record(record, told_record)
+        assert len(records) == len(reported["records"])
+        assert {record.base_offset for record in records} <= {reported["baseOffset"]}
+        for record, reported_record in zip(records, reported["records"], strict=True):
+            assert_record(record, reported_record)
 
 
 def consumed(records: list[Record], partition: Partition) -> list[Record]:
@@ -98,8 +98,8 @@ def test_every_field_of_every_batch_and_record_is_what_kafka_reads(partition: Pa
 @pytest.mark.parametrize("isolation_level", ISOLATION_LEVELS)
 @pytest.mark.parametrize("partition", golden.partitions(), ids=str)
 def test_markers_alone_give_what_the_consumer_delivered(partition: Partition, isolation_level: str) -> None:
-    told = partition.consumed(isolation_level)
-    if told is None:
+    reported = partition.consumed(isolation_level)
+    if reported is None:
         assert partition.topic == "__cluster_metadata"  # no client may read it
         return
     offsets = partition.offsets
@@ -109,9 +109,9 @@ def test_markers_alone_give_what_the_consumer_delivered(partition: Partition, is
     )
     assert result.error is None
     records = consumed(result.records, partition)
-    assert len(records) == len(told)
-    for record, told_record in zip(records, told, strict=True):
-        assert_record(record, told_record)
+    assert len(records) == len(reported)
+    for record, reported_record in zip(records, reported, strict=True):
+        assert_record(record, reported_record)
     assert result.next_offset == offsets[f"{isolation_level}Position"]
     if isolation_level == "read_committed":
         open_transactions = offsets["lastStableOffset"] < offsets["highWatermark"]
@@ -123,14 +123,14 @@ def test_record_sets_in_fetch_responses_are_what_kafka_reads(fetched: Fetched) -
     assert_batches(fetched.data, list(fetched.batches), fetched.trailing_bytes)
 
 
-def told_stream(fetched: Fetched, partition: Partition) -> list[Truth]:
+def reported_stream(fetched: Fetched, partition: Partition) -> list[Truth]:
     """What the consumer got of this partition between the fetch offset and the end of the answer's whole batches."""
     start = fetched.fetch_offset
     end = fetched.batches[-1]["lastOffset"] + 1
-    told = partition.consumed(fetched.isolation_level)
+    reported = partition.consumed(fetched.isolation_level)
     assert start is not None
-    assert told is not None
-    return [record for record in told if start <= record["offset"] < end]
+    assert reported is not None
+    return [record for record in reported if start <= record["offset"] < end]
 
 
 ANSWERED = [fetched for fetched in FETCHED if fetched.batches and fetched.fetch_offset is not None]
@@ -150,13 +150,13 @@ def test_the_brokers_aborted_list_gives_what_the_consumer_delivered(fetched: Fet
         last_stable_offset=fetched.last_stable_offset,
         start_offset=fetched.fetch_offset,
     )
-    told = told_stream(fetched, partition)
+    reported = reported_stream(fetched, partition)
     limit = fetched.last_stable_offset
     if fetched.isolation_level == "read_committed":
-        told = [record for record in told if record["offset"] < limit]
-    assert [record.offset for record in result.records] == [record["offset"] for record in told]
-    for record, told_record in zip(result.records, told, strict=True):
-        assert_record(record, told_record)
+        reported = [record for record in reported if record["offset"] < limit]
+    assert [record.offset for record in result.records] == [record["offset"] for record in reported]
+    for record, reported_record in zip(result.records, reported, strict=True):
+        assert_record(record, reported_record)
     assert result.remaining_bytes == fetched.trailing_bytes
 
 

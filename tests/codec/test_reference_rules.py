@@ -71,8 +71,8 @@ def test_only_transactional_batches_of_the_producer_are_aborted() -> None:
         data(7, 1),
         marker(COMMIT, 1, 9),
     )
-    for told in ([(1, 0)], [(1, 0, 6)]):
-        result = committed(*batches, aborted_transactions=told)
+    for reported in ([(1, 0)], [(1, 0, 6)]):
+        result = committed(*batches, aborted_transactions=reported)
         assert offsets(result) == [2, 3, 4, 5, 7, 8]
         assert result.counts == Counts(batches=6, records=6, aborted=2, control=2)
 
@@ -98,8 +98,8 @@ def test_control_batches_that_are_no_markers_resolve_nothing() -> None:
     other = build_batch([RecordSpec(key=b"\0\0\0\x05")], base_offset=2, producer_id=1, is_control_batch=True)
     for control in (other, empty_batch(base_offset=2, producer_id=1, is_control_batch=True)):
         assert committed(data(0, 1), control, data(3)).limit == 0
-    nobody = build_batch([RecordSpec(key=b"\0\0\0\x01")], base_offset=2, is_control_batch=True)
-    assert committed(data(0, 1), nobody, data(3)).limit == 0
+    unknown_marker = build_batch([RecordSpec(key=b"\0\0\0\x01")], base_offset=2, is_control_batch=True)
+    assert committed(data(0, 1), unknown_marker, data(3)).limit == 0
 
 
 def test_an_empty_transactional_batch_opens_no_transaction() -> None:
@@ -292,8 +292,8 @@ def test_a_batch_that_is_ruled_out_is_not_opened_but_checked() -> None:
 def test_markers_and_lists_agree_with_what_the_log_was_meant(log: strategies.Log) -> None:
     by_markers = committed(log.data)
     whole = [entry[:2] for entry in log.aborted]
-    for told in (log.aborted, list(reversed(log.aborted)), whole):
-        by_list = committed(log.data, aborted_transactions=told, last_stable_offset=log.last_stable_offset)
+    for reported in (log.aborted, list(reversed(log.aborted)), whole):
+        by_list = committed(log.data, aborted_transactions=reported, last_stable_offset=log.last_stable_offset)
         assert by_list.records == by_markers.records
     expected: list[Record] = [
         record

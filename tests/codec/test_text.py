@@ -67,12 +67,12 @@ def test_json_gives_back_every_byte(binary_type: str) -> None:
     lines = text_of(json_lines(ALL), decoded_of(ODD_BYTES, binary_type=binary_type)).splitlines()
     assert len(lines) == len(ODD_BYTES)
     for line, value in zip(lines, ODD_BYTES, strict=True):
-        told = json.loads(line)
-        assert list(told) == list(ALL)
-        assert bytes_of_json(told["key"]) == bytes_of_json(told["value"]) == value
+        reported = json.loads(line)
+        assert list(reported) == list(ALL)
+        assert bytes_of_json(reported["key"]) == bytes_of_json(reported["value"]) == value
         expected = [] if value is None else [[value, value], [b"n", None]]
-        assert [[bytes_of_json(one["key"]), bytes_of_json(one["value"])] for one in told["headers"]] == expected
-        assert told["value"] == rule_of_json(value)
+        assert [[bytes_of_json(one["key"]), bytes_of_json(one["value"])] for one in reported["headers"]] == expected
+        assert reported["value"] == rule_of_json(value)
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(), st.text().map(str.encode)), min_size=1, max_size=20))
@@ -88,8 +88,8 @@ def test_every_rule_can_be_undone(values: list[bytes | None]) -> None:
     rows = csv.reader(io.StringIO(text_of(csv_lines(["value"]), decoded).decode("utf-8"), newline=""))
     for row, value in zip(rows, values, strict=False):
         cell = row[0] if row else ""
-        told = base64.b64decode(cell[7:]) if cell.startswith("base64:") else cell.encode("utf-8")
-        assert told == (value or b"")
+        reported = base64.b64decode(cell[7:]) if cell.startswith("base64:") else cell.encode("utf-8")
+        assert reported == (value or b"")
 
 
 def test_escaped_text_holds_nothing_that_moves_a_cursor() -> None:

@@ -26,10 +26,10 @@ import kcodec
 from kcodec import DecodedRecords, _fast
 
 
-def assert_same(answer: DecodedRecords, told: DecodedRecords) -> None:
-    assert pa.table(answer).combine_chunks().equals(pa.table(told).combine_chunks())
-    assert answer.counts == told.counts
-    assert (answer.next_offset, answer.remaining_bytes) == (told.next_offset, told.remaining_bytes)
+def assert_same(answer: DecodedRecords, reported: DecodedRecords) -> None:
+    assert pa.table(answer).combine_chunks().equals(pa.table(reported).combine_chunks())
+    assert answer.counts == reported.counts
+    assert (answer.next_offset, answer.remaining_bytes) == (reported.next_offset, reported.remaining_bytes)
 
 
 def place_of(error: kcodec.DecodeError | None) -> Any:
@@ -120,14 +120,14 @@ def test_threads_must_be_one_at_least() -> None:
 def test_many_python_threads_at_once(way_of_zstd: str) -> None:
     """Each its own bytes: a decompressor shared by two threads would mix them up."""
     blobs = {(codec, seed): blob(codec, 12, seed) for codec in FLAVOURS for seed in range(2)}
-    told = {name: pa.table(kcodec.decode(data)).combine_chunks() for name, data in blobs.items()}
+    reported = {name: pa.table(kcodec.decode(data)).combine_chunks() for name, data in blobs.items()}
 
     def decode_some(number: int) -> int:
         chooser = random.Random(number)
         for _ in range(12):
             name = chooser.choice(sorted(blobs))
             decoded = kcodec.decode(blobs[name], threads=chooser.choice((1, 1, 2)))
-            assert pa.table(decoded).combine_chunks().equals(told[name]), name
+            assert pa.table(decoded).combine_chunks().equals(reported[name]), name
         return number
 
     with ThreadPoolExecutor(8) as pool:
@@ -137,15 +137,15 @@ def test_many_python_threads_at_once(way_of_zstd: str) -> None:
 def test_one_buffer_and_one_result_in_many_threads() -> None:
     data = blob("lz4")
     decoded = kcodec.decode(data, threads=2)
-    told = pa.table(decoded).combine_chunks()
+    reported = pa.table(decoded).combine_chunks()
     values = list(decoded.column("value"))
 
     def read(number: int) -> bool:
         if number % 3 == 0:
-            return bool(pa.table(decoded).combine_chunks().equals(told))
+            return bool(pa.table(decoded).combine_chunks().equals(reported))
         if number % 3 == 1:
             return list(decoded.column("value")) == values
-        return bool(pa.table(kcodec.decode(data, threads=2)).combine_chunks().equals(told))
+        return bool(pa.table(kcodec.decode(data, threads=2)).combine_chunks().equals(reported))
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(read, range(30)))
@@ -251,16 +251,16 @@ def forked(function: Any, *arguments: Any) -> Any:
 
 @pytest.mark.parametrize("codec", FLAVOURS)
 def test_a_forked_child_decodes_with_threads(codec: str, way_of_zstd: str) -> None:
-    told = _digest(codec, 2)
-    assert forked(_digest, codec, 2) == told
-    assert forked(forked, _digest, codec, 2) == told
-    assert _digest(codec, 2) == told
+    reported = _digest(codec, 2)
+    assert forked(_digest, codec, 2) == reported
+    assert forked(forked, _digest, codec, 2) == reported
+    assert _digest(codec, 2) == reported
 
 
 def test_multiprocessing_by_fork_after_a_threaded_decode() -> None:
-    told = _digest("zstd", 2)
+    reported = _digest("zstd", 2)
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.starmap(_digest, [("zstd", 2)] * 6) == [told] * 6
+        assert pool.starmap(_digest, [("zstd", 2)] * 6) == [reported] * 6
 
 
 def test_forks_while_other_threads_decode() -> None:
@@ -272,12 +272,12 @@ def test_forks_while_other_threads_decode() -> None:
             _digest("lz4", 2)
 
     others = [threading.Thread(target=decode_on) for _ in range(2)]
-    told = _digest("lz4", 1)
+    reported = _digest("lz4", 1)
     for other in others:
         other.start()
     try:
         for _ in range(15):
-            assert forked(_digest, "lz4", 2) == told
+            assert forked(_digest, "lz4", 2) == reported
     finally:
         ended.set()
         for other in others:

@@ -235,14 +235,14 @@ def test_the_bytes_between_members_are_those_of_kafkas_classes(judge: JavaJudge)
             share = base64.b64decode(answer["assignments"][one.member_id])
             assert sorted(member_protocol.read_assignment(share)) == sorted(rows)
             assert sorted(member_protocol.read_assignment(member_protocol.write_assignment(rows))) == sorted(rows)
-            told = ASSIGNORS[group.assignor]()
-            told.on_assignment(rows, one.generation + 1)
+            reported = ASSIGNORS[group.assignor]()
+            reported.on_assignment(rows, one.generation + 1)
             theirs = answer["user_data"][one.member_id]
             theirs = None if theirs is None else base64.b64decode(theirs)
             if group.assignor == "sticky":  # the topics come in the order of a hash map there
-                assert sorted_claim(told.user_data(one.topics)) == sorted_claim(theirs)
+                assert sorted_claim(reported.user_data(one.topics)) == sorted_claim(theirs)
             else:
-                assert told.user_data(one.topics) == theirs
+                assert reported.user_data(one.topics) == theirs
 
 
 def sorted_claim(data: bytes | None) -> tuple[int, list[TopicPartition]]:

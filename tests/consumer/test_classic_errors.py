@@ -50,7 +50,7 @@ def member(world: GroupWorld, *, has_joined: bool, **settings: Any) -> GroupClie
     settings.setdefault("partition_assignment_strategy", STICKY)
     one = world.client("a", **settings)
     if has_joined:
-        world.settle()
+        world.run_until_stable()
     return one
 
 
@@ -69,13 +69,13 @@ def test_what_passes_is_joined_through(kind: type, code: ErrorCode, has_joined: 
     old, found = one.membership.member.generation.member_id, one.finds
     fail_next(world, one, kind, has_joined, code=code)
     world.run(0.5)
-    world.settle()
+    world.run_until_stable()
     assert not one.membership.group_lock.is_held
     keeps_id, is_lost = PASSING[code]
-    assert one.told("lose") == ([ALL] if is_lost and has_joined else [])
+    assert one.reported("lose") == ([ALL] if is_lost and has_joined else [])
     if has_joined:
         assert (one.membership.member.generation.member_id == old) == keeps_id
-        assert one.told("revoke") == []
+        assert one.reported("revoke") == []
     assert (one.finds > max(found, 1)) == (code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR))
 
 
@@ -86,7 +86,7 @@ def test_a_coordinator_that_gives_out_ids_without_end_is_not_asked_without_a_pau
     world.run(5)
     assert len(world.sent(JoinGroupRequest)) <= 2 * (1 + 5 / 0.05)  # two between pauses
     world.faults = lambda client, request: Fault()
-    world.settle()
+    world.run_until_stable()
     assert one.has == set(ALL)
 
 
@@ -104,12 +104,12 @@ def test_what_does_not_pass_is_an_error_of_poll(kind: type, code: int, has_joine
     assert "'g'" in str(error)
     assert isinstance(error, AuthorizationError) == (code == ErrorCode.GROUP_AUTHORIZATION_FAILED)
     assert not one.membership.group_lock.is_held
-    assert one.told("lose") == ([ALL] if has_joined else [])
+    assert one.reported("lose") == ([ALL] if has_joined else [])
     sent = len(world.requests)
     world.run(30)
     assert len(world.requests) == sent
     one.membership.subscribe(["t"])
-    world.settle()
+    world.run_until_stable()
     assert one.membership.error is None
 
 
@@ -143,8 +143,8 @@ def test_a_heartbeat_that_says_we_are_out_loses_partitions_at_once_and_joins_aga
     old = one.membership.member.generation.member_id
     fail_next(world, one, HeartbeatRequest, True, code=code)
     world.run(1.5)
-    assert one.told("lose") == [ALL]
-    world.settle()
+    assert one.reported("lose") == [ALL]
+    world.run_until_stable()
     assert (one.membership.member.generation.member_id == old) == (code == ErrorCode.ILLEGAL_GENERATION)
 
 
@@ -156,7 +156,7 @@ def test_a_heartbeat_that_ends_it_all(code: int) -> None:
     world.run(1.5)
     assert isinstance(one.membership.error, BrokerError)
     assert one.membership.error.code == code
-    assert one.told("lose") == [ALL]
+    assert one.reported("lose") == [ALL]
 
 
 @pytest.mark.parametrize("has_joined", [False, True], ids=["first", "owning"])
@@ -167,7 +167,7 @@ def test_answers_that_do_not_come(kind: type, way: str, has_joined: bool) -> Non
     one = member(world, has_joined=has_joined, max_poll_interval=4.0, session_timeout=30.0)
     fail_next(world, one, kind, has_joined, **{way: True})
     world.run(0.3)
-    world.settle()
+    world.run_until_stable()
     assert not one.membership.group_lock.is_held
     assert one.membership.error is None
 
@@ -200,9 +200,9 @@ def test_a_coordinator_that_is_lost_for_a_session_costs_the_partitions() -> None
     world.run(3)
     assert one.events == [("assign", ALL)]
     world.run(6)
-    assert one.told("lose") == [ALL]
+    assert one.reported("lose") == [ALL]
     world.faults = lambda client, request: Fault()
-    world.settle()
+    world.run_until_stable()
 
 
 @pytest.mark.parametrize(("field", "value"), [("protocol_type", "connect"), ("protocol_name", "unheard of")])
@@ -247,7 +247,7 @@ def test_an_assignment_of_what_we_do_not_want_is_not_taken() -> None:
     world.run_until(lambda: len(world.sent(SyncGroupRequest)) == 1)
     world.run(0.1)
     world.rewrite.clear()
-    world.settle()
+    world.run_until_stable()
     assert TopicPartition("other", 0) not in one.has
 
 
@@ -268,6 +268,6 @@ def test_an_answer_that_comes_when_we_are_out_already_changes_nothing() -> None:
 
         world.faults = faults
         world.run(5)
-        world.settle()
+        world.run_until_stable()
         assert one.has == set(ALL)
         assert not one.membership.group_lock.is_held

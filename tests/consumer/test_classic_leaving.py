@@ -31,7 +31,7 @@ def cooperative(world: GroupWorld, name: str, **settings: Any) -> GroupClient:
 def test_the_old_generation_stays_for_commits_until_the_rebalance_is_completed() -> None:
     world = GroupWorld()
     one = cooperative(world, "a")
-    world.settle()
+    world.run_until_stable()
     old = one.membership.group_metadata
     seen = []
 
@@ -42,7 +42,7 @@ def test_the_old_generation_stays_for_commits_until_the_rebalance_is_completed()
 
     world.faults = look
     one.membership.request_rejoin("a test")
-    world.settle()
+    world.run_until_stable()
     assert seen == [(JoinGroupRequest, old), (SyncGroupRequest, old)]
     assert one.membership.group_metadata.generation_id == old.generation_id + 1
 
@@ -50,7 +50,7 @@ def test_the_old_generation_stays_for_commits_until_the_rebalance_is_completed()
 def test_a_poll_that_does_not_come_makes_us_leave_and_lose() -> None:
     world = GroupWorld()
     one = world.client("a", max_poll_interval=3.0)
-    world.settle()
+    world.run_until_stable()
     one.is_polling = False
     two = world.client("b")
     world.run_until(lambda: two.has == set(ALL), 10)
@@ -61,14 +61,14 @@ def test_a_poll_that_does_not_come_makes_us_leave_and_lose() -> None:
     world.run(5)
     assert len(world.sent(JoinGroupRequest, "a")) == joins
     one.is_polling = True
-    world.settle()
+    world.run_until_stable()
     assert world.sent(JoinGroupRequest, "a")[joins].member_id == ""
 
 
 def test_polls_while_the_application_is_at_work_are_not_needed_before_max_poll_interval() -> None:
     world = GroupWorld()
     one = world.client("a", max_poll_interval=30.0, session_timeout=3.0)
-    world.settle()
+    world.run_until_stable()
     one.is_polling = False
     world.run(25)
     assert one.events == [("assign", ALL)]
@@ -79,29 +79,29 @@ def test_a_session_without_answers_ends_on_our_side_too() -> None:
     """Partitions are lost when the coordinator has given them away, not when it can be reached again."""
     world = GroupWorld()
     one = world.client("a", session_timeout=6.0, max_poll_interval=8.0)
-    world.settle()
+    world.run_until_stable()
     cut_off_at = world.now
     world.faults = lambda client, request: Fault(is_lost=client == "a")
     two = world.client("b")
-    world.run_until(lambda: bool(one.told("lose")), 20)
+    world.run_until(lambda: bool(one.reported("lose")), 20)
     assert world.now - cut_off_at <= 6.0 + 1.1
     world.run_until(lambda: two.has == set(ALL), 20)
     world.faults = lambda client, request: Fault()
-    world.settle()
+    world.run_until_stable()
 
 
 def test_who_unsubscribes_leaves() -> None:
     world = GroupWorld()
     one = world.client("a")
-    world.settle()
+    world.run_until_stable()
     one.membership.subscribe([])
     world.run(1)
-    assert one.told("revoke") == [ALL]
+    assert one.reported("revoke") == [ALL]
     assert world.sent(LeaveGroupRequest)[0].members[0].reason == "the consumer unsubscribed from all topics"
     assert world.group.members == {}
     assert one.membership.group_metadata == ConsumerGroupMetadata("g", 1, "member-1")
     one.membership.subscribe(["t"])
-    world.settle()
+    world.run_until_stable()
     assert one.membership.group_metadata.member_id == "member-2"
 
 
@@ -110,7 +110,7 @@ def test_who_goes_while_the_coordinator_holds_its_join_goes_at_once(way: str) ->
     """The other member does not come for a while; the farewell does not wait behind JoinGroup."""
     world = GroupWorld()
     slow = world.client("slow")
-    world.settle()
+    world.run_until_stable()
     slow.is_polling = False
     one = world.client("a")
     world.run_until(lambda: len(world.sent(JoinGroupRequest, "a")) == 2)
@@ -139,7 +139,7 @@ def test_a_dynamic_member_leaves_with_its_reason_and_a_static_one_stays() -> Non
     world = GroupWorld()
     one = world.client("a")
     two = world.client("b", group_instance_id="i")
-    world.settle()
+    world.run_until_stable()
     one.flow(one.membership.leave(5.0, "the consumer is being closed"))
     two.flow(two.membership.leave(5.0, "the consumer is being closed"))
     world.run(0.1)
@@ -155,7 +155,7 @@ def test_leave_requests_to_old_brokers_have_a_member_id(version: int) -> None:
     world = GroupWorld()
     world.highest[LeaveGroupRequest] = version
     one = world.client("a")
-    world.settle()
+    world.run_until_stable()
     one.flow(one.membership.leave(5.0, "closing"))
     assert world.group.members == {}
 
@@ -163,7 +163,7 @@ def test_leave_requests_to_old_brokers_have_a_member_id(version: int) -> None:
 def test_a_leaving_finds_the_coordinator_and_ends_by_its_timeout() -> None:
     world = GroupWorld()
     one = world.client("a")
-    world.settle()
+    world.run_until_stable()
     codes = [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE]
     world.faults = lambda client, request: Fault(
         code=codes.pop(0) if codes and type(request) is LeaveGroupRequest else None
@@ -172,7 +172,7 @@ def test_a_leaving_finds_the_coordinator_and_ends_by_its_timeout() -> None:
     assert world.group.members == {}
     two = world.client("b")
     world.clients.remove(one)
-    world.settle()
+    world.run_until_stable()
     world.faults = lambda client, request: Fault(is_lost=True)
     start = world.now
     two.flow(two.membership.leave(2.0, "closing"))
@@ -183,24 +183,24 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
     world = GroupWorld()
     one = world.client("a", group_instance_id="x")
     two = world.client("b", group_instance_id="y")
-    world.settle()
+    world.run_until_stable()
     generation, had = world.group.generation, one.owned
     one.flow(one.membership.leave(5.0, "closing"))
     one.kill()
     again = world.client("c", group_instance_id="x")
-    world.settle()
+    world.run_until_stable()
     assert world.group.generation == generation
     assert again.owned == had
-    assert two.told("revoke") in ([], [ALL])
+    assert two.reported("revoke") in ([], [ALL])
 
 
 def test_of_two_static_members_of_one_name_the_older_is_fenced() -> None:
     world = GroupWorld()
     one = world.client("a", group_instance_id="x")
-    world.settle()
+    world.run_until_stable()
     world.client("b", group_instance_id="x")
     world.run(5)
-    assert one.told("lose") == [ALL]
+    assert one.reported("lose") == [ALL]
     assert "'x'" in str(one.membership.error)
     assert "FENCED_INSTANCE_ID" in str(one.membership.error)
     joins = len(world.sent(JoinGroupRequest, "a"))
@@ -215,7 +215,7 @@ def test_forced_heartbeats_say_where_we_stand() -> None:
     assert one.flow(one.membership.force_heartbeat(5.0)) is Heartbeat.UNKNOWN
     assert world.now - start < 0.1
     one.membership.subscribe(["t"])
-    world.settle()
+    world.run_until_stable()
     assert one.flow(one.membership.force_heartbeat(5.0)) is Heartbeat.OK
     one.is_polling = False
     two = world.client("b")
@@ -237,20 +237,20 @@ def test_forced_heartbeats_say_where_we_stand() -> None:
 def test_forced_heartbeats_of_those_who_are_out(code: int, expected: Heartbeat) -> None:
     world = GroupWorld()
     one = world.client("a", heartbeat_interval=1000.0)
-    world.settle()
+    world.run_until_stable()
     world.faults = lambda client, request: Fault(code=code)
     assert one.flow(one.membership.force_heartbeat(5.0)) in (expected, Heartbeat.LOST)
     world.faults = lambda client, request: Fault()
     world.run(1)
-    assert one.told("lose") == [ALL]
+    assert one.reported("lose") == [ALL]
     if code == ErrorCode.ILLEGAL_GENERATION:
-        world.settle()
+        world.run_until_stable()
 
 
 def test_a_forced_heartbeat_is_repeated_until_it_is_answered_or_late() -> None:
     world = GroupWorld()
     one = world.client("a", heartbeat_interval=1000.0, session_timeout=1000.0)
-    world.settle()
+    world.run_until_stable()
     codes = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE]
     world.faults = lambda client, request: Fault(code=codes.pop(0) if codes else None)
     assert one.flow(one.membership.force_heartbeat(5.0)) is Heartbeat.OK
@@ -264,7 +264,7 @@ def test_a_forced_heartbeat_does_not_wait_behind_a_join_that_is_held() -> None:
     world = GroupWorld()
     slow = cooperative(world, "slow")
     one = cooperative(world, "a")
-    world.settle()
+    world.run_until_stable()
     slow.is_polling = False
     one.membership.request_rejoin("a test")
     if world.group.leader != one.membership.member.generation.member_id:
@@ -275,13 +275,13 @@ def test_a_forced_heartbeat_does_not_wait_behind_a_join_that_is_held() -> None:
     assert one.flow(one.membership.force_heartbeat(5.0)) is Heartbeat.REBALANCE_IN_PROGRESS
     assert world.now - start < 0.1
     slow.is_polling = True
-    world.settle()
+    world.run_until_stable()
 
 
 def test_a_forced_heartbeat_ends_when_we_lose_our_partitions() -> None:
     world = GroupWorld()
     one = world.client("a", max_poll_interval=3.0)
-    world.settle()
+    world.run_until_stable()
     one.is_polling = False
     world.faults = lambda client, request: Fault(is_lost=type(request) is HeartbeatRequest)
     start = world.now
@@ -293,7 +293,7 @@ def test_a_returning_leader_that_may_skip_the_assignment_sends_none() -> None:
     """KIP-814: the static leader keeps what it had; it watches the topics all the same."""
     world = GroupWorld()
     one = world.client("a", group_instance_id="x")
-    world.settle()
+    world.run_until_stable()
     joined = world.group.joined
 
     def skipping(member: Any) -> Any:
@@ -305,11 +305,11 @@ def test_a_returning_leader_that_may_skip_the_assignment_sends_none() -> None:
     one.kill()
     world.group.joined = skipping  # type: ignore[assignment,method-assign]
     again = world.client("b", group_instance_id="x")
-    world.settle()
+    world.run_until_stable()
     assert world.sent(SyncGroupRequest, "b")[-1].assignments == []
     world.group.joined = joined  # type: ignore[method-assign]
     world.topics["t"] = 6
-    world.settle(90)
+    world.run_until_stable(90)
     assert len(again.has) == 6
 
 

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from group_member import GroupMember, partitions_of, settled, wait_until
+from group_member import GroupMember, partitions_of, wait_until, wait_until_stable
 from java_members import JavaMember
 from other_members import HEARTBEAT_MS, SESSION_MS, AiokafkaMember, ConfluentMember
 
@@ -77,7 +77,7 @@ def test_a_group_with_members_of_other_clients_shares_all_and_nothing_twice(
     topic = apache_kafka.create_topic(partitions=PARTITIONS)
     wanted = partitions_of(**{topic: PARTITIONS})
     ours = [start(topic, partition_assignment_strategy=(strategy,), session_timeout=6.0)]
-    settled(ours, wanted)
+    wait_until_stable(ours, wanted)
     with ExitStack() as stack:
         others = [stack.enter_context(java_member(apache_kafka, group, topic, strategy))]
         others += [
@@ -99,7 +99,7 @@ def test_two_eager_members_and_a_forced_heartbeat(apache_kafka: ApacheKafka, sta
     topic = apache_kafka.create_topic(partitions=4)
     wanted = partitions_of(**{topic: 4})
     one = start(topic)
-    settled([one], wanted)
+    wait_until_stable([one], wanted)
     assert one.run(one.membership.force_heartbeat(5.0)) is Heartbeat.OK
     one.is_polling = False
     two = start(topic)
@@ -109,10 +109,10 @@ def test_two_eager_members_and_a_forced_heartbeat(apache_kafka: ApacheKafka, sta
     old = one.membership.group_metadata
     assert one.owned == set(wanted)
     one.is_polling = True
-    settled([one, two], wanted)
+    wait_until_stable([one, two], wanted)
     assert len(one.owned) == len(two.owned) == 2
     assert one.membership.group_metadata.generation_id == old.generation_id + 1
-    assert one.told("revoke") == [frozenset(wanted)]
+    assert one.reported("revoke") == [frozenset(wanted)]
     assert not one.membership.group_lock.is_held
 
 
@@ -121,11 +121,11 @@ def test_a_cooperative_hand_over_never_has_two_owners(apache_kafka: ApacheKafka,
     wanted = partitions_of(**{topic: 6})
     strategy = ("cooperative-sticky",)
     one = start(topic, partition_assignment_strategy=strategy)
-    settled([one], wanted)
+    wait_until_stable([one], wanted)
     one.revoke_seconds = 0.3
     two = start(topic, partition_assignment_strategy=strategy)
-    settled([one, two], wanted)
-    (given_up,) = one.told("revoke")
+    wait_until_stable([one, two], wanted)
+    (given_up,) = one.reported("revoke")
     assert given_up == two.owned
     assert len(given_up) == 3
     revoked_at = next(seconds for seconds, what, _, _ in one.events if what == "revoke")
@@ -140,41 +140,41 @@ def test_a_static_member_comes_back_without_a_rebalance_and_fences_its_double(
     wanted = partitions_of(**{topic: 4})
     one = start(topic, group_instance_id="one")
     two = start(topic, group_instance_id="two")
-    settled([one, two], wanted)
+    wait_until_stable([one, two], wanted)
     before = two.membership.group_metadata
     had = one.owned
     one.close()
     again = start(topic, group_instance_id="one")
-    settled([again, two], wanted)
+    wait_until_stable([again, two], wanted)
     assert again.owned == had
     assert two.membership.group_metadata == before
     double = start(topic, group_instance_id="one")
     wait_until(lambda: again.membership.error is not None, "the older of two is fenced")
     assert isinstance(again.membership.error, BrokerError)
     assert again.membership.error.code == ErrorCode.FENCED_INSTANCE_ID
-    assert again.told("lose") == [had]
-    settled([double, two], wanted)
+    assert again.reported("lose") == [had]
+    wait_until_stable([double, two], wanted)
 
 
 def test_a_pattern_follows_new_topics_and_partitions(apache_kafka: ApacheKafka, start: Start) -> None:
     prefix = f"pattern-{time.time_ns()}"
     apache_kafka.create_topic(f"{prefix}-a", partitions=1)
     one = start(pattern=f"{prefix}-.", client={"metadata_max_age_ms": 300})
-    settled([one], partitions_of(**{f"{prefix}-a": 1}))
+    wait_until_stable([one], partitions_of(**{f"{prefix}-a": 1}))
     apache_kafka.create_topic(f"{prefix}-b", partitions=2)
     apache_kafka.create_topic(f"{prefix}-bb", partitions=2)
-    settled([one], partitions_of(**{f"{prefix}-a": 1, f"{prefix}-b": 2}))
+    wait_until_stable([one], partitions_of(**{f"{prefix}-a": 1, f"{prefix}-b": 2}))
 
 
 def test_a_member_that_is_stuck_leaves_with_its_reason_and_comes_back(apache_kafka: ApacheKafka, start: Start) -> None:
     topic = apache_kafka.create_topic(partitions=2)
     wanted = partitions_of(**{topic: 2})
     one = start(topic, max_poll_interval=0.8)
-    settled([one], wanted)
+    wait_until_stable([one], wanted)
     one.is_polling = False
-    wait_until(lambda: bool(one.told("lose")), "partitions are lost")
+    wait_until(lambda: bool(one.reported("lose")), "partitions are lost")
     two = start(topic)
-    settled([two], wanted)
+    wait_until_stable([two], wanted)
     one.is_polling = True
     wait_until(lambda: len(one.owned) == len(two.owned) == 1, "both have one")
 
@@ -182,7 +182,7 @@ def test_a_member_that_is_stuck_leaves_with_its_reason_and_comes_back(apache_kaf
 def test_a_group_that_was_joined_by_another_protocol_type_is_refused(apache_kafka: ApacheKafka, start: Start) -> None:
     topic = apache_kafka.create_topic(partitions=1)
     one = start(topic, partition_assignment_strategy=("range",))
-    settled([one], [TopicPartition(topic, 0)])
+    wait_until_stable([one], [TopicPartition(topic, 0)])
     two = start(topic, partition_assignment_strategy=("roundrobin",))
     wait_until(lambda: two.membership.error is not None, "no assignor in common")
     assert isinstance(two.membership.error, BrokerError)
@@ -198,7 +198,7 @@ class FirstTakesAll:
         return None
 
     def on_assignment(self, partitions: Sequence[TopicPartition], generation: int) -> None:
-        self.told = list(partitions)
+        self.reported = list(partitions)
 
     def assign(self, topics: Topics, members: Sequence[GroupedMember]) -> Shares:
         first = min(member.member_id for member in members)
@@ -217,4 +217,4 @@ def test_a_consumer_takes_an_assignor_of_ones_own(apache_kafka: ApacheKafka, gro
         deadline = time.monotonic() + 10
         while not consumer.assignment() and time.monotonic() < deadline:
             consumer.poll(0.1)
-        assert sorted(consumer.assignment()) == partitions_of(**{topic: 3}) == sorted(assignor.told)
+        assert sorted(consumer.assignment()) == partitions_of(**{topic: 3}) == sorted(assignor.reported)

@@ -126,7 +126,7 @@ class Life:
             for one in self.live:
                 one.membership.request_rejoin("a test")
             self.world.run(0.1)
-        self.world.settle(200)
+        self.world.run_until_stable(200)
         for one in self.live:
             assert not one.membership.group_lock.is_held
             assert one.membership.error is None

@@ -69,8 +69,8 @@ class Coordinator:
             group_topics.append(
                 messages.OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=parts)
             )
-        told = messages.OffsetFetchResponseGroup(group_id=group.group_id, error_code=code, topics=group_topics)
-        return messages.OffsetFetchResponse(groups=[told])
+        reported = messages.OffsetFetchResponseGroup(group_id=group.group_id, error_code=code, topics=group_topics)
+        return messages.OffsetFetchResponse(groups=[reported])
 
     def parts(self, kind: Any, node: int, name: str, topic: Any) -> list[Any]:
         found = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers on a real broker, through their faces: a life in a group with handovers, both protocols; rows and columns;
+"""Consumers on a real broker, through their APIs: a life in a group with handovers, both protocols; rows and columns;
 what is committed is where the next one goes on."""
 
 from __future__ import annotations
@@ -121,11 +121,11 @@ def test_an_asyncio_consumer_with_a_pattern_reads_all_and_goes_on_where_it_was(
     }
 
     async def half() -> list[bytes | None]:
-        told: list[Any] = []
+        reported: list[Any] = []
         async with AioConsumer(**options) as consumer:
 
             async def on_assigned(partitions: frozenset[TopicPartition]) -> None:
-                told.append({await consumer.position(partition) for partition in partitions})
+                reported.append({await consumer.position(partition) for partition in partitions})
 
             await consumer.subscribe(pattern=f"^{topic[:-2]}.{{2}}$", on_assigned=on_assigned)
             found: list[bytes | None] = []
@@ -135,7 +135,7 @@ def test_an_asyncio_consumer_with_a_pattern_reads_all_and_goes_on_where_it_was(
                     break
             await consumer.commit()
             positions = {one: await consumer.position(one) for one in consumer.assignment()}
-            assert told == [{0}]
+            assert reported == [{0}]
             committed = await consumer.committed(positions)
             assert {one: found.offset for one, found in committed.items() if found} == positions
         return found
@@ -175,7 +175,7 @@ def test_columns_are_the_rows(apache_kafka: ApacheKafka, topic: str) -> None:
 
 
 def test_one_that_stops_polling_loses_its_partitions_and_comes_back(apache_kafka: ApacheKafka, topic: str) -> None:
-    told: list[tuple[str, int]] = []
+    reported: list[tuple[str, int]] = []
     with Consumer(
         bootstrap_servers=apache_kafka.bootstrap_servers,
         group_id=f"slow-{uuid.uuid4().hex}",
@@ -185,10 +185,10 @@ def test_one_that_stops_polling_loses_its_partitions_and_comes_back(apache_kafka
     ) as consumer:
         consumer.subscribe(
             [topic],
-            on_assigned=lambda partitions: told.append(("assigned", len(partitions))),
-            on_lost=lambda partitions: told.append(("lost", len(partitions))),
+            on_assigned=lambda partitions: reported.append(("assigned", len(partitions))),
+            on_lost=lambda partitions: reported.append(("lost", len(partitions))),
         )
         wait_until(lambda: bool(consumer.poll(0.1)))
         time.sleep(0.9)
         wait_until(lambda: bool(consumer.poll(0.1)))
-    assert told == [("assigned", 4), ("lost", 4), ("assigned", 4)]
+    assert reported == [("assigned", 4), ("lost", 4), ("assigned", 4)]

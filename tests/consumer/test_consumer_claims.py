@@ -79,7 +79,7 @@ def test_records_are_read_in_the_order_of_offsets_and_not_of_commits(
                 second.send(topic, b"committed first", partition=0).result(20)
             assert second.committed
             assert values(broker.fetch(topic, isolation_level=READ_COMMITTED)) == []
-        fetched = broker.settled(topic, 4)
+        fetched = broker.fetched_up_to(topic, 4)
     assert values(fetched, isolation_level="read_committed", aborted_transactions=[]) == [
         b"begun first",
         b"committed first",
@@ -93,7 +93,7 @@ def test_both_isolation_levels_are_sent_the_same_bytes(
         for _ in range(3):
             with producer.transaction() as txn:
                 txn.send(topic, b"committed", partition=0)
-    committed = broker.settled(topic, 6)
+    committed = broker.fetched_up_to(topic, 6)
     uncommitted = broker.fetch(topic, isolation_level=READ_UNCOMMITTED)
     assert bytes(committed.records) == bytes(uncommitted.records)
     assert committed.aborted_transactions == []
@@ -114,7 +114,7 @@ def test_a_topic_of_transactions_read_to_its_end_has_no_lag(
                 txn.send(topic, b"value", partition=0).result(20)
                 if not is_kept:
                     txn.abort()
-    end = broker.settled(topic, 4).high_watermark
+    end = broker.fetched_up_to(topic, 4).high_watermark
     with Consumer(bootstrap_servers=apache_kafka.bootstrap_servers, group_id=group) as consumer:
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a consumer tells its application, and when: rebalances, commits, errors; with a scripted membership and fetcher,
-under both faces. What brokers say to all of it is in test_consumer_broker.py."""
+under both APIs. What brokers say to all of it is in test_consumer_broker.py."""
 
 from __future__ import annotations
 
@@ -40,59 +40,59 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     Member.made.clear()
     yield make
-    for face in made:
-        face.end()
+    for client in made:
+        client.end()
 
 
-def subscribed(face: Threads, **callbacks: Any) -> Member:
-    face.do("subscribe", ["orders"], **callbacks)
+def subscribed(client: Threads, **callbacks: Any) -> Member:
+    client.do("subscribe", ["orders"], **callbacks)
     return Member.made[-1]
 
 
-def given(face: Threads, *partitions: TopicPartition) -> Member:
+def given(client: Threads, *partitions: TopicPartition) -> Member:
     """A consumer that owns these, told."""
-    member = subscribed(face)
-    face.flow(member.handler.assign(partitions, partitions))
-    face.do("poll", 0.0)
+    member = subscribed(client)
+    client.flow(member.handler.assign(partitions, partitions))
+    client.do("poll", 0.0)
     return member
 
 
 def test_a_revocation_waits_for_the_next_poll_and_commits_what_was_polled_before(make: Make) -> None:
-    face = make()
-    member = given(face, ONE, TWO)
-    face.consumer._core.fetcher.ready = [(ONE, 4), (TWO, 9)]
-    assert len(face.do("poll", 1.0)) == 2
-    commits = face.consumer._core.committed_offsets.commits
-    told = face.flow(member.handler.revoke([ONE]))
-    face.wait(0.05)
-    assert not told.done and commits == [] and face.do("assignment") == {ONE, TWO}
-    face.do("poll", 0.0)
-    face.wait(0.02)
-    assert told.done and commits == [{ONE: 5}] and face.do("assignment") == {TWO}
+    client = make()
+    member = given(client, ONE, TWO)
+    client.consumer._core.fetcher.ready = [(ONE, 4), (TWO, 9)]
+    assert len(client.do("poll", 1.0)) == 2
+    commits = client.consumer._core.committed_offsets.commits
+    reported = client.flow(member.handler.revoke([ONE]))
+    client.wait(0.05)
+    assert not reported.done and commits == [] and client.do("assignment") == {ONE, TWO}
+    client.do("poll", 0.0)
+    client.wait(0.02)
+    assert reported.done and commits == [{ONE: 5}] and client.do("assignment") == {TWO}
 
 
 def test_callbacks_run_in_order_within_poll_and_may_use_the_consumer(make: Make) -> None:
-    face = make(enable_auto_commit=False)
-    told: list[Any] = []
-    is_aio = isinstance(face, Loop)
+    client = make(enable_auto_commit=False)
+    reported: list[Any] = []
+    is_aio = isinstance(client, Loop)
     where: list[Any] = []
 
     def note(what: str) -> Any:
         def sync(partitions: frozenset[TopicPartition]) -> None:
             where.append(threading.get_ident())
-            told.append((what, partitions, face.consumer.assignment()))
+            reported.append((what, partitions, client.consumer.assignment()))
             if what != "lost":
-                face.consumer.commit({ONE: 7})
+                client.consumer.commit({ONE: 7})
 
         async def awaited(partitions: frozenset[TopicPartition]) -> None:
             where.append(threading.get_ident())
-            told.append((what, partitions, face.consumer.assignment()))
+            reported.append((what, partitions, client.consumer.assignment()))
             if what != "lost":
-                await face.consumer.commit({ONE: 7})
+                await client.consumer.commit({ONE: 7})
 
         return awaited if is_aio else sync
 
-    member = subscribed(face, on_revoked=note("revoked"), on_assigned=note("assigned"), on_lost=note("lost"))
+    member = subscribed(client, on_revoked=note("revoked"), on_assigned=note("assigned"), on_lost=note("lost"))
 
     def story() -> Flow[None]:
         yield from member.handler.assign([ONE, TWO], [ONE, TWO])
@@ -100,120 +100,120 @@ def test_callbacks_run_in_order_within_poll_and_may_use_the_consumer(make: Make)
         yield from member.handler.assign([], [ONE])
         yield from member.handler.lose([ONE])
 
-    done = face.flow(story())
-    face.do("poll", 0.3)
+    done = client.flow(story())
+    client.do("poll", 0.3)
     assert done.done and done.error is None
-    assert told == [
+    assert reported == [
         ("assigned", {ONE, TWO}, {ONE, TWO}),
         ("revoked", {TWO}, {ONE, TWO}),  # while it is told they are still there, to be committed
         ("assigned", frozenset(), {ONE}),
         ("lost", {ONE}, frozenset()),
     ]
     assert set(where) == {threading.get_ident()}
-    assert face.consumer._core.committed_offsets.commits == [{ONE: 7}] * 3
+    assert client.consumer._core.committed_offsets.commits == [{ONE: 7}] * 3
 
 
 def test_nothing_is_delivered_before_on_assigned_has_returned_nor_while_it_is_revoked(make: Make) -> None:
-    face = make(enable_auto_commit=False)
+    client = make(enable_auto_commit=False)
     seen: list[bool] = []
-    fetcher = face.consumer._core.fetcher
+    fetcher = client.consumer._core.fetcher
 
     def look(partitions: frozenset[TopicPartition]) -> None:
         fetcher.ready = [(each, 0) for each in partitions]
         seen.append(fetcher.buffer.has_ready)
 
-    member = subscribed(face, on_assigned=look, on_revoked=look)
-    face.flow(member.handler.assign([ONE], [ONE]))
-    assert face.do("poll", 1.0) == [(ONE, 0)]
-    face.flow(member.handler.revoke([ONE]))
-    assert face.do("poll", 0.05) == []
+    member = subscribed(client, on_assigned=look, on_revoked=look)
+    client.flow(member.handler.assign([ONE], [ONE]))
+    assert client.do("poll", 1.0) == [(ONE, 0)]
+    client.flow(member.handler.revoke([ONE]))
+    assert client.do("poll", 0.05) == []
     assert seen == [False, False]
 
 
 def test_an_error_of_a_callback_is_raised_by_poll_and_the_rebalance_goes_on(make: Make) -> None:
-    face = make(enable_auto_commit=False)
+    client = make(enable_auto_commit=False)
 
     def refuse(partitions: frozenset[TopicPartition]) -> None:
         raise LookupError("no room for these")
 
-    member = subscribed(face, on_assigned=refuse)
-    done = face.flow(member.handler.assign([ONE], [ONE]))
+    member = subscribed(client, on_assigned=refuse)
+    done = client.flow(member.handler.assign([ONE], [ONE]))
     with pytest.raises(LookupError, match="no room"):
-        face.do("poll", 1.0)
-    face.do("poll", 0.0)
-    face.wait(0.02)
-    assert done.done and face.do("assignment") == {ONE}
+        client.do("poll", 1.0)
+    client.do("poll", 0.0)
+    client.wait(0.02)
+    assert done.done and client.do("assignment") == {ONE}
 
 
 def test_without_on_lost_on_revoked_is_called(make: Make) -> None:
-    face = make()
-    told: list[Any] = []
-    member = subscribed(face, on_revoked=told.append)
-    face.flow(member.handler.assign([ONE], [ONE]))
-    face.flow(member.handler.lose([ONE]))
-    face.do("poll", 0.1)
-    assert told == [{ONE}] and face.consumer._core.committed_offsets.commits == []
+    client = make()
+    reported: list[Any] = []
+    member = subscribed(client, on_revoked=reported.append)
+    client.flow(member.handler.assign([ONE], [ONE]))
+    client.flow(member.handler.lose([ONE]))
+    client.do("poll", 0.1)
+    assert reported == [{ONE}] and client.consumer._core.committed_offsets.commits == []
 
 
 def test_automatic_commits_carry_positions_and_none_is_repeated(make: Make) -> None:
-    face = make(auto_commit_interval_ms=20)
-    given(face, ONE)
-    core = face.consumer._core
+    client = make(auto_commit_interval_ms=20)
+    given(client, ONE)
+    core = client.consumer._core
     core.fetcher.ready = [(ONE, 41)]
-    face.do("poll", 1.0)
+    client.do("poll", 1.0)
     for _ in range(5):
-        face.do("poll", 0.03)
+        client.do("poll", 0.03)
     assert core.committed_offsets.commits == [{ONE: 42}] or core.committed_offsets.commits == [{ONE: 0}, {ONE: 42}]
 
 
 def test_a_failed_automatic_commit_is_tried_again_and_not_raised(make: Make) -> None:
-    face = make(auto_commit_interval_ms=10)
-    given(face, ONE)
-    core = face.consumer._core
+    client = make(auto_commit_interval_ms=10)
+    given(client, ONE)
+    core = client.consumer._core
     core.committed_offsets.failing = broker_error(27, "OffsetCommit")
     for _ in range(6):
-        face.do("poll", 0.02)
+        client.do("poll", 0.02)
     assert core.committed_offsets.commits == [{ONE: 0}]
 
 
 def test_commits_in_the_background_keep_their_order_and_tell_within_poll(make: Make) -> None:
-    face = make(enable_auto_commit=False)
-    given(face, ONE)
-    core = face.consumer._core
-    told: list[Any] = []
-    face.do("commit_async", {ONE: 3}, lambda offsets, error: told.append((offsets[ONE].offset, error)))
+    client = make(enable_auto_commit=False)
+    given(client, ONE)
+    core = client.consumer._core
+    reported: list[Any] = []
+    client.do("commit_async", {ONE: 3}, lambda offsets, error: reported.append((offsets[ONE].offset, error)))
     core.committed_offsets.failing = broker_error(22, "OffsetCommit")
-    face.do("commit_async", {ONE: 4}, lambda offsets, error: told.append((offsets[ONE].offset, error)))
-    face.wait(0.05)
-    assert told == []
-    face.do("poll", 0.0)
-    face.do("poll", 0.0)
-    assert [offset for offset, _ in told] == [3, 4]
-    codes = [getattr(error, "code", None) for _, error in told]
+    client.do("commit_async", {ONE: 4}, lambda offsets, error: reported.append((offsets[ONE].offset, error)))
+    client.wait(0.05)
+    assert reported == []
+    client.do("poll", 0.0)
+    client.do("poll", 0.0)
+    assert [offset for offset, _ in reported] == [3, 4]
+    codes = [getattr(error, "code", None) for _, error in reported]
     assert sorted(codes, key=str) == [22, None]
 
 
 def test_close_commits_calls_back_leaves_and_is_idempotent(make: Make) -> None:
-    face = make()
-    told: list[Any] = []
-    member = subscribed(face, on_revoked=told.append)
-    face.flow(member.handler.assign([ONE], [ONE]))
-    face.do("poll", 0.05)
-    face.do("close")
-    assert told == [{ONE}]
-    assert face.consumer._core.committed_offsets.commits == [{ONE: 0}]
+    client = make()
+    reported: list[Any] = []
+    member = subscribed(client, on_revoked=reported.append)
+    client.flow(member.handler.assign([ONE], [ONE]))
+    client.do("poll", 0.05)
+    client.do("close")
+    assert reported == [{ONE}]
+    assert client.consumer._core.committed_offsets.commits == [{ONE: 0}]
     assert member.left == ["the consumer is closed"]
-    face.do("close")
+    client.do("close")
     assert member.left == ["the consumer is closed"]
     with pytest.raises(TransportError, match="closed"):
-        face.do("poll", 0.0)
+        client.do("poll", 0.0)
 
 
 def test_one_that_leaves_commits_when_its_own_rejoin_is_over(make: Make) -> None:
     """A generation that ends between the commit's sending and its arrival would have it refused (22)."""
-    face = make()
-    member = given(face, ONE)
-    commits = face.consumer._core.committed_offsets.commits
+    client = make()
+    member = given(client, ONE)
+    commits = client.consumer._core.committed_offsets.commits
 
     def rejoin() -> Flow[None]:
         yield from member.group_lock.acquire()
@@ -221,52 +221,52 @@ def test_one_that_leaves_commits_when_its_own_rejoin_is_over(make: Make) -> None
         assert commits == []
         member.group_lock.release()
 
-    done = face.flow(rejoin())
-    face.do("unsubscribe")
+    done = client.flow(rejoin())
+    client.do("unsubscribe")
     assert done.done and done.error is None
     assert commits == [{ONE: 0}] and not member.group_lock.is_held
 
 
 def test_a_close_that_is_given_up_gives_up_quietly(make: Make) -> None:
     """Cancelled while a revocation waits: nothing more is waited for, all is let go of."""
-    face = make(enable_auto_commit=False)
-    member = given(face, ONE)
-    core = face.consumer._core
-    task = face.flow(core.unsubscribe(5.0))  # waits for a poll
-    face.wait(0.05)
+    client = make(enable_auto_commit=False)
+    member = given(client, ONE)
+    core = client.consumer._core
+    task = client.flow(core.unsubscribe(5.0))  # waits for a poll
+    client.wait(0.05)
     assert not task.done
 
     def give_up() -> Flow[None]:
         task.cancel()
         yield from ()
 
-    done = face.flow(give_up())
-    face.wait(0.02)
+    done = client.flow(give_up())
+    client.wait(0.02)
     assert done.error is None and isinstance(task.error, CancelledFlow)
     assert core.membership is None and member.left == [] and not member.group_lock.is_held
-    assert face.do("assignment") == frozenset()
+    assert client.do("assignment") == frozenset()
 
 
 def test_a_poll_that_is_interrupted_loses_no_notice(make: Make) -> None:
     """Between the flow's end and the caller: it is told by the next poll."""
-    face = make()
-    told: list[Any] = []
-    member = subscribed(face, on_assigned=told.append)
-    done = face.flow(member.handler.assign([ONE], [ONE]))
-    core = face.consumer._core
-    first = face.flow(core.wait_for_work(1.0))  # whoever waited has gone
-    face.wait(0.02)
-    assert first.done and first.result is not None and told == []
-    face.do("poll", 0.05)
-    face.wait(0.02)
-    assert told == [{ONE}] and done.done
+    client = make()
+    reported: list[Any] = []
+    member = subscribed(client, on_assigned=reported.append)
+    done = client.flow(member.handler.assign([ONE], [ONE]))
+    core = client.consumer._core
+    first = client.flow(core.wait_for_work(1.0))  # whoever waited has gone
+    client.wait(0.02)
+    assert first.done and first.result is not None and reported == []
+    client.do("poll", 0.05)
+    client.wait(0.02)
+    assert reported == [{ONE}] and done.done
 
 
 def test_what_was_lost_is_not_committed_by_what_was_queued(make: Make) -> None:
     """A later generation must not carry the offsets of an earlier one."""
-    face = make(enable_auto_commit=False)
-    member = given(face, ONE, TWO)
-    core = face.consumer._core
+    client = make(enable_auto_commit=False)
+    member = given(client, ONE, TWO)
+    core = client.consumer._core
 
     def queued() -> Flow[None]:
         yield from core.commits._commit_lock.acquire()  # a commit before it is not answered yet
@@ -275,67 +275,67 @@ def test_what_was_lost_is_not_committed_by_what_was_queued(make: Make) -> None:
         core.remove([ONE])
         core.commits._commit_lock.release()
 
-    face.flow(queued())
-    face.wait(0.05)
+    client.flow(queued())
+    client.wait(0.05)
     assert core.committed_offsets.commits == [{TWO: 6}] and member.error is None
 
 
 def test_unsubscribe_gives_everything_away_and_assign_is_possible_then(make: Make) -> None:
-    face = make()
-    member = given(face, ONE, TWO)
+    client = make()
+    member = given(client, ONE, TWO)
     with pytest.raises(ValueError, match="assign is not possible after subscribe"):
-        face.do("assign", [THREE])
-    face.do("unsubscribe")
-    assert face.do("assignment") == frozenset() and member.left == ["the consumer unsubscribed"]
-    face.do("assign", [THREE])
-    assert face.do("assignment") == {THREE}
+        client.do("assign", [THREE])
+    client.do("unsubscribe")
+    assert client.do("assignment") == frozenset() and member.left == ["the consumer unsubscribed"]
+    client.do("assign", [THREE])
+    assert client.do("assignment") == {THREE}
     with pytest.raises(ValueError, match="subscribe is not possible after assign"):
-        face.do("subscribe", ["orders"])
+        client.do("subscribe", ["orders"])
 
 
 def test_one_that_left_goes_on_being_who_it_was_until_it_assigns_by_hand(make: Make) -> None:
     """A coordinator takes the offsets of nobody (generation -1) also in a group that has members: no zombie may pass
     for that."""
-    face = make()
-    given(face, ONE)
-    face.do("unsubscribe")
-    assert face.do("group_metadata") == ConsumerGroupMetadata("billing", 7, "m")
-    face.do("assign", [THREE])
-    assert face.do("group_metadata") == ConsumerGroupMetadata("billing")
+    client = make()
+    given(client, ONE)
+    client.do("unsubscribe")
+    assert client.do("group_metadata") == ConsumerGroupMetadata("billing", 7, "m")
+    client.do("assign", [THREE])
+    assert client.do("group_metadata") == ConsumerGroupMetadata("billing")
 
 
 def test_a_second_revocation_ends_when_the_first_has(make: Make) -> None:
     """A rebalance must not rejoin before the commit of a revocation that somebody else began."""
-    face = make(enable_auto_commit=False)
-    told: list[Any] = []
-    member = subscribed(face, on_revoked=told.append)
-    face.flow(member.handler.assign([ONE], [ONE]))
-    face.do("poll", 0.0)
+    client = make(enable_auto_commit=False)
+    reported: list[Any] = []
+    member = subscribed(client, on_revoked=reported.append)
+    client.flow(member.handler.assign([ONE], [ONE]))
+    client.do("poll", 0.0)
     handler = member.handler
     handler._polls._count += 1  # in a poll that tells nothing
     try:
-        both = [face.flow(handler.revoke([ONE])) for _ in range(2)]
-        face.wait(0.05)
+        both = [client.flow(handler.revoke([ONE])) for _ in range(2)]
+        client.wait(0.05)
         assert [one.done for one in both] == [False, False]
     finally:
         handler._polls._count -= 1
-    face.do("poll", 0.0)
-    face.wait(0.02)
-    assert [one.done for one in both] == [True, True] and told == [{ONE}]
+    client.do("poll", 0.0)
+    client.wait(0.02)
+    assert [one.done for one in both] == [True, True] and reported == [{ONE}]
 
 
 def test_what_the_group_met_is_raised_by_poll_even_while_it_waits(make: Make) -> None:
-    face = make()
-    member = given(face, ONE)
+    client = make()
+    member = given(client, ONE)
 
     def refused() -> Flow[None]:
         yield from wait(Signal(), 0.05)
         member.error = broker_error(82, "Heartbeat of billing", resource="billing")
         member.changed.set()
 
-    face.flow(refused())
+    client.flow(refused())
     with pytest.raises(BrokerError, match="FENCED_INSTANCE_ID"):
-        face.do("poll", 10.0)
+        client.do("poll", 10.0)
 
 
 def test_a_part_that_fails_is_raised_not_silent(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,49 +344,49 @@ def test_a_part_that_fails_is_raised_not_silent(make: Make, monkeypatch: pytest.
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(Fetched, "run", broken)
-    face = make()
-    face.do("assign", [ONE])
+    client = make()
+    client.do("assign", [ONE])
     with pytest.raises(TransportError, match="a bug"):
-        face.do("poll", 10.0)
+        client.do("poll", 10.0)
 
 
 def test_one_polls_at_a_time(make: Make) -> None:
-    face = make()
+    client = make()
     failed: list[str] = []
 
     def poll_again(partitions: frozenset[TopicPartition]) -> Any:
-        if isinstance(face, Loop):
+        if isinstance(client, Loop):
 
             async def awaited() -> None:
                 with pytest.raises(RuntimeError, match="already running") as error:
-                    await face.consumer.poll(0.0)
+                    await client.consumer.poll(0.0)
                 failed.append(str(error.value))
 
             return awaited()
         with pytest.raises(RuntimeError, match="already running") as error:
-            face.consumer.poll(0.0)
+            client.consumer.poll(0.0)
         failed.append(str(error.value))
         return None
 
-    member = subscribed(face, on_assigned=poll_again)
-    face.flow(member.handler.assign([ONE], [ONE]))
-    face.do("poll", 0.05)
+    member = subscribed(client, on_assigned=poll_again)
+    client.flow(member.handler.assign([ONE], [ONE]))
+    client.do("poll", 0.05)
     assert len(failed) == 1
 
 
 def test_pause_keeps_records_and_seek_drops_them(make: Make) -> None:
-    face = make()
-    given(face, ONE, TWO)
-    face.do("pause", ONE)
-    assert face.do("paused") == {ONE}
-    face.consumer._core.fetcher.ready = [(ONE, 0), (TWO, 0)]
-    assert face.do("poll", 0.05) == [(TWO, 0)]
-    face.do("resume", ONE)
-    assert face.do("poll", 0.05) == [(ONE, 0)]
-    face.consumer._core.fetcher.ready = [(ONE, 1), (TWO, 1)]
-    face.do("seek", ONE, 100)
-    assert face.do("poll", 0.05) == [(TWO, 1)]
-    assert face.do("position", ONE) == 100
+    client = make()
+    given(client, ONE, TWO)
+    client.do("pause", ONE)
+    assert client.do("paused") == {ONE}
+    client.consumer._core.fetcher.ready = [(ONE, 0), (TWO, 0)]
+    assert client.do("poll", 0.05) == [(TWO, 0)]
+    client.do("resume", ONE)
+    assert client.do("poll", 0.05) == [(ONE, 0)]
+    client.consumer._core.fetcher.ready = [(ONE, 1), (TWO, 1)]
+    client.do("seek", ONE, 100)
+    assert client.do("poll", 0.05) == [(TWO, 1)]
+    assert client.do("position", ONE) == 100
 
 
 @pytest.mark.parametrize(
@@ -445,9 +445,9 @@ def test_an_unknown_option_has_a_suggestion(make: Make) -> None:
 
 def test_a_consumer_that_is_dropped_says_so_and_ends(make: Make) -> None:
     consumer = Consumer(bootstrap_servers="127.0.0.1:1")
-    carrier = consumer._io_loop
+    io_loop = consumer._io_loop
     consumer.pause()  # the loop runs
-    thread = carrier._thread
+    thread = io_loop._thread
     with pytest.warns(ResourceWarning, match="was not closed"):
         del consumer
         gc.collect()

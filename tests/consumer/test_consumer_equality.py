@@ -61,12 +61,12 @@ def test_every_golden_log_is_delivered_as_java_delivered_it(isolation_level: str
             end = world.logs(partition.topic)[0]
             if world.state(partition.topic).position == (end.end if end.stable is None else end.stable):
                 break
-        assert [record.offset for record in found] == [told["offset"] for told in truth], str(partition)
-        for record, told in zip(found, truth, strict=True):
-            assert record.timestamp == told["timestamp"], str(partition)
-            assert golden_data.same_bytes(record.key, told["key"])
-            assert golden_data.same_bytes(record.value, told["value"])
-            assert golden_data.same_headers(record.headers, told["headers"])
+        assert [record.offset for record in found] == [reported["offset"] for reported in truth], str(partition)
+        for record, reported in zip(found, truth, strict=True):
+            assert record.timestamp == reported["timestamp"], str(partition)
+            assert golden_data.same_bytes(record.key, reported["key"])
+            assert golden_data.same_bytes(record.value, reported["value"])
+            assert golden_data.same_headers(record.headers, reported["headers"])
         compared += len(found)
     assert compared > 4000
 
@@ -74,8 +74,8 @@ def test_every_golden_log_is_delivered_as_java_delivered_it(isolation_level: str
 def test_random_transactions_are_delivered_as_java_delivers_them(apache_kafka: ApacheKafka) -> None:
     topic = apache_kafka.create_topic(partitions=2)
     random_workload(apache_kafka, topic, 2, seed=1, steps=60)
-    count, told = difference(
+    count, reported = difference(
         apache_kafka.bootstrap_servers, [topic], "read_committed", max_partition_fetch_bytes=2000, max_poll_records=17
     )
-    assert told is None, told
+    assert reported is None, reported
     assert count > 50

@@ -155,17 +155,17 @@ def test_epochs_are_sent_and_a_diverging_log_is_validated() -> None:
 def test_errors_that_pass_are_waited_out(code: int) -> None:
     world = FetchScript()
     expected = numbered(world.log(), 10)
-    told = []
+    reported = []
 
     def data_of(node: int, partition: TopicPartition, asked: FetchPartition) -> FetchPartitionData | None:
-        told.append(world.now)
-        return error(partition, code) if len(told) <= 4 else None
+        reported.append(world.now)
+        return error(partition, code) if len(reported) <= 4 else None
 
     world.data_of = data_of
     updates = world.cluster.updates
     world.assign(ORDERS)
     assert world.drain(3.0) == expected
-    assert all(later - earlier >= 0.09 for earlier, later in pairwise(told[:5]))
+    assert all(later - earlier >= 0.09 for earlier, later in pairwise(reported[:5]))
     if code in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.LEADER_NOT_AVAILABLE,

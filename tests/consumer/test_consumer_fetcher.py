@@ -47,7 +47,7 @@ def test_every_version_of_fetch_is_spoken(version: int) -> None:
     assert world.drain() == expected
     more = numbered(world.logs()[0], 10, start=10)
     assert world.drain() == more
-    assert {told for _, _, told, _ in world.fetches} == {version}
+    assert {reported for _, _, reported, _ in world.fetches} == {version}
     request = world.fetches[-1][3]
     assert request.isolation_level == 1
     assert (request.session_id != 0) is (version >= 7)

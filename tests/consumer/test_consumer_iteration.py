@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from consumer_runs import Member
-from iteration_script import FACES, ONE, THREE, TWO, Face, IterationLoop, IterationWorld
+from iteration_script import APIS, ONE, THREE, TWO, ConsumerClient, IterationLoop, IterationWorld
 
 from kcodec import TopicPartition
 from kcodec.errors import CorruptBatchError, TransportError
@@ -27,8 +27,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[IterationWorld]:
     made.close()
 
 
-@pytest.fixture(params=list(FACES))
-def face(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=list(APIS))
+def client(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
@@ -36,23 +36,23 @@ def offsets(records: Any) -> list[int]:
     return [record.offset for record in records]
 
 
-def failed(face: Face) -> None:
+def failed(client: ConsumerClient) -> None:
     """The block of the consumer ends with an exception."""
-    face.leave(ValueError("record 3 cannot be processed"))
+    client.leave(ValueError("record 3 cannot be processed"))
 
 
 # What is delivered
 
 
-def test_a_second_loop_continues_after_the_first(world: IterationWorld, face: str) -> None:
-    consumer = world.assigned(face, ONE)
+def test_a_second_loop_continues_after_the_first(world: IterationWorld, client: str) -> None:
+    consumer = world.assigned(client, ONE)
     assert offsets(consumer.take(3)) == [0, 1, 2]
     assert offsets(consumer.take(3)) == [3, 4, 5]
 
 
 @pytest.mark.parametrize("left", [1, 3, 499, 500, 501])
-def test_poll_starts_with_what_a_loop_left(world: IterationWorld, face: str, left: int) -> None:
-    consumer = world.assigned(face, ONE)
+def test_poll_starts_with_what_a_loop_left(world: IterationWorld, client: str, left: int) -> None:
+    consumer = world.assigned(client, ONE)
     consumer.take(left)
     found: list[int] = []
     while len(found) < 1000 - left:
@@ -63,8 +63,8 @@ def test_poll_starts_with_what_a_loop_left(world: IterationWorld, face: str, lef
 
 
 @pytest.mark.parametrize("left", [1, 3, 199, 300, 501])
-def test_poll_arrow_starts_with_what_a_loop_left(world: IterationWorld, face: str, left: int) -> None:
-    consumer = world.assigned(face, ONE)
+def test_poll_arrow_starts_with_what_a_loop_left(world: IterationWorld, client: str, left: int) -> None:
+    consumer = world.assigned(client, ONE)
     consumer.take(left)
     found: list[int] = []
     while len(found) < 1000 - left:
@@ -74,16 +74,16 @@ def test_poll_arrow_starts_with_what_a_loop_left(world: IterationWorld, face: st
     assert found == list(range(left, 1000))
 
 
-def test_a_loop_starts_with_what_poll_arrow_left(world: IterationWorld, face: str) -> None:
-    consumer = world.assigned(face, ONE)
+def test_a_loop_starts_with_what_poll_arrow_left(world: IterationWorld, client: str) -> None:
+    consumer = world.assigned(client, ONE)
     consumer.take(5)
     found = list(consumer.do("poll_arrow", 1.0).column("offset"))
     assert offsets(consumer.take(2)) == [found[-1] + 1, found[-1] + 2]
 
 
-def test_two_iterators_share_the_records(world: IterationWorld, face: str) -> None:
+def test_two_iterators_share_the_records(world: IterationWorld, client: str) -> None:
     """Also where a poll and a seek come between: neither iterator keeps records of its own."""
-    consumer = world.assigned(face, ONE)
+    consumer = world.assigned(client, ONE)
     one, two = consumer.iterate(), consumer.iterate()
     found = [consumer.next(each).offset for each in (one, two, one, one, two)]
     assert found == [0, 1, 2, 3, 4]
@@ -94,8 +94,8 @@ def test_two_iterators_share_the_records(world: IterationWorld, face: str) -> No
     assert [consumer.next(each).offset for each in (two, one, two)] == [900, 901, 902]
 
 
-def test_seek_in_a_loop_applies_to_the_next_record(world: IterationWorld, face: str) -> None:
-    consumer = world.assigned(face, ONE)
+def test_seek_in_a_loop_applies_to_the_next_record(world: IterationWorld, client: str) -> None:
+    consumer = world.assigned(client, ONE)
     records = consumer.iterate()
     found = [consumer.next(records).offset for _ in range(3)]
     consumer.do("seek", ONE, 900)
@@ -103,8 +103,8 @@ def test_seek_in_a_loop_applies_to_the_next_record(world: IterationWorld, face: 
     assert found == [0, 1, 2, 900, 901, 902]
 
 
-def test_seek_to_the_beginning_in_a_loop_applies_at_once(world: IterationWorld, face: str) -> None:
-    consumer = world.assigned(face, ONE)
+def test_seek_to_the_beginning_in_a_loop_applies_at_once(world: IterationWorld, client: str) -> None:
+    consumer = world.assigned(client, ONE)
     records = consumer.iterate()
     found = [consumer.next(records).offset for _ in range(3)]
     consumer.do("seek_to_beginning", ONE)
@@ -112,10 +112,10 @@ def test_seek_to_the_beginning_in_a_loop_applies_at_once(world: IterationWorld, 
     assert found == [0, 1, 2, 0, 1]
 
 
-def test_pause_in_a_loop_applies_to_the_next_record(world: IterationWorld, face: str) -> None:
+def test_pause_in_a_loop_applies_to_the_next_record(world: IterationWorld, client: str) -> None:
     """What was paused comes again, in order, after resume."""
     world.fill(TWO, 100)
-    consumer = world.assigned(face, ONE, TWO)
+    consumer = world.assigned(client, ONE, TWO)
     records = consumer.iterate()
     first = consumer.next(records)
     mine = TopicPartition(first.topic, first.partition)
@@ -130,8 +130,8 @@ def test_pause_in_a_loop_applies_to_the_next_record(world: IterationWorld, face:
     assert [(record.partition, record.offset) for record in found] == [(mine.partition, n) for n in (1, 2, 3)]
 
 
-def test_a_paused_loop_delivers_nothing(world: IterationWorld, face: str) -> None:
-    consumer = world.assigned(face, ONE)
+def test_a_paused_loop_delivers_nothing(world: IterationWorld, client: str) -> None:
+    consumer = world.assigned(client, ONE)
     consumer.take(3)
     consumer.do("pause", ONE)
     assert consumer.do("poll", 0.02) == []
@@ -141,10 +141,10 @@ def test_a_paused_loop_delivers_nothing(world: IterationWorld, face: str) -> Non
 
 
 @pytest.mark.parametrize("how", ["revoke", "lose"])
-def test_a_revoked_partition_delivers_nothing_more(world: IterationWorld, face: str, how: str) -> None:
+def test_a_revoked_partition_delivers_nothing_more(world: IterationWorld, client: str, how: str) -> None:
     """The rebalance goes on at the next record, not after the records that were decoded with the current one."""
     world.fill(TWO, 1000)
-    consumer = world.open(face, ONE, TWO)
+    consumer = world.open(client, ONE, TWO)
     records = consumer.iterate()
     first = consumer.next(records)
     mine = TopicPartition(first.topic, first.partition)
@@ -157,9 +157,9 @@ def test_a_revoked_partition_delivers_nothing_more(world: IterationWorld, face: 
     assert world.stored.get(mine) == (1 if how == "revoke" else None)
 
 
-def test_assign_in_a_loop_applies_to_the_next_record(world: IterationWorld, face: str) -> None:
+def test_assign_in_a_loop_applies_to_the_next_record(world: IterationWorld, client: str) -> None:
     world.fill(TWO, 10)
-    consumer = world.assigned(face, ONE)
+    consumer = world.assigned(client, ONE)
     records = consumer.iterate()
     consumer.next(records)
     consumer.do("assign", [TWO])
@@ -168,8 +168,8 @@ def test_assign_in_a_loop_applies_to_the_next_record(world: IterationWorld, face
     assert offsets(consumer.take(2)) == [0, 1]
 
 
-def test_unsubscribe_in_a_loop_applies_to_the_next_record(world: IterationWorld, face: str) -> None:
-    consumer = world.open(face, ONE)
+def test_unsubscribe_in_a_loop_applies_to_the_next_record(world: IterationWorld, client: str) -> None:
+    consumer = world.open(client, ONE)
     records = consumer.iterate()
     for _ in range(4):
         consumer.next(records)
@@ -180,8 +180,8 @@ def test_unsubscribe_in_a_loop_applies_to_the_next_record(world: IterationWorld,
     assert consumer.next(records).partition == 1
 
 
-def test_a_closed_consumer_delivers_nothing_more(world: IterationWorld, face: str) -> None:
-    consumer = world.open(face, ONE)
+def test_a_closed_consumer_delivers_nothing_more(world: IterationWorld, client: str) -> None:
+    consumer = world.open(client, ONE)
     records = consumer.iterate()
     consumer.next(records)
     consumer.do("close")
@@ -190,11 +190,11 @@ def test_a_closed_consumer_delivers_nothing_more(world: IterationWorld, face: st
     assert world.stored == {ONE: 1}
 
 
-def test_an_error_comes_after_the_records_before_it(world: IterationWorld, face: str) -> None:
+def test_an_error_comes_after_the_records_before_it(world: IterationWorld, client: str) -> None:
     """The loop goes on after a seek behind the corrupt batch; poll_arrow and poll see the same."""
     batch = world.logs[ONE].batches[1]
     batch.data = batch.data[:70] + bytes([batch.data[70] ^ 1]) + batch.data[71:]
-    consumer = world.assigned(face, ONE)
+    consumer = world.assigned(client, ONE)
     assert offsets(consumer.take(100)) == list(range(100))
     with pytest.raises(CorruptBatchError) as error:
         consumer.take(1)
@@ -206,10 +206,10 @@ def test_an_error_comes_after_the_records_before_it(world: IterationWorld, face:
 
 
 def test_an_interrupted_poll_loses_no_records(
-    world: IterationWorld, face: str, monkeypatch: pytest.MonkeyPatch
+    world: IterationWorld, client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C after the records were taken, before the application got them."""
-    consumer = world.assigned(face, ONE)
+    consumer = world.assigned(client, ONE)
     core = consumer.consumer._core
     consumer.take(3)
     for call, taker in (("poll", "take"), ("poll_arrow", "take_arrow"), ("poll", "take")):
@@ -231,8 +231,8 @@ def test_an_interrupted_poll_loses_no_records(
 # What is committed
 
 
-def test_commit_in_a_loop_includes_the_current_record(world: IterationWorld, face: str) -> None:
-    consumer = world.open(face, ONE, enable_auto_commit=False)
+def test_commit_in_a_loop_includes_the_current_record(world: IterationWorld, client: str) -> None:
+    consumer = world.open(client, ONE, enable_auto_commit=False)
     records = consumer.iterate()
     for offset in range(5):
         assert consumer.next(records).offset == offset
@@ -244,84 +244,84 @@ def test_commit_in_a_loop_includes_the_current_record(world: IterationWorld, fac
     assert world.commits[-1] == {ONE: 5}
 
 
-def test_a_failed_loop_commits_only_completed_records(world: IterationWorld, face: str) -> None:
+def test_a_failed_loop_commits_only_completed_records(world: IterationWorld, client: str) -> None:
     """The exception is raised while record 3 is processed; the next consumer begins with it."""
-    consumer = world.open(face, ONE)
+    consumer = world.open(client, ONE)
     records = consumer.iterate()
     for offset in range(4):
         assert consumer.next(records).offset == offset
     failed(consumer)
     assert world.stored == {ONE: 3}
-    assert offsets(world.open(face, ONE).take(2)) == [3, 4]
+    assert offsets(world.open(client, ONE).take(2)) == [3, 4]
 
 
-def test_a_loop_that_ends_well_commits_its_last_record(world: IterationWorld, face: str) -> None:
-    consumer = world.open(face, ONE)
+def test_a_loop_that_ends_well_commits_its_last_record(world: IterationWorld, client: str) -> None:
+    consumer = world.open(client, ONE)
     consumer.take(4)
     consumer.leave()
     assert world.stored == {ONE: 4}
 
 
-def test_a_failed_loop_at_the_end_of_a_chunk(world: IterationWorld, face: str) -> None:
+def test_a_failed_loop_at_the_end_of_a_chunk(world: IterationWorld, client: str) -> None:
     """The last record of those that were decoded together is not completed either."""
-    consumer = world.open(face, ONE, max_poll_records=10)
+    consumer = world.open(client, ONE, max_poll_records=10)
     consumer.take(10)
     failed(consumer)
     assert world.stored == {ONE: 9}
 
 
-def test_a_failed_block_does_not_commit_its_last_poll(world: IterationWorld, face: str) -> None:
-    consumer = world.open(face, ONE, max_poll_records=100)
+def test_a_failed_block_does_not_commit_its_last_poll(world: IterationWorld, client: str) -> None:
+    consumer = world.open(client, ONE, max_poll_records=100)
     for _ in range(3):
         consumer.do("poll", 1.0)
     failed(consumer)
     assert world.stored == {ONE: 200}
-    again = world.open(face, ONE, max_poll_records=100)
+    again = world.open(client, ONE, max_poll_records=100)
     assert offsets(again.do("poll", 1.0))[0] == 200
     again.leave(KeyboardInterrupt())
     assert world.stored == {ONE: 200}
 
 
-def test_a_failed_block_does_not_commit_its_last_table(world: IterationWorld, face: str) -> None:
-    consumer = world.open(face, ONE)
+def test_a_failed_block_does_not_commit_its_last_table(world: IterationWorld, client: str) -> None:
+    consumer = world.open(client, ONE)
     done = len(consumer.do("poll_arrow", 1.0))
     consumer.do("poll_arrow", 1.0)
     failed(consumer)
     assert world.stored == {ONE: done}
 
 
-def test_a_poll_completes_what_a_loop_delivered(world: IterationWorld, face: str) -> None:
-    consumer = world.open(face, ONE)
+def test_a_poll_completes_what_a_loop_delivered(world: IterationWorld, client: str) -> None:
+    consumer = world.open(client, ONE)
     consumer.take(4)
     consumer.do("poll", 1.0)
     failed(consumer)
     assert world.stored == {ONE: 4}
 
 
-def test_close_commits_the_last_poll(world: IterationWorld, face: str) -> None:
-    consumer = world.open(face, ONE, max_poll_records=100)
+def test_close_commits_the_last_poll(world: IterationWorld, client: str) -> None:
+    consumer = world.open(client, ONE, max_poll_records=100)
     consumer.do("poll", 1.0)
     consumer.do("close")
     assert world.stored == {ONE: 100}
 
 
-def test_what_was_committed_is_completed(world: IterationWorld, face: str) -> None:
+def test_what_was_committed_is_completed(world: IterationWorld, client: str) -> None:
     """An automatic commit does not go back behind an explicit one."""
-    consumer = world.open(face, ONE)
+    consumer = world.open(client, ONE)
     consumer.take(4)
     consumer.do("commit")
     failed(consumer)
     assert world.stored == {ONE: 4}
-    consumer = world.open(face, ONE, max_poll_records=100)
+    consumer = world.open(client, ONE, max_poll_records=100)
     consumer.do("poll", 1.0)
     consumer.do("commit", {ONE: 50})
     failed(consumer)
     assert world.stored == {ONE: 50}
 
 
-def test_a_commit_in_on_revoked_excludes_failed_records(world: IterationWorld, face: str) -> None:
+def test_a_commit_in_on_revoked_excludes_failed_records(world: IterationWorld, client: str) -> None:
     """`on_revoked=lambda partitions: consumer.commit()` runs when the failed block closes the consumer."""
-    consumer = world.open(face, enable_auto_commit=False)
+    consumer = world.open(client, enable_auto_commit=False)
     consumer.do("subscribe", ["orders"], on_revoked=lambda partitions: consumer.consumer.commit())
     world.give(consumer, ONE)
     consumer.take(4)
@@ -329,18 +329,18 @@ def test_a_commit_in_on_revoked_excludes_failed_records(world: IterationWorld, f
     assert world.stored == {ONE: 3}
 
 
-def test_seek_back_after_a_failure_is_committed(world: IterationWorld, face: str) -> None:
+def test_seek_back_after_a_failure_is_committed(world: IterationWorld, client: str) -> None:
     """Of a position behind and one ahead of what was completed, the lower one is committed."""
     for target, committed in ((2, 2), (900, 9)):
         world.stored.clear()
-        consumer = world.open(face, ONE)
+        consumer = world.open(client, ONE)
         consumer.take(10)
         consumer.do("seek", ONE, target)
         failed(consumer)
         assert world.stored == {ONE: committed}
 
 
-def test_automatic_commits_go_on_within_a_chunk(world: IterationWorld, face: str) -> None:
+def test_automatic_commits_go_on_within_a_chunk(world: IterationWorld, client: str) -> None:
     """Every commit carries completed records only, and the first does not wait for the end of the 500."""
     completed = 0
     ahead: list[Any] = []
@@ -350,7 +350,7 @@ def test_automatic_commits_go_on_within_a_chunk(world: IterationWorld, face: str
             ahead.append((offsets, completed))
 
     world.on_commit = check
-    consumer = world.open(face, ONE, auto_commit_interval_ms=20)
+    consumer = world.open(client, ONE, auto_commit_interval_ms=20)
     records = consumer.iterate()
     for offset in range(30):
         completed = offset
@@ -360,9 +360,9 @@ def test_automatic_commits_go_on_within_a_chunk(world: IterationWorld, face: str
     assert 0 < world.commits[-1][ONE] < 30
 
 
-def test_a_slow_loop_stays_in_the_group(world: IterationWorld, face: str) -> None:
+def test_a_slow_loop_stays_in_the_group(world: IterationWorld, client: str) -> None:
     """Each requested record counts as a poll for max_poll_interval_ms."""
-    consumer = world.open(face, ONE, max_poll_interval_ms=300, enable_auto_commit=False)
+    consumer = world.open(client, ONE, max_poll_interval_ms=300, enable_auto_commit=False)
     member = Member.made[-1]
     records = consumer.iterate()
     consumer.next(records)
@@ -395,12 +395,12 @@ def test_a_cancelled_loop_loses_no_record(world: IterationWorld) -> None:
     """Cancelled while it waits for a record, and while it processes one."""
     world.logs.clear()
     world.fill(ONE, 2)
-    face = world.assigned("asyncio", ONE)
-    assert isinstance(face, IterationLoop)
+    client = world.assigned("asyncio", ONE)
+    assert isinstance(client, IterationLoop)
     found: list[int] = []
 
     async def read() -> None:
-        async for record in face.consumer:
+        async for record in client.consumer:
             found.append(record.offset)
             await asyncio.sleep(0.01 if record.offset < 3 else 10.0)
 
@@ -410,24 +410,24 @@ def test_a_cancelled_loop_loses_no_record(world: IterationWorld) -> None:
         task.cancel()  # it waits
         await asyncio.wait([task])
         world.fill(ONE, 5)
-        face.consumer._core.assignment.poke()
+        client.consumer._core.assignment.poke()
         task = asyncio.ensure_future(read())
         await asyncio.sleep(0.1)
         task.cancel()  # it is processing 3
         await asyncio.wait([task])
-        async for record in face.consumer:
+        async for record in client.consumer:
             found.append(record.offset)
             if record.offset == 6:
                 break
 
-    face.loop.run_until_complete(story())
+    client.loop.run_until_complete(story())
     assert found == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_a_loop_without_awaits_lets_others_run(world: IterationWorld) -> None:
     """The heartbeats of the consumer among them: records that are here do not suspend the task by themselves."""
-    face = world.assigned("asyncio", ONE, max_poll_records=10)
-    assert isinstance(face, IterationLoop)
+    client = world.assigned("asyncio", ONE, max_poll_records=10)
+    assert isinstance(client, IterationLoop)
     turns = 0
 
     async def others() -> None:
@@ -438,9 +438,9 @@ def test_a_loop_without_awaits_lets_others_run(world: IterationWorld) -> None:
 
     async def story() -> int:
         task = asyncio.ensure_future(others())
-        await face.consumer.poll(1.0)
+        await client.consumer.poll(1.0)
         before, read = turns, 0
-        async for _ in face.consumer:
+        async for _ in client.consumer:
             time.sleep(0.001)
             read += 1
             if read == 250:
@@ -448,51 +448,51 @@ def test_a_loop_without_awaits_lets_others_run(world: IterationWorld) -> None:
         task.cancel()
         return turns - before
 
-    assert face.loop.run_until_complete(story()) >= 2
+    assert client.loop.run_until_complete(story()) >= 2
 
 
 def test_wait_for_and_aclosing_lose_no_record(world: IterationWorld) -> None:
     """`asyncio.wait_for(anext(records))` awaits in a task of its own, which begins later; a seek may come between."""
-    face = world.assigned("asyncio", ONE)
-    assert isinstance(face, IterationLoop)
+    client = world.assigned("asyncio", ONE)
+    assert isinstance(client, IterationLoop)
 
     async def story() -> list[int | None]:
-        records = aiter(face.consumer)
+        records = aiter(client.consumer)
         found = []
         for _ in range(3):
             found.append((await asyncio.wait_for(anext(records), 5.0)).offset)
         unused = anext(records)
-        await face.consumer.seek(ONE, 700)
+        await client.consumer.seek(ONE, 700)
         found.append((await unused).offset)
         async with contextlib.aclosing(records):
             found.append((await anext(records)).offset)
         return [*found, (await anext(records)).offset]
 
-    assert face.loop.run_until_complete(story()) == [0, 1, 2, 700, 701, 702]
+    assert client.loop.run_until_complete(story()) == [0, 1, 2, 700, 701, 702]
 
 
 @pytest.mark.parametrize("call", ["poll", "iterate"])
 def test_two_tasks_cannot_request_records_at_once(world: IterationWorld, call: str) -> None:
     world.logs[THREE] = world.fill(THREE, 0)
-    face = world.assigned("asyncio", THREE)
-    assert isinstance(face, IterationLoop)
+    client = world.assigned("asyncio", THREE)
+    assert isinstance(client, IterationLoop)
 
     async def one() -> Any:
         if call == "poll":
-            return await face.consumer.poll(0.3)
-        return await asyncio.wait_for(anext(aiter(face.consumer)), 0.3)
+            return await client.consumer.poll(0.3)
+        return await asyncio.wait_for(anext(aiter(client.consumer)), 0.3)
 
     async def story() -> list[Any]:
         return [*await asyncio.gather(one(), one(), return_exceptions=True)]
 
-    first, second = face.loop.run_until_complete(story())
+    first, second = client.loop.run_until_complete(story())
     assert isinstance(second, RuntimeError) and "one task polls" in str(second)
     assert first == [] or isinstance(first, TimeoutError)
 
 
-def test_an_iterator_goes_on_after_an_error(world: IterationWorld, face: str) -> None:
+def test_an_iterator_goes_on_after_an_error(world: IterationWorld, client: str) -> None:
     """Unlike a generator, which an exception ends."""
-    consumer = world.assigned(face, ONE)
+    consumer = world.assigned(client, ONE)
     records = consumer.iterate()
     found = [consumer.next(records).offset]
     consumer.flow(_raise_later(consumer.consumer._core))
@@ -510,9 +510,9 @@ def _raise_later(core: Any) -> Any:
     yield from ()
 
 
-def test_a_traceback_that_holds_the_loop_changes_nothing(world: IterationWorld, face: str) -> None:
+def test_a_traceback_that_holds_the_loop_changes_nothing(world: IterationWorld, client: str) -> None:
     """The frame of the iteration is alive while the consumer closes, as an exception's traceback keeps it."""
-    consumer = world.open(face, ONE)
+    consumer = world.open(client, ONE)
     kept = consumer.iterate()
     for _ in range(4):
         consumer.next(kept)

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from iteration_script import FACES, ONE, THREE, TWO, Face, IterationWorld
+from iteration_script import APIS, ONE, THREE, TWO, ConsumerClient, IterationWorld
 
 from kcodec import TopicPartition
 
@@ -90,10 +90,10 @@ class Model:
 class History:
     """One random history; `steps` says what was done."""
 
-    def __init__(self, world: IterationWorld, face: str, protocol: str, seed: int) -> None:
+    def __init__(self, world: IterationWorld, client: str, protocol: str, seed: int) -> None:
         self.world = world
         self.random = random = Random(seed)
-        self.face_name = face
+        self.api_name = client
         self.is_automatic = random.random() < 0.7
         self.options: dict[str, Any] = {
             "group_protocol": protocol,
@@ -124,7 +124,7 @@ class History:
 
     def _open(self) -> None:
         self.model = Model(self.records)
-        self.face: Face = self.world.open(self.face_name, **self.options)
+        self.client: ConsumerClient = self.world.open(self.api_name, **self.options)
         self.iterators: list[Any] = []
         for partition in self.random.sample(PARTITIONS, self.random.randrange(1, 4)):
             self.do_give(partition)
@@ -161,7 +161,7 @@ class History:
     def step_loop(self) -> None:
         """`for record in consumer`, left after some records, its generator dropped or kept."""
         count = min(self.random.choice([1, 2, 5, 30]), self.model.left())
-        iterator = self.face.iterate()
+        iterator = self.client.iterate()
         self.note("loop", count)
         for _ in range(count):
             self.next(iterator)
@@ -176,14 +176,14 @@ class History:
 
     def next(self, iterator: Any) -> None:
         self.model.complete()
-        record = self.face.next(iterator)
+        record = self.client.next(iterator)
         self.note("record", record.partition, record.offset)
         self.model.deliver(TopicPartition(record.topic, record.partition), record.offset)
 
     def step_poll(self) -> None:
         self.model.complete()
         left = self.model.left()
-        records = self.face.do("poll", 5.0 if left else 0.0)
+        records = self.client.do("poll", 5.0 if left else 0.0)
         self.note("poll", [(record.partition, record.offset) for record in records])
         assert bool(records) == bool(left) and len(records) <= self.options["max_poll_records"]
         for record in records:
@@ -192,7 +192,7 @@ class History:
     def step_poll_arrow(self) -> None:
         self.model.complete()
         left = self.model.left()
-        found = self.face.do("poll_arrow", 5.0 if left else 0.0)
+        found = self.client.do("poll_arrow", 5.0 if left else 0.0)
         rows = list(zip(found.column("partition"), found.column("offset"), strict=True))
         self.note("poll_arrow", rows)
         assert bool(rows) == bool(left)
@@ -205,31 +205,31 @@ class History:
         if (partition := self.any_assigned()) is not None:
             offset = self.random.randrange(self.world.logs[partition].end + 1)
             self.note("seek", partition, offset)
-            self.face.do("seek", partition, offset)
+            self.client.do("seek", partition, offset)
             self.model.seek(partition, offset)
 
     def step_pause(self) -> None:
         if (partition := self.any_assigned()) is not None:
             self.note("pause", partition)
-            self.face.do("pause", partition)
+            self.client.do("pause", partition)
             self.model.paused.add(partition)
 
     def step_resume(self) -> None:
         if self.model.paused:
             partition = self.random.choice(sorted(self.model.paused))
             self.note("resume", partition)
-            self.face.do("resume", partition)
+            self.client.do("resume", partition)
             self.model.paused.discard(partition)
 
     def step_position(self) -> None:
         if (partition := self.any_assigned()) is not None:
-            found = self.face.do("position", partition)
+            found = self.client.do("position", partition)
             assert self.model.index(partition, found) == self.model.position[partition], (partition, found)
 
     def step_commit(self) -> None:
         self.note("commit")
         self.is_requested = True
-        self.face.do("commit")
+        self.client.do("commit")
         self.is_requested = False
         stored = {each: self.model.index(each, self.world.stored[each]) for each in self.model.position}
         assert stored == self.model.position
@@ -239,7 +239,7 @@ class History:
 
     def do_give(self, partition: TopicPartition) -> None:
         self.note("give", partition, self.world.stored.get(partition, 0))
-        self.world.give(self.face, partition)
+        self.world.give(self.client, partition)
         self.model.assign(partition, self.world.stored.get(partition, 0))
 
     def step_give(self) -> None:
@@ -258,21 +258,21 @@ class History:
 
     def taken_away(self, how: str, partition: TopicPartition) -> None:
         """The rebalance waits for the next request, which may be that of a loop."""
-        done = self.face.flow(getattr(self.world.handler(self.face), how)([partition]))
-        self.face.wait(0.002)
+        done = self.client.flow(getattr(self.world.handler(self.client), how)([partition]))
+        self.client.wait(0.002)
         self.model.held_back.add(partition)  # a loop must not wait for records of this one alone
         others = self.model.left()
         if how == "revoke":
             self.model.held_back.discard(partition)
         if others and self.random.random() < 0.5:
-            self.next(self.face.iterate())
+            self.next(self.client.iterate())
         while not done.done:
             self.model.complete()
-            for record in self.face.do("poll", 0.0):
+            for record in self.client.do("poll", 0.0):
                 self.note("polled", record.partition, record.offset)
                 self.model.deliver(TopicPartition(record.topic, record.partition), record.offset)
-            self.face.wait(0.001)
-        assert done.error is None and partition not in self.face.do("assignment")
+            self.client.wait(0.001)
+        assert done.error is None and partition not in self.client.do("assignment")
         if self.is_automatic and how == "revoke":
             assert self.model.index(partition, self.world.stored[partition]) == self.model.position[partition]
         self.model.remove(partition)
@@ -293,7 +293,7 @@ class History:
             self.model.fail()
         else:
             self.model.complete()
-        self.face.leave(ValueError("a record cannot be processed") if is_failed else None)
+        self.client.leave(ValueError("a record cannot be processed") if is_failed else None)
         if self.is_automatic:
             for partition, completed in self.model.completed.items():
                 stored = self.world.stored.get(partition, 0)
@@ -322,15 +322,15 @@ WEIGHTED = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("client", APIS)
 def test_random_histories_lose_and_commit_nothing_early(
-    face: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+    client: str, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in range(SEEDS):
         with monkeypatch.context() as patch:
             world = IterationWorld(patch)
             try:
-                History(world, face, protocol, seed).run()
+                History(world, client, protocol, seed).run()
             except BaseException as error:
                 error.add_note(f"seed {seed}")
                 raise

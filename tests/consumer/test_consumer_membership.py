@@ -75,7 +75,7 @@ def test_what_goes_is_revoked_and_acknowledged_before_something_new_comes() -> N
     member, application = joined(world, 0, 1)
     world.set_target(orders(1, 2))
     world.pass_time(6.0)
-    assert application.told[1:] == [
+    assert application.reported[1:] == [
         ("revoke", named(orders(0))),
         ("assign", frozenset()),
         ("assign", named(orders(2))),
@@ -89,10 +89,10 @@ def test_what_goes_is_revoked_and_acknowledged_before_something_new_comes() -> N
 def test_what_was_given_up_is_acknowledged_before_the_next_step_is_over() -> None:
     world = GroupWorld()
     _, application = joined(world, 0, 1)
-    application.delay = lambda: 1.0 if application.told[-1][0] == "revoke" else 50.0
+    application.delay = lambda: 1.0 if application.reported[-1][0] == "revoke" else 50.0
     world.set_target(orders(1))
     world.pass_time(10.0)
-    assert application.told[-1][0] == "assign"
+    assert application.reported[-1][0] == "assign"
     assert application.is_busy
     assert not world.pending
 
@@ -103,7 +103,7 @@ def test_partitions_that_stay_cause_no_callback() -> None:
     for target in (orders(1, 2), orders(1, 2, 3), orders(2, 3)):
         world.set_target(target)
         world.pass_time(6.0)
-    touched = frozenset().union(*(partitions for _, partitions in application.told[1:]))
+    touched = frozenset().union(*(partitions for _, partitions in application.reported[1:]))
     assert touched == named(orders(0, 1, 3))
 
 
@@ -138,12 +138,12 @@ def test_a_newer_target_is_taken_up_when_the_step_before_it_is_over() -> None:
 def test_a_higher_epoch_without_a_change_is_in_the_metadata_at_once() -> None:
     world = GroupWorld()
     member, application = joined(world, 0)
-    told = len(application.told)
+    reported = len(application.reported)
     world.group_epoch = 77
     before = member.group_metadata.generation_id
     assert world.run(member.force_heartbeat(5.0)) is Heartbeat.OK
     assert member.group_metadata.generation_id == 77 > before
-    assert len(application.told) == told
+    assert len(application.reported) == reported
 
 
 def test_unknown_topics_are_requested_by_id_until_they_exist() -> None:
@@ -169,7 +169,7 @@ def test_a_topic_that_was_made_again_is_given_up_and_taken_again() -> None:
     world.topics[AUDIT_ID] = "orders"
     world.set_target(frozenset({(AUDIT_ID, 0)}))
     world.pass_time(6.0)
-    kinds = [kind for kind, partitions in application.told if partitions]
+    kinds = [kind for kind, partitions in application.reported if partitions]
     assert kinds == ["assign", "revoke", "assign"]
     assert application.owned == named(orders(0))
 
@@ -193,7 +193,7 @@ def test_a_join_whose_answer_is_lost_is_repeated_as_the_same_member() -> None:
     member, application = joined(world, 0)
     assert [one.member_epoch for one in world.heartbeats[:3]] == [0, 0, 0]
     assert len({one.member_id for one in world.heartbeats}) == 1
-    assert application.told == [("assign", named(orders(0)))]
+    assert application.reported == [("assign", named(orders(0)))]
     assert member.state is ConsumerMemberState.MEMBER
 
 
@@ -207,7 +207,7 @@ def test_after_a_lost_answer_all_is_said_and_the_epoch_that_came_meanwhile_taken
     assert full.subscribed_topic_names == ["orders"]
     assert full.topic_partitions is not None
     assert application.owned == named(orders(0, 1))
-    assert not [kind for kind, _ in application.told if kind == "lose"]
+    assert not [kind for kind, _ in application.reported if kind == "lose"]
     assert member.group_metadata.generation_id == world.epoch
 
 
@@ -219,7 +219,7 @@ def test_nothing_subscribed_any_more_is_revoked_and_then_left() -> None:
     world.pass_time(2.0)
     assert world.member_id == member.member_id
     world.pass_time(5.0)
-    assert application.told[-1] == ("revoke", named(orders(0, 1)))
+    assert application.reported[-1] == ("revoke", named(orders(0, 1)))
     assert world.heartbeats[-1].member_epoch == -1
     assert world.heartbeats[-1].subscribed_topic_names is None
     assert member.state is ConsumerMemberState.IDLE
@@ -291,7 +291,7 @@ def test_an_application_that_does_not_poll_is_out_until_it_does() -> None:
     assert member.state is ConsumerMemberState.MEMBER
     world.pass_time(6.0)
     assert world.heartbeats[-1].member_epoch == -1
-    assert application.told[-1] == ("lose", named(orders(0)))
+    assert application.reported[-1] == ("lose", named(orders(0)))
     assert application.owned == frozenset()
     world.pass_time(100.0)
     assert world.heartbeats[-1].member_epoch == -1
@@ -308,7 +308,7 @@ def test_polls_keep_it_in_the_group() -> None:
         world.pass_time(20.0)
         member.note_poll(world.now)
     assert member.is_stable
-    assert [kind for kind, _ in application.told] == ["assign"]
+    assert [kind for kind, _ in application.reported] == ["assign"]
 
 
 def test_a_step_that_raises_is_reported_and_counts_as_done() -> None:
@@ -328,7 +328,7 @@ def test_a_rejoin_by_request_changes_nothing() -> None:
     member.request_rejoin("enforce_rebalance")
     world.pass_time(20.0)
     assert member.is_stable
-    assert len(application.told) == 1
+    assert len(application.reported) == 1
 
 
 def test_member_ids_differ_and_look_like_kafkas() -> None:

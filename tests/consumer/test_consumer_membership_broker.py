@@ -37,25 +37,25 @@ class Reader:
 
     def __init__(self) -> None:
         self.owned: frozenset[TopicPartition] = frozenset()
-        self.told: list[tuple[str, frozenset[TopicPartition]]] = []
+        self.reported: list[tuple[str, frozenset[TopicPartition]]] = []
 
     def until_polled(self) -> Flow[None]:
         yield from ()
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
         yield from self._tell("revoked", frozenset(partitions))
-        self.owned -= self.told[-1][1]
+        self.owned -= self.reported[-1][1]
 
     def lose(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
         yield from self._tell("lost", frozenset(partitions))
-        self.owned -= self.told[-1][1]
+        self.owned -= self.reported[-1][1]
 
     def assign(self, added: Iterable[TopicPartition], owned: Iterable[TopicPartition]) -> Flow[None]:
         yield from self._tell("assigned", frozenset(added))
         self.owned = frozenset(owned)
 
     def _tell(self, kind: str, partitions: frozenset[TopicPartition]) -> Flow[None]:
-        self.told.append((kind, partitions))
+        self.reported.append((kind, partitions))
         yield from ()
 
 
@@ -75,8 +75,8 @@ class Member:
             self.reader,
         )
         self.task: Task[None] | None = None
-        self.runner.carrier.post(self._start)
-        self.runner.carrier.post(lambda: self.membership.subscribe(topics, pattern))
+        self.runner.io_loop.post(self._start)
+        self.runner.io_loop.post(lambda: self.membership.subscribe(topics, pattern))
 
     def _start(self) -> None:
         self.task = self.runner.client.scheduler.spawn(self.membership.run(), "membership")
@@ -86,7 +86,7 @@ class Member:
         return self.reader.owned
 
     def close(self, *, leave: bool = True) -> None:
-        if leave and not self.runner.carrier.is_closed:
+        if leave and not self.runner.io_loop.is_closed:
             self.runner.run(self.membership.leave(5.0, "close"))
         self.runner.close()
 
@@ -148,11 +148,11 @@ def test_a_second_member_gets_its_share_and_the_first_goes_on_with_the_rest(topi
     until(lambda: first.membership.is_stable and second.membership.is_stable, "both are stable")
     assert first.owned | second.owned == partitions(topic)
     assert not first.owned & second.owned
-    assert [(kind, len(what)) for kind, what in first.reader.told if what] == [("assigned", 4), ("revoked", 2)]
+    assert [(kind, len(what)) for kind, what in first.reader.reported if what] == [("assigned", 4), ("revoked", 2)]
     assert first.membership.group_metadata.generation_id == second.membership.group_metadata.generation_id
     second.close()
     until(lambda: first.owned == partitions(topic), "the first has all again")
-    assert [kind for kind, what in first.reader.told if what] == ["assigned", "revoked", "assigned"]
+    assert [kind for kind, what in first.reader.reported if what] == ["assigned", "revoked", "assigned"]
 
 
 def test_ours_javas_and_librdkafkas_share_a_group(kafka: ApacheKafka, admin: Admin, topic: str, enter: Any) -> None:
@@ -213,14 +213,14 @@ def test_a_static_member_that_comes_again_has_what_it_had(topic: str, enter: Any
     other = enter(topic, [topic], group_instance_id="other")
     first = enter(topic, [topic], group_instance_id="one")
     until(lambda: (len(other.owned), len(first.owned)) == (2, 2), "both have their share")
-    had, told = first.owned, len(other.reader.told)
+    had, reported = first.owned, len(other.reader.reported)
     usurper = enter(topic, [topic], group_instance_id="one")
     until(lambda: usurper.membership.error is not None, "the id is in use")
     assert "UNRELEASED_INSTANCE_ID" in str(usurper.membership.error)
     first.close()
     again = enter(topic, [topic], group_instance_id="one")
     until(lambda: again.owned == had, "it has what it had")
-    assert len(other.reader.told) == told
+    assert len(other.reader.reported) == reported
     assert again.membership.member_id != first.membership.member_id
 
 
@@ -229,9 +229,9 @@ def test_one_whose_session_ended_loses_all_and_comes_again(admin: Admin, topic: 
     member = enter(topic, [topic])
     until(lambda: member.owned == partitions(topic), "it has all")
     before = member.membership.group_metadata
-    member.runner.carrier.post(lambda: time.sleep(2.5))  # as SIGSTOP would
-    until(lambda: len([kind for kind, what in member.reader.told if what]) >= 3, "it came again")
-    assert [kind for kind, what in member.reader.told if what][:3] == ["assigned", "lost", "assigned"]
+    member.runner.io_loop.post(lambda: time.sleep(2.5))  # as SIGSTOP would
+    until(lambda: len([kind for kind, what in member.reader.reported if what]) >= 3, "it came again")
+    assert [kind for kind, what in member.reader.reported if what][:3] == ["assigned", "lost", "assigned"]
     after = member.membership.group_metadata
     assert after.member_id == before.member_id
     assert after.generation_id > before.generation_id

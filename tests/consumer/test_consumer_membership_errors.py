@@ -53,7 +53,7 @@ def test_one_that_the_group_dropped_loses_all_and_joins_again(code: int) -> None
     application.delay = lambda: 1.0
     world.plan(HEARTBEAT, code)
     world.pass_time(6.0, until=lambda: application.is_busy)
-    assert application.told[-1] == ("lose", named(orders(0, 1)))
+    assert application.reported[-1] == ("lose", named(orders(0, 1)))
     assert member.state is ConsumerMemberState.RELEASING
     assert member.group_metadata == before  # commits with it are refused, not taken for a stranger's
     assert world.run(member.force_heartbeat(5.0)) is Heartbeat.LOST
@@ -77,7 +77,7 @@ def test_one_that_is_fenced_while_it_revokes_does_not_acknowledge() -> None:
     world.plan(HEARTBEAT, ErrorCode.UNKNOWN_MEMBER_ID)
     sent = len(world.heartbeats)
     world.pass_time(80.0)
-    assert [kind for kind, _ in application.told[1:]] == ["revoke", "lose", "assign"]
+    assert [kind for kind, _ in application.reported[1:]] == ["revoke", "lose", "assign"]
     after = [one for one in world.heartbeats[sent:] if one.member_epoch == 0]
     assert len(after) == 1
     assert application.owned == named(orders(1))
@@ -94,7 +94,7 @@ def test_what_passes_is_repeated_in_full_and_nothing_is_given_up(fault: Any) -> 
     full = [one for one in world.heartbeats[sent:] if one.rebalance_timeout_ms != -1]
     assert full
     assert [one.partitions for one in full[-1].topic_partitions] == [[0]]
-    assert application.told == [("assign", named(orders(0)))]
+    assert application.reported == [("assign", named(orders(0)))]
     assert member.is_stable
     assert member.error is None
 
@@ -128,7 +128,7 @@ def test_a_permanent_error_is_raised_until_the_next_subscribe(code: int) -> None
     assert error.code == code
     assert error.resource == "readers"
     assert "ConsumerGroupHeartbeat of group 'readers'" in str(error)
-    assert application.told[-1] == ("lose", named(orders(0)))
+    assert application.reported[-1] == ("lose", named(orders(0)))
     assert member.state is ConsumerMemberState.FATAL
     sent = len(world.asked)
     world.pass_time(100.0)

@@ -81,7 +81,7 @@ def take(world: WatchedWorld, member: Any, step: tuple[str, Any]) -> None:
 
 def check_turns(application: Application) -> None:
     held: set[Any] = set()
-    for kind, partitions in application.told:
+    for kind, partitions in application.reported:
         if kind == "assign":
             assert not held & partitions
             held |= partitions

@@ -26,7 +26,7 @@ def test_a_committed_offset_is_where_reading_goes_on_and_others_follow_the_polic
     world.log(A, start=3), world.log(B, start=4)
     world.offsets[A] = OffsetAndMetadata(7)
     world.assign(A, B)
-    world.settle()
+    world.run_until_idle()
     assert (world.at(A), world.at(B)) == (7, 4)
     assert [api for api, _ in world.asked] == ["OffsetFetch", "ListOffsets"]
 
@@ -36,7 +36,7 @@ def test_an_offset_committed_at_zero_is_not_nothing() -> None:
     world.log(A, end=10)
     world.offsets[A] = OffsetAndMetadata(0)
     world.assign(A)
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 0
 
 
@@ -47,7 +47,7 @@ def test_latest_is_the_last_stable_offset_for_readers_of_committed_records(level
     world = PositionScript(group=None, isolation_level=level)
     world.log(A, end=10, stable=8)
     world.assign(A)
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == offset
 
 
@@ -56,7 +56,7 @@ def test_by_duration_begins_so_long_ago_and_at_the_end_where_nothing_is_so_late(
     world.log(A, times={WALL - 7_200_000: 2, WALL - 3_500_000: 5, WALL: 9})
     world.log(B, end=12, times={WALL - 7_200_000: 2})
     world.assign(A, B)
-    world.settle()
+    world.run_until_idle()
     assert (world.at(A), world.at(B)) == (5, 12)
 
 
@@ -65,13 +65,13 @@ def test_none_without_a_committed_offset_is_an_error_until_a_seek() -> None:
     world.log(A, start=3), world.log(B)
     world.offsets[B] = OffsetAndMetadata(2)
     world.assign(A, B)
-    world.settle()
+    world.run_until_idle()
     error = world.state(A).error
     assert isinstance(error, NoOffsetForPartitionError) and (error.partition, error.group_id) == (A, "g")
     assert "group 'g' has no committed offset" in str(error) and "seek" in str(error)
     assert world.at(B) == 2
     world.assignment.reset(A, "earliest")
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 3 and world.state(A).error is None
 
 
@@ -81,7 +81,7 @@ def test_seeks_to_the_ends_and_to_a_time() -> None:
     world.assign(A)
     for to, offset in (("earliest", 3), ("latest", 10), (400, 6), (600, 10)):
         world.assignment.reset(A, to)
-        world.settle()
+        world.run_until_idle()
         assert world.at(A) == offset
 
 
@@ -91,7 +91,7 @@ def test_out_of_range_follows_the_policy() -> None:
     world.assign(A)
     world.assignment.seek(A, 99)
     world.out_of_range(A)
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 3
 
 
@@ -101,7 +101,7 @@ def test_out_of_range_under_none_names_position_start_and_end() -> None:
     world.assign(A)
     world.assignment.seek(A, 99)
     world.out_of_range(A)
-    world.settle()
+    world.run_until_idle()
     error = world.state(A).error
     assert isinstance(error, OffsetOutOfRangeError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert (error.partition, error.position, error.log_start_offset, error.log_end_offset) == (A, 99, 3, 10)
@@ -139,7 +139,7 @@ def test_c11_the_later_of_two_seeks_counts_though_its_answer_comes_first() -> No
     world = PositionScript(group=None)
     world.log(A, start=3, end=10)
     world.assign(A)
-    world.settle()
+    world.run_until_idle()
     world.latency = 5.0
     world.assignment.reset(A, "earliest")
     world.pass_time(1.0)
@@ -161,7 +161,7 @@ def test_c11_an_answer_for_an_assignment_that_was_taken_and_given_back_is_droppe
     world.assignment.remove([A])
     world.offsets[A] = OffsetAndMetadata(6)
     world.assign(A)
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 6
 
 
@@ -188,7 +188,7 @@ def test_what_passes_is_asked_again_without_end(code: int) -> None:
     world.log(A, start=3, epoch=1)
     world.code_of = lambda api, node, partition: code if world.now < 200.0 else 0
     world.assign(A)
-    world.settle(300.0)
+    world.run_until_idle(300.0)
     assert world.at(A) == 3 and 200.0 <= world.now < 206.0
 
 
@@ -200,7 +200,7 @@ def test_a_leader_that_does_not_answer_holds_only_its_own_partitions_back() -> N
     world.pass_time(2.0)
     assert world.state(A).position is None and world.at(B) == 4
     world.move(A, 2, -1)
-    world.settle(120.0)
+    world.run_until_idle(120.0)
     assert world.at(A) == 3
 
 
@@ -213,7 +213,7 @@ def test_one_partition_without_a_leader_does_not_hold_others_of_the_broker_back(
     world.assign(A, B)
     world.pass_time(2.0)
     assert world.at(A) == 3 and world.state(B).position is None
-    world.settle()
+    world.run_until_idle()
     assert world.at(B) == 4
 
 
@@ -222,7 +222,7 @@ def test_a_missing_permission_is_the_error_of_its_partition_only() -> None:
     world.log(A, start=3), world.log(C, start=5)
     world.code_of = lambda api, node, partition: ErrorCode.TOPIC_AUTHORIZATION_FAILED if partition == C else 0
     world.assign(A, C)
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 3
     assert isinstance(world.state(C).error, AuthorizationError)
     world.code_of = lambda api, node, partition: 0
@@ -250,12 +250,12 @@ def test_a_missing_permission_on_the_group_is_an_error_and_a_rebalance_is_not() 
         ErrorCode.UNKNOWN_MEMBER_ID if api == "OffsetFetch" and world.now < 20.0 else 0
     )
     world.assign(A)
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 2 and 20.0 <= world.now < 23.0
     world.code_of = lambda api, node, partition: ErrorCode.GROUP_AUTHORIZATION_FAILED if api == "OffsetFetch" else 0
     world.assignment.remove([A])
     world.assign(A)
-    world.settle()
+    world.run_until_idle()
     error = world.state(A).error
     assert isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
@@ -270,7 +270,7 @@ def test_c10_an_unstable_offset_is_waited_for_as_long_as_it_takes() -> None:
     world.assign(A, B)
     world.pass_time(2.0)
     assert world.at(B) == 5 and world.state(A).position is None and world.state(A).error is None
-    world.settle(200.0)
+    world.run_until_idle(200.0)
     assert world.at(A) == 2 and 150.0 <= world.now < 153.0
 
 
@@ -284,7 +284,7 @@ def test_seeks_against_a_broker_that_does_not_answer_do_not_pile_up() -> None:
         world.pass_time(0.1)
     assert len(world.asked) <= 8, "four under way before and four after the leader is known"
     world.code_of = lambda api, node, partition: 0
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 0
 
 
@@ -352,5 +352,5 @@ def test_whatever_interleaves_the_last_word_counts(seed: int) -> None:
             world.out_of_range(at)
             expected[at] = ends[policy](at)
         world.pass_time(random.choice([0.0, 0.02, 0.3, 2.0]))
-    world.settle(600.0)
+    world.run_until_idle(600.0)
     assert {at: world.at(at) for at in expected} == expected

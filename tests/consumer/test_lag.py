@@ -89,7 +89,7 @@ def test_lag_has_both_ends_and_the_transaction_between_them() -> None:
     held(world, ids={71: "copy-1"})
     world.offsets[A] = OffsetAndMetadata(4)
     world.assign(A, B)
-    world.settle()
+    world.run_until_idle()
     world.assignment.seek(A, 5)
     found = consumer_lag(world)
     holder = BlockingTransaction("copy-1", 71, 3, 6, 4000, 5000)
@@ -108,7 +108,7 @@ def test_lag_has_both_ends_and_the_transaction_between_them() -> None:
 def test_what_is_fully_read_has_no_lag_though_its_last_record_is_a_marker() -> None:
     world = world_with(a={"end": 12})
     world.assign(A)
-    world.settle()
+    world.run_until_idle()
     world.assignment.seek(A, 12)
     assert (consumer_lag(world)[A].lag, consumer_lag(world)[A].stable_lag) == (0, 0)
     world.assignment.seek(A, 13)  # read since the ends were asked for
@@ -138,7 +138,7 @@ def test_an_offset_that_a_transaction_is_about_to_commit_is_not_waited_for() -> 
 
 
 @pytest.mark.parametrize(
-    ("codes", "ids", "told"),
+    ("codes", "ids", "reported"),
     [
         ({}, {}, "no transactional id has this producer id"),
         ({"ListTransactions": 31}, {71: "copy-1"}, "CLUSTER_AUTHORIZATION_FAILED"),
@@ -150,7 +150,7 @@ def test_an_offset_that_a_transaction_is_about_to_commit_is_not_waited_for() -> 
     ],
 )
 def test_a_blocking_transaction_without_an_id_has_the_reason(
-    codes: dict[str, int], ids: dict[int, str], told: str
+    codes: dict[str, int], ids: dict[int, str], reported: str
 ) -> None:
     world = world_with(a={"end": 12, "stable": 6})
     held(world, ids=ids, codes=codes)
@@ -161,7 +161,7 @@ def test_a_blocking_transaction_without_an_id_has_the_reason(
         found.blocking_transaction.first_offset,
     ) == (71, 6)
     assert found.blocking_transaction.since is None
-    assert told in str(found.blocking_transaction_error)
+    assert reported in str(found.blocking_transaction_error)
 
 
 def test_without_permission_to_describe_producers_the_reason_is_given() -> None:

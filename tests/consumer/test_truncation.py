@@ -59,7 +59,7 @@ def test_it_is_not_fetched_before_the_leader_has_answered() -> None:
     world.code_of = lambda api, node, partition: ErrorCode.OFFSET_NOT_AVAILABLE if world.now < 30.0 else 0
     world.pass_time(20.0)
     assert world.state(A).awaiting == "validation" and not world.state(A).is_fetchable
-    world.settle()
+    world.run_until_idle()
     assert world.state(A).is_fetchable
 
 
@@ -96,7 +96,7 @@ def test_with_none_the_error_names_all_there_is_to_know() -> None:
     assert "records below the position 20, read in leader epoch 3, are no longer in it" in str(error)
     assert "up to offset 9 (leader epoch 1)" in str(error) and "seek" in str(error)
     world.assignment.seek(A, error.divergent_offset, error.divergent_epoch)
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 9 and world.state(A).is_fetchable
 
 
@@ -114,7 +114,7 @@ def test_a_committed_offset_is_validated_by_its_leader_epoch() -> None:
     world.log(A, epoch=4, epochs={3: 15, 4: 40})
     world.offsets[A] = OffsetAndMetadata(20, leader_epoch=3)
     world.assign(A)
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 15 and epochs_asked(world) == [(-1, 4, 3)]
 
 
@@ -123,7 +123,7 @@ def test_a_committed_offset_without_an_epoch_is_not() -> None:
     world.log(A, epoch=4, epochs={4: 40})
     world.offsets[A] = OffsetAndMetadata(20)
     world.assign(A)
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 20 and epochs_asked(world) == []
 
 
@@ -133,7 +133,7 @@ def test_a_seek_with_an_epoch_is_validated() -> None:
     world.assign(A)
     world.assignment.seek(A, 20, 3)
     assert not world.state(A).is_fetchable
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 15
 
 
@@ -167,7 +167,7 @@ def test_a_rewind_outlives_a_load_that_was_in_flight(policy: str) -> None:
 def test_a_rewind_outlives_a_reset_that_was_in_flight() -> None:
     """The same with ListOffsets, which the former leader answers late."""
     world, _ = reading("latest", at=20, epochs={3: 25, 4: 40})
-    world.settle()
+    world.run_until_idle()
     world.latency = 3.0
     world.out_of_range(A)
     world.pass_time(1.0)
@@ -184,7 +184,7 @@ def test_a_position_that_moved_while_the_answer_came_is_asked_about_again() -> N
     assert epochs_asked(world)
     world.state(A).position = 24  # records fetched before were taken
     world.latency = 0.01
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 22 and len(epochs_asked(world)) == 2
 
 
@@ -211,7 +211,7 @@ def test_brokers_that_have_no_epochs_or_no_such_request_are_believed(policy: str
     world.log(A, epoch=-1)
     world.offsets[A] = OffsetAndMetadata(20, leader_epoch=3)
     world.assign(A)
-    world.settle()
+    world.run_until_idle()
     assert world.at(A) == 20 and epochs_asked(world) == []
 
 
@@ -240,7 +240,7 @@ def test_what_passes_is_asked_again(code: int) -> None:
     world.code_of = lambda api, node, partition: code if world.now < 90.0 else 0
     world.pass_time(89.0)
     assert world.state(A).awaiting == "validation"
-    world.settle(20.0)
+    world.run_until_idle(20.0)
     assert world.at(A) == 20
 
 

@@ -76,13 +76,13 @@ def hunt(name: str, program: list[str], engine: str, folder: Path, seconds: int,
         status, output = 1, f"no end after {late.timeout:.0f} s"
     (folder / "log").write_text(output, "utf-8")
     if status == 0:
-        return True, told(engine, output)
+        return True, reported(engine, output)
     if engine == "own":
         (folder / f"found-{int(time.time())}").write_bytes(found_by_own_driver(folder))
     return False, "\n".join([*output.splitlines()[-60:], f"inputs: {sorted(map(str, folder.glob('found-*')))}"])
 
 
-def told(engine: str, output: str) -> str:
+def reported(engine: str, output: str) -> str:
     """The line that says what was done."""
     if engine == "own":
         return output.strip().splitlines()[-1]

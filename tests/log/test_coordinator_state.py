@@ -52,8 +52,8 @@ def test_offsets_are_what_the_broker_answered(cluster: str) -> None:
 def test_states_are_what_the_broker_answered(cluster: str) -> None:
     found = transaction_states(captured(cluster, "__transaction_state-0"))
     shown = sorted((name, state.producer_id, state.state) for name, state in found.items())
-    told = golden_data.offsets(cluster)["transactions"]
-    assert shown == sorted((one["transactionalId"], one["producerId"], one["state"]) for one in told)
+    reported = golden_data.offsets(cluster)["transactions"]
+    assert shown == sorted((one["transactionalId"], one["producerId"], one["state"]) for one in reported)
 
 
 def test_offsets_of_an_open_transaction_are_pending() -> None:

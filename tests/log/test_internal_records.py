@@ -26,7 +26,7 @@ from kcodec.log.internal.records import (
 PARTITIONS = [partition for partition in golden_data.partitions() if partition.topic.startswith("__")]
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """A record as stored, for what needs no batch around it."""
 
     key: bytes | None
@@ -41,9 +41,9 @@ def truths(partition: golden_data.Partition) -> Iterator[Truth]:
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_every_captured_record_is_shown_as_kafka_shows_it(partition: golden_data.Partition) -> None:
     records = list(open_log(partition.path).records(control_records="include"))
-    told = list(truths(partition))
-    assert len(records) == len(told) > 0
-    for record, truth in zip(records, told, strict=True):
+    reported = list(truths(partition))
+    assert len(records) == len(reported) > 0
+    for record, truth in zip(records, reported, strict=True):
         shown = internal_record(partition.topic, record)
         assert shown is not None
         json.dumps(shown)
@@ -53,9 +53,9 @@ def test_every_captured_record_is_shown_as_kafka_shows_it(partition: golden_data
 def test_markers_are_shown_in_every_topic_and_other_records_in_none() -> None:
     log = open_log(golden_data.root() / "tv2" / "logs" / "txn-java-0")
     shown = [internal_record("txn-java", record) for record in log.records(control_records="include")]
-    assert {told["type"] for told in shown if told is not None} == {"COMMIT", "ABORT"}
+    assert {reported["type"] for reported in shown if reported is not None} == {"COMMIT", "ABORT"}
     assert {"type": "COMMIT", "version": 0, "value": {"coordinator_epoch": 0}} in shown
-    assert sum(told is None for told in shown) == len(list(log.records()))
+    assert sum(reported is None for reported in shown) == len(list(log.records()))
 
 
 def coordinator(topic: str, key: bytes | None, value: bytes | None) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def test_a_leader_change_of_version_1_brings_directories() -> None:
 
 
 def shown(topic: str, key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    found = internal_record(topic, Told(key, value))  # type: ignore[arg-type]
+    found = internal_record(topic, Reported(key, value))  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -170,25 +170,25 @@ def test_edited_records_are_described_and_never_raise() -> None:
     for partition in PARTITIONS:
         records = list(open_log(partition.path).records(control_records="include"))
         for record in chance.sample(records, min(len(records), 120)):
-            told = Told(record.key, record.value, record.control_type)
+            reported = Reported(record.key, record.value, record.control_type)
             for _ in range(8):
-                shown = internal_record(partition.topic, edited(chance, told))  # type: ignore[arg-type]
+                shown = internal_record(partition.topic, edited(chance, reported))  # type: ignore[arg-type]
                 assert shown is not None
                 json.dumps(shown)
                 assert ("error" in shown) != ("value" in shown)
 
 
-def edited(chance: random.Random, told: Told) -> Told:
+def edited(chance: random.Random, reported: Reported) -> Reported:
     """One byte changed, or the end cut off, in key or value."""
-    name = chance.choice([part for part in ("key", "value") if getattr(told, part)])
-    content = bytearray(getattr(told, name))
+    name = chance.choice([part for part in ("key", "value") if getattr(reported, part)])
+    content = bytearray(getattr(reported, name))
     at = chance.randrange(len(content))
     if chance.random() < 0.3:
         del content[at:]
     else:
         content[at] = chance.choice((0, 0x7F, 0x80, 0xFF, chance.randrange(256)))
     changed: Any = {name: bytes(content)}
-    return told._replace(**changed)
+    return reported._replace(**changed)
 
 
 def test_a_tombstone_is_one_and_an_unreadable_record_is_none() -> None:
@@ -196,7 +196,7 @@ def test_a_tombstone_is_one_and_an_unreadable_record_is_none() -> None:
     assert decode_coordinator_record(kinds, GROUP_KEY, None).is_tombstone
     assert not decode_coordinator_record(kinds, GROUP_KEY, b"\x00\x63").is_tombstone
     assert not decode_coordinator_record(kinds, GROUP_KEY[:-1], None).is_tombstone
-    record = Told(GROUP_KEY, None)
-    told = decode_internal_record("__consumer_offsets", record)  # type: ignore[arg-type]
-    assert told is not None
-    assert told.is_tombstone
+    record = Reported(GROUP_KEY, None)
+    reported = decode_internal_record("__consumer_offsets", record)  # type: ignore[arg-type]
+    assert reported is not None
+    assert reported.is_tombstone

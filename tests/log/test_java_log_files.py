@@ -107,11 +107,11 @@ def recovered(judge: JavaJudge, folder: Path, seed: int) -> tuple[Path, Path, Wr
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_log_that_kafka_recovered(judge: JavaJudge, tmp_path: Path, seed: int) -> None:
-    written, copy, writer, timestamps, told = recovered(judge, tmp_path, seed)
+    written, copy, writer, timestamps, reported = recovered(judge, tmp_path, seed)
     for path in (written, copy):
-        assert [open_log(path).offset_for_timestamp(timestamp) for timestamp in timestamps] == told
+        assert [open_log(path).offset_for_timestamp(timestamp) for timestamp in timestamps] == reported
     walked = open_log(copy)
-    assert [walked.offset_for_timestamp(timestamp, use_index=False) for timestamp in timestamps] == told
+    assert [walked.offset_for_timestamp(timestamp, use_index=False) for timestamp in timestamps] == reported
     found = open_log(copy).check()
     assert {one.code for one in found} <= {"open-transaction"}, "\n".join(map(str, found))
     assert len(found) == len(writer.opened)
@@ -119,7 +119,7 @@ def test_a_log_that_kafka_recovered(judge: JavaJudge, tmp_path: Path, seed: int)
 
 @pytest.mark.parametrize("seed", range(100, 100 + SEEDS))
 def test_indexes_and_producers_are_those_that_kafka_wrote(judge: JavaJudge, tmp_path: Path, seed: int) -> None:
-    written, copy, _writer, _timestamps, _told = recovered(judge, tmp_path, seed)
+    written, copy, _writer, _timestamps, _reported = recovered(judge, tmp_path, seed)
     log = open_log(written)
     alone = producer_states(log.segments, log.log_end_offset, DEFAULT_LIMITS, use_snapshots=False)
     snapshot = read_snapshot(copy / f"{log.log_end_offset:020d}.snapshot")
@@ -140,7 +140,7 @@ def test_indexes_and_producers_are_those_that_kafka_wrote(judge: JavaJudge, tmp_
 
 def test_a_snapshot_of_ours_is_loaded_by_kafka(judge: JavaJudge, tmp_path: Path) -> None:
     """It knows a producer of which the log has nothing: Kafka's next snapshot has it, too."""
-    _written, copy, writer, _timestamps, _told = recovered(judge, tmp_path, 9)
+    _written, copy, writer, _timestamps, _reported = recovered(judge, tmp_path, 9)
     path = max(copy.glob("*.snapshot"))
     other = ProducerState(77, 3, 9, 5, 1, writer.now, 4, None)
     states = [*read_snapshot(path).producers, other]

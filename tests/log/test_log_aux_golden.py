@@ -30,7 +30,7 @@ from kcodec.log.checkpoints import OFFSET_CHECKPOINTS
 DIRECTORIES = golden_data.partitions() + golden_data.copies("live") + golden_data.copies("killed")
 
 
-def told(suffix: str) -> Iterator[tuple[Path, Any]]:
+def reported(suffix: str) -> Iterator[tuple[Path, Any]]:
     """Every file of that kind with its truth."""
     for partition in DIRECTORIES:
         for name, truth in partition.auxiliary.items():
@@ -50,7 +50,7 @@ def split_zeros(truth: list[Truth]) -> tuple[list[Truth], int]:
 
 
 def test_offset_indexes() -> None:
-    found = list(told(".index"))
+    found = list(reported(".index"))
     assert len(found) > 200
     for path, truth in found:
         entries, zeros = split_zeros(truth)
@@ -62,7 +62,7 @@ def test_offset_indexes() -> None:
 
 
 def test_time_indexes() -> None:
-    found = list(told(".timeindex"))
+    found = list(reported(".timeindex"))
     assert len(found) > 200
     for path, truth in found:
         entries, zeros = split_zeros(truth)
@@ -73,7 +73,7 @@ def test_time_indexes() -> None:
 
 
 def test_transaction_indexes() -> None:
-    found = list(told(".txnindex"))
+    found = list(reported(".txnindex"))
     assert len(found) > 60
     for path, truth in found:
         index = read_transaction_index(path)
@@ -85,7 +85,7 @@ def test_transaction_indexes() -> None:
 
 
 def test_snapshots_and_their_bytes(tmp_path: Path) -> None:
-    found = list(told(".snapshot"))
+    found = list(reported(".snapshot"))
     assert len(found) > 200
     for path, truth in found:
         snapshot = read_snapshot(path)
@@ -107,10 +107,10 @@ def test_snapshots_and_their_bytes(tmp_path: Path) -> None:
 
 
 def test_leader_epochs_and_topic_ids() -> None:
-    assert len(list(told("leader-epoch-checkpoint"))) > 100
-    for path, truth in told("leader-epoch-checkpoint"):
+    assert len(list(reported("leader-epoch-checkpoint"))) > 100
+    for path, truth in reported("leader-epoch-checkpoint"):
         assert list(read_leader_epochs(path)) == [(entry["epoch"], entry["startOffset"]) for entry in truth]
-    for path, truth in told("partition.metadata"):
+    for path, truth in reported("partition.metadata"):
         found = read_partition_metadata(path)
         assert (str(found.version), found.topic_id) == (truth["version"], truth["topic_id"])
         assert found.uuid.bytes
@@ -158,7 +158,7 @@ def test_meta_properties() -> None:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_a_preallocated_index_has_the_entries_of_the_trimmed_one(suffix: str) -> None:
     read = read_offset_index if suffix == ".index" else read_time_index
-    live = [path for path, truth in told(suffix) if truth and "zeroEntriesFrom" in truth[-1]]
+    live = [path for path, truth in reported(suffix) if truth and "zeroEntriesFrom" in truth[-1]]
     assert live
     for path in live:
         trimmed = golden_data.root() / "tv2/logs" / path.parent.name / path.name

@@ -325,11 +325,11 @@ def test_many_findings_of_a_kind_are_counted(tmp_path: Path) -> None:
 
 def test_progress_reaches_the_end(tmp_path: Path) -> None:
     directory = partition(tmp_path, [plain(0, size=400_000), plain(3, size=400_000)], [plain(6)])
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     log = open_log(directory)
-    assert log.check(progress=lambda done, of: told.append((done, of))) == []
-    assert told == sorted(told)
-    assert told[-1] == (log.size_in_bytes, log.size_in_bytes)
+    assert log.check(progress=lambda done, of: reported.append((done, of))) == []
+    assert reported == sorted(reported)
+    assert reported[-1] == (log.size_in_bytes, log.size_in_bytes)
 
 
 def test_findings_come_as_they_are_found(tmp_path: Path) -> None:

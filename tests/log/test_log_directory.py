@@ -53,14 +53,16 @@ def test_a_captured_directory_holds_its_partitions(cluster: str) -> None:
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_the_files_of_a_captured_directory_are_read(cluster: str) -> None:
     directory = captured(cluster)
-    told = golden_data.offsets(cluster)["partitions"]
+    reported = golden_data.offsets(cluster)["partitions"]
     assert directory.meta_properties is not None
     assert directory.meta_properties.node_id == 1
-    assert {directory.topic_ids[name.rpartition("-")[0]] for name in told} == {one["topicId"] for one in told.values()}
-    for name, one in told.items():
+    assert {directory.topic_ids[name.rpartition("-")[0]] for name in reported} == {
+        one["topicId"] for one in reported.values()
+    }
+    for name, one in reported.items():
         assert directory.high_watermarks[named(name)] == one["highWatermark"]
         assert directory.recovery_points[named(name)] == one["highWatermark"]
-    moved = {named(name): one["logStartOffset"] for name, one in told.items() if name.startswith("deleted-")}
+    moved = {named(name): one["logStartOffset"] for name, one in reported.items() if name.startswith("deleted-")}
     assert directory.log_start_offsets == moved
     assert set(directory.cleaner_offsets) == ({TP(f"compact-{one}", 0) for one in KEPT} if cluster == "tv2" else set())
 
@@ -100,7 +102,7 @@ def test_copies_of_running_and_killed_brokers_open() -> None:
 def test_coordinators_are_found_in_it(cluster: str) -> None:
     directory = captured(cluster)
     assert {name: len(group) for name, group in directory.group_offsets().items()} == {
-        name: len(told) for name, told in golden_data.offsets(cluster)["groupOffsets"].items()
+        name: len(reported) for name, reported in golden_data.offsets(cluster)["groupOffsets"].items()
     }
     assert len(directory.transaction_states()) == len(golden_data.offsets(cluster)["transactions"])
     assert captured("tv2", "killed").transaction_states() == {}
@@ -127,11 +129,11 @@ def test_a_metadata_snapshot_opens_like_a_log(partition_: golden_data.Partition,
     log = open_log(partition_.path / name)
     assert isinstance(log, Log)
     assert (log.topic, log.partition, log.segments[0].is_active) == ("__cluster_metadata", 0, False)
-    told = [record for batch in partition_.checkpoint_batches[name] for record in batch["records"]]
+    reported = [record for batch in partition_.checkpoint_batches[name] for record in batch["records"]]
     records = list(log.records(control_records="include"))
-    assert [record.offset for record in records] == [record["offset"] for record in told]
+    assert [record.offset for record in records] == [record["offset"] for record in reported]
     shown = [internal_record(log.topic, record) for record in records]
-    for one, truth in zip(shown, told, strict=True):
+    for one, truth in zip(shown, reported, strict=True):
         assert one is not None
         check_record(one, truth)
     assert shown[0] is not None
@@ -294,10 +296,10 @@ def test_a_directory_of_another_filesystem_opens_in_the_same_way(tmp_path: Path)
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_open_transactions_of_a_capture_are_those_of_the_broker(cluster: str) -> None:
     directory = captured(cluster)
-    told = golden_data.offsets(cluster)
+    reported = golden_data.offsets(cluster)
     expected = {
         (name, one["producerId"], one["currentTransactionStartOffset"])
-        for name, producers in told["producers"].items()
+        for name, producers in reported["producers"].items()
         for one in producers
         if one["currentTransactionStartOffset"] >= 0
     }
@@ -305,13 +307,13 @@ def test_open_transactions_of_a_capture_are_those_of_the_broker(cluster: str) ->
     assert {
         (f"{one.topic}-{one.partition}", one.transaction.producer_id, one.transaction.first_offset) for one in found
     } == expected
-    ids = {one["producerId"]: one["transactionalId"] for one in told["transactions"]}
+    ids = {one["producerId"]: one["transactionalId"] for one in reported["transactions"]}
     for one in found:
         assert one.transactional_id == ids[one.transaction.producer_id]
         assert one.coordinator_state is not None
         assert one.coordinator_state.state == "Ongoing"
         assert one.is_hanging is False
-        stable = told["partitions"][f"{one.topic}-{one.partition}"]["lastStableOffset"]
+        stable = reported["partitions"][f"{one.topic}-{one.partition}"]["lastStableOffset"]
         assert one.holds_last_stable_offset == (one.transaction.first_offset == stable)
         assert one.abort_command == (
             f"kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {one.topic} "
@@ -349,8 +351,8 @@ def test_the_transaction_that_holds_the_last_stable_offset_is_named(tmp_path: Pa
     below = open_partition(tmp_path / "orders-0", high_watermark=4)
     assert below.holding_transaction is not None
     assert (below.holding_transaction.producer_id, below.holding_transaction.state) == (7, "aborted")
-    settled = open_partition(partition(tmp_path, [data(7, 0), marker(COMMIT, 7, 2)], name="settled-0"))
-    assert settled.holding_transaction is None
+    closed = open_partition(partition(tmp_path, [data(7, 0), marker(COMMIT, 7, 2)], name="closed-0"))
+    assert closed.holding_transaction is None
 
 
 def test_what_the_coordinator_does_not_expect_is_hanging(tmp_path: Path) -> None:
@@ -398,12 +400,12 @@ def test_an_unknown_topic_names_those_that_there_are(tmp_path: Path) -> None:
     topics = made(tmp_path).topics
     assert topics["orders"] == (0, 1) and topics.get("order") is None and "order" not in topics
     assert pickle.loads(pickle.dumps(topics)) == topics
-    for name, told in (
+    for name, reported in (
         ("order", r"has no topic 'order'; it has orders, t00, t01, t02, t03 and 16 more; did you mean 'orders'\?"),
         ("orders-1", r"has no topic 'orders-1': this is a partition, which directory\['orders-1'\] opens"),
         ("zzz", r"has no topic 'zzz'; it has orders, .* more"),
     ):
-        with pytest.raises(KeyError, match=told):
+        with pytest.raises(KeyError, match=reported):
             topics[name]
 
 

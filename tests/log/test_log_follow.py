@@ -88,9 +88,9 @@ def test_a_batch_whose_value_holds_batches_is_waited_for(tmp_path: Path) -> None
     """Of a file at rest a valid batch behind a cut one is damage; of one that grows it may be what a record carries."""
     from batch_writer import RecordSpec, build_batch
 
-    carrier = build_batch([RecordSpec(b"key", BATCHES[1] + BATCHES[2])], base_offset=3)
+    outer = build_batch([RecordSpec(b"key", BATCHES[1] + BATCHES[2])], base_offset=3)
     directory = partition(tmp_path, [BATCHES[0]])
-    steps = [appending(file_of(directory), piece) for piece in pieces(carrier, 40)]
+    steps = [appending(file_of(directory), piece) for piece in pieces(outer, 40)]
     assert follow(directory, Script(*steps)) == [0, 1, 2, 3]
 
 

@@ -23,12 +23,12 @@ COPIES = golden_data.copies("live") + golden_data.copies("killed")
 LEVELS = ("read_uncommitted", "read_committed")
 
 
-def same_record(record: kcodec.Record, told: dict[str, Any]) -> bool:
+def same_record(record: kcodec.Record, reported: dict[str, Any]) -> bool:
     return (
-        (record.offset, record.timestamp) == (told["offset"], told["timestamp"])
-        and same_bytes(record.key, told["key"])
-        and same_bytes(record.value, told["value"])
-        and same_headers(record.headers, told["headers"])
+        (record.offset, record.timestamp) == (reported["offset"], reported["timestamp"])
+        and same_bytes(record.key, reported["key"])
+        and same_bytes(record.value, reported["value"])
+        and same_headers(record.headers, reported["headers"])
     )
 
 
@@ -36,39 +36,39 @@ def same_record(record: kcodec.Record, told: dict[str, Any]) -> bool:
 def test_batches_are_those_kafka_reads(partition: Partition) -> None:
     found = list(open_log(partition.path).batches)
     assert len(found) == len(partition.batches)
-    for batch, told in zip(found, partition.batches, strict=True):
-        assert batch.path is not None and Path(batch.path).name == told["file"]
-        assert (batch.position, batch.size_in_bytes) == (told["position"], told["size"])
+    for batch, reported in zip(found, partition.batches, strict=True):
+        assert batch.path is not None and Path(batch.path).name == reported["file"]
+        assert (batch.position, batch.size_in_bytes) == (reported["position"], reported["size"])
         assert (batch.base_offset, batch.last_offset, batch.crc) == (
-            told["baseOffset"],
-            told["lastOffset"],
-            told["crc"],
+            reported["baseOffset"],
+            reported["lastOffset"],
+            reported["crc"],
         )
-        assert batch.producer_id == told["producerId"]
-        assert bytes(batch.data) == Path(batch.path).read_bytes()[told["position"] :][: told["size"]]
-        assert [record.offset for record in batch.records()] == [record["offset"] for record in told["records"]]
+        assert batch.producer_id == reported["producerId"]
+        assert bytes(batch.data) == Path(batch.path).read_bytes()[reported["position"] :][: reported["size"]]
+        assert [record.offset for record in batch.records()] == [record["offset"] for record in reported["records"]]
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_records_are_those_kafkas_consumer_delivered(partition: Partition, level: str) -> None:
-    told = partition.consumed(level)
-    if told is None:
+    reported = partition.consumed(level)
+    if reported is None:
         assert partition.name.startswith("__")
         return
     found = list(open_log(partition.path).records(level))
-    assert [record.offset for record in found] == [record["offset"] for record in told]
-    assert all(same_record(record, line) for record, line in zip(found, told, strict=True))
+    assert [record.offset for record in found] == [record["offset"] for record in reported]
+    assert all(same_record(record, line) for record, line in zip(found, reported, strict=True))
 
 
 @pytest.mark.parametrize("partition", [one for one in PARTITIONS if one.offsets], ids=str)
 def test_offsets_are_those_of_the_broker(partition: Partition) -> None:
-    log, told = open_log(partition.path), partition.offsets
-    assert told is not None
+    log, reported = open_log(partition.path), partition.offsets
+    assert reported is not None
     assert (log.topic, log.partition) == (partition.topic, partition.partition)
-    assert log.log_start_offset == told["logStartOffset"]
-    assert log.high_watermark == log.log_end_offset == told["highWatermark"]
-    assert log.last_stable_offset == told["lastStableOffset"]
+    assert log.log_start_offset == reported["logStartOffset"]
+    assert log.high_watermark == log.log_end_offset == reported["highWatermark"]
+    assert log.last_stable_offset == reported["lastStableOffset"]
     assert log.tail is None
 
 

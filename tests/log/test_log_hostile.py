@@ -60,7 +60,7 @@ def read(log: Log, level: str) -> tuple[list[Row], kcodec.DecodeError | None]:
     return rows(found), None
 
 
-def told(content: bytes, level: str) -> tuple[list[Row], reference.DecodeError | None]:
+def reported(content: bytes, level: str) -> tuple[list[Row], reference.DecodeError | None]:
     result = reference.decode(content, isolation_level=level, on_error="stop")
     return rows(result.records), result.error
 
@@ -93,7 +93,7 @@ def test_edited_files_give_what_the_oracle_reads_up_to_the_corruption(tmp_path: 
         path.write_bytes(content)
         log = open_log(path)
         found, error = read(log, "read_uncommitted")
-        expected, damage = told(content, "read_uncommitted")
+        expected, damage = reported(content, "read_uncommitted")
         first = min((row[0] for row in expected), default=0)
         assert log.log_start_offset <= first
         assert found == [row for row in expected if row[0] >= log.log_start_offset], seed
@@ -109,10 +109,10 @@ def test_edited_files_deliver_nothing_undecided_as_committed(tmp_path: Path, blo
         path.write_bytes(content)
         found, error = read(open_log(path), "read_committed")
         if error is None:
-            expected, _ = told(content, "read_committed")
+            expected, _ = reported(content, "read_committed")
             assert found == expected, seed
         elif not is_right:
-            expected, _ = told(WHOLE, "read_committed")
+            expected, _ = reported(WHOLE, "read_committed")
             assert found == expected[: len(found)], seed
 
 
@@ -122,6 +122,6 @@ def test_every_truncation_is_read_up_to_its_last_whole_batch(tmp_path: Path) -> 
         path.write_bytes(WHOLE[:end])
         log = open_log(path)
         for level in ("read_uncommitted", "read_committed"):
-            assert read(log, level) == (told(WHOLE[:end], level)[0], None)
+            assert read(log, level) == (reported(WHOLE[:end], level)[0], None)
         whole = max(start for start in [*STARTS, len(WHOLE)] if start <= end)
         assert (log.tail is None) == (whole == end)

@@ -27,21 +27,21 @@ def from_the_log_alone(log: Log) -> tuple[ProducerState, ...]:
     return producer_states(log.segments, log.log_end_offset, DEFAULT_LIMITS, use_snapshots=False)
 
 
-def told_by_the_broker(partition: Partition) -> list[dict[str, Any]]:
-    told = golden_data.offsets(partition.cluster)["producers"].get(partition.name, [])
-    return sorted(told, key=lambda one: int(one["producerId"]))
+def reported_by_the_broker(partition: Partition) -> list[dict[str, Any]]:
+    reported = golden_data.offsets(partition.cluster)["producers"].get(partition.name, [])
+    return sorted(reported, key=lambda one: int(one["producerId"]))
 
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_states_are_those_of_the_broker(partition: Partition) -> None:
     """DescribeProducers while it ran. Its coordinator epoch is -1 before any marker; it knows no expired producer."""
     states = {state.producer_id: state for state in open_log(partition.path).producer_states}
-    for told in told_by_the_broker(partition):
-        state = states[told["producerId"]]
-        assert (state.producer_epoch, state.last_sequence) == (told["producerEpoch"], told["lastSequence"])
-        assert (state.timestamp, state.coordinator_epoch) == (told["lastTimestamp"], told["coordinatorEpoch"])
+    for reported in reported_by_the_broker(partition):
+        state = states[reported["producerId"]]
+        assert (state.producer_epoch, state.last_sequence) == (reported["producerEpoch"], reported["lastSequence"])
+        assert (state.timestamp, state.coordinator_epoch) == (reported["lastTimestamp"], reported["coordinatorEpoch"])
         first = state.current_transaction_first_offset
-        assert (-1 if first is None else first) == told["currentTransactionStartOffset"]
+        assert (-1 if first is None else first) == reported["currentTransactionStartOffset"]
 
 
 @pytest.mark.parametrize("partition", PARTITIONS + COPIES, ids=str)

@@ -26,7 +26,7 @@ PARTITIONS = golden_data.partitions() + golden_data.copies("live") + golden_data
 COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers", "topic", "partition", "sequence")
 
 
-def told(read: Callable[[], Any]) -> Any:
+def reported(read: Callable[[], Any]) -> Any:
     """What a call gives, or how it fails; where the file lies is left out."""
     try:
         return read()
@@ -45,14 +45,14 @@ def table(log: Log, level: str, threads: int = 1) -> pa.Table:
 def everything(log: Log) -> list[Any]:
     """All that a log tells."""
     return [
-        told(lambda: table(log, "read_uncommitted")),
-        told(lambda: table(log, "read_committed")),
-        told(lambda: table(log, "read_committed", threads=2)),
-        told(lambda: log.transactions),
-        told(lambda: (log.log_start_offset, log.log_end_offset, log.last_stable_offset, log.high_watermark)),
-        told(lambda: log.tail),
-        told(lambda: [(batch.base_offset, batch.crc, bytes(batch.data)) for batch in log.batches]),
-        told(lambda: log.offset_for_timestamp(0)),
+        reported(lambda: table(log, "read_uncommitted")),
+        reported(lambda: table(log, "read_committed")),
+        reported(lambda: table(log, "read_committed", threads=2)),
+        reported(lambda: log.transactions),
+        reported(lambda: (log.log_start_offset, log.log_end_offset, log.last_stable_offset, log.high_watermark)),
+        reported(lambda: log.tail),
+        reported(lambda: [(batch.base_offset, batch.crc, bytes(batch.data)) for batch in log.batches]),
+        reported(lambda: log.offset_for_timestamp(0)),
         (log.topic, log.partition, log.size_in_bytes, [Path(segment.path).name for segment in log.segments]),
     ]
 

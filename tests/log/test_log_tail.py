@@ -77,8 +77,8 @@ def test_every_cut_of_a_brokers_last_batches_is_a_torn_tail(tmp_path: Path, name
         assert [batch.base_offset for batch in log.batches] == [batch["baseOffset"] for batch in whole]
         position = whole[-1]["position"] + whole[-1]["size"] if whole else 0
         assert (log.tail[:2] if log.tail else (end, 0)) == (position, end - position)
-        told = [record["offset"] for batch in whole if not batch["isControl"] for record in batch["records"]]
-        assert offsets(log) == told
+        reported = [record["offset"] for batch in whole if not batch["isControl"] for record in batch["records"]]
+        assert offsets(log) == reported
 
 
 @pytest.mark.parametrize("zeros", [1, 11, 12, 17, 61, 100, 3 << 20])

@@ -59,7 +59,7 @@ def test_a_broker_with_an_impossible_address(make: Make, host: str, port: int, t
         with pytest.raises(TransportError):
             runner.run(ask(2))
         assert time.monotonic() - began < 3.0
-        assert not runner.carrier.is_closed
+        assert not runner.io_loop.is_closed
         runner.run(call(1, MetadataRequest(topics=[]), timeout=5.0))
 
 
@@ -79,4 +79,4 @@ def test_a_name_that_tls_cannot_ask_for(make: Make, name: str, monkeypatch: pyte
         monkeypatch.setattr(type(runner.client.options.security), "server_hostname", lambda *_: name)
         with pytest.raises(AuthenticationError, match="TLS with bootstrap server"):
             runner.run(ask(ANY_NODE))
-        assert not runner.carrier.is_closed
+        assert not runner.io_loop.is_closed

@@ -42,16 +42,16 @@ def in_child(work: Callable[[], object]) -> str:
     if child == 0:
         signal.alarm(CHILD_SECONDS)
         try:
-            told = str(work())
+            reported = str(work())
         except BaseException as error:  # noqa: BLE001 - told to the parent
-            told = f"{type(error).__name__}: {error}"
-        os.write(writing, told.encode())
+            reported = f"{type(error).__name__}: {error}"
+        os.write(writing, reported.encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        told = pipe.read().decode()
+        reported = pipe.read().decode()
     _, status = os.waitpid(child, 0)
-    return told if os.WIFEXITED(status) else "killed"
+    return reported if os.WIFEXITED(status) else "killed"
 
 
 def sockets() -> set[int]:
@@ -79,7 +79,7 @@ def count_asked(peer: Peer) -> int:
     return sum(request.api_key == InitProducerIdRequest.api_key for request in peer.requests)
 
 
-def settled(runner: Runner) -> Runner:
+def connected(runner: Runner) -> Runner:
     """With all the connections that it is going to have, and nothing under way."""
     for _ in range(2):
         runner.run(runner.client.cluster.refresh(5.0))
@@ -89,12 +89,12 @@ def settled(runner: Runner) -> Runner:
 
 def test_a_child_gets_an_error_and_the_parent_continues(make: Make) -> None:
     with Peer(answer) as peer:
-        runner = settled(make(peer.address, **PATIENT))
+        runner = connected(make(peer.address, **PATIENT))
         connections, asked = peer.connections, count_asked(peer)
         for _ in range(3):
-            told = in_child(lambda: runner.run(ask()))
-            assert told.startswith("TransportError: this client belongs to process")
-            assert "must create its own" in told
+            reported = in_child(lambda: runner.run(ask()))
+            assert reported.startswith("TransportError: this client belongs to process")
+            assert "must create its own" in reported
         assert count_asked(peer) == asked
         runner.run(ask())
         assert peer.connections == connections
@@ -104,7 +104,7 @@ def test_a_child_holds_no_socket_of_its_parents_client() -> None:
     before = sockets()
     with Peer(answer) as peer:
         peers = sockets()
-        runner = settled(Threaded(peer.address, **PATIENT))
+        runner = connected(Threaded(peer.address, **PATIENT))
         ours = sockets() - before - peers
         assert len(ours) >= 3, "a connection and its peer's end, and a pair that wakes the loop"
         kept = in_child(lambda: sorted(sockets() & ours))
@@ -115,7 +115,7 @@ def test_a_child_holds_no_socket_of_its_parents_client() -> None:
 
 def test_closing_in_a_child_is_nothing_to_the_parent(make: Make) -> None:
     with Peer(answer) as peer:
-        runner = settled(make(peer.address, **PATIENT))
+        runner = connected(make(peer.address, **PATIENT))
         connections = peer.connections
         assert in_child(runner.close) == "None"
         runner.run(ask())
@@ -124,7 +124,7 @@ def test_closing_in_a_child_is_nothing_to_the_parent(make: Make) -> None:
 
 def test_a_child_makes_its_own_client_with_the_same_options(make: Make) -> None:
     with Peer(answer) as peer:
-        runner = settled(make(peer.address, **PATIENT))
+        runner = connected(make(peer.address, **PATIENT))
         connections = peer.connections
 
         def work() -> int:
@@ -144,8 +144,8 @@ def test_a_fork_in_the_middle_of_something_blocks_no_child(held: str) -> None:
     """Another thread may hold any lock of ours at the moment of the fork."""
     with Peer(answer) as peer:
         runner = Threaded(peer.address, **PATIENT)
-        settled(runner)
-        with runner.carrier._lock if held == "_lock" else contextlib.nullcontext():
+        connected(runner)
+        with runner.io_loop._lock if held == "_lock" else contextlib.nullcontext():
             began = time.monotonic()
             assert "must create its own" in in_child(lambda: runner.run(ask()))
             assert in_child(runner.close) == "None"
@@ -189,13 +189,13 @@ def test_forks_under_load_cost_no_record(apache_kafka: ApacheKafka) -> None:
 
         sender = threading.Thread(target=send)
         sender.start()
-        told = [in_child(lambda: producer.send(topic, b"child").result(5)) for _ in range(10)]
-        told += [in_child(producer.close) for _ in range(3)]
+        reported = [in_child(lambda: producer.send(topic, b"child").result(5)) for _ in range(10)]
+        reported += [in_child(producer.close) for _ in range(3)]
         is_over.set()
         sender.join()
         offsets = [delivery.result(10).offset for delivery in deliveries]
-    assert all("must create its own" in each for each in told[:10]), told
-    assert told[10:] == ["None"] * 3
+    assert all("must create its own" in each for each in reported[:10]), reported
+    assert reported[10:] == ["None"] * 3
     assert offsets == list(range(len(deliveries)))
     assert apache_kafka.end_offset(topic, 0) == len(deliveries)
 
@@ -240,12 +240,12 @@ def test_a_loop_of_asyncio_in_a_child_is_a_new_one(apache_kafka: ApacheKafka) ->
 
     def work() -> str:
         with pytest.raises(TransportError, match="must create its own"):
-            asyncio.new_event_loop().run_until_complete(runner.carrier.run(ask()))
+            asyncio.new_event_loop().run_until_complete(runner.io_loop.run(ask()))
         own = sync.ThreadLoop(Client(ClientConfig.take({"bootstrap_servers": apache_kafka.bootstrap_servers})))
         own.run(own.client.cluster.refresh(5.0), 10)
         return str(own.client.cluster.cluster_id)
 
-    told = in_child(work)
+    reported = in_child(work)
     runner.run(runner.client.cluster.refresh(5.0))
-    assert told == runner.client.cluster.cluster_id
+    assert reported == runner.client.cluster.cluster_id
     runner.end()

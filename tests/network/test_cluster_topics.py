@@ -44,12 +44,12 @@ def metadata(folder: Path, *values: bytes, snapshots: dict[str, bytes] | None = 
 @pytest.mark.parametrize("cluster", golden_data.CLUSTERS)
 def test_topics_are_those_of_the_broker(cluster: str) -> None:
     directory = open_log_directory(golden_data.root() / cluster / "logs")
-    told = {
+    reported = {
         one.topic: one.offsets["topicId"] for one in golden_data.partitions() if one.cluster == cluster and one.offsets
     }
     found = directory.cluster_topics()
-    assert found == told
-    assert {name: directory.topic_ids[name] for name in found} == told
+    assert found == reported
+    assert {name: directory.topic_ids[name] for name in found} == reported
 
 
 def test_topics_come_and_go(tmp_path: Path) -> None:

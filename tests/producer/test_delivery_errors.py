@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from producer_faces import Face, Looped, MakeFace, make_face
+from producer_apis import Looped, MakeClient, ProducerClient, make_client
 from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart, started, values
 
 import kcodec
@@ -22,7 +22,7 @@ from kcodec.errors import BrokerError, DeliveryErrors, DeliveryTimeoutError, Top
 from kcodec.producer.failures import Failures
 from kcodec.protocol.error_codes import ErrorCode
 
-__all__ = ["make_face"]
+__all__ = ["make_client"]
 NOWHERE = "127.0.0.1:1"
 TOO_LARGE = b"x" * 1000
 
@@ -33,90 +33,90 @@ def small(kcodec_broker: Broker) -> str:
     return kcodec_broker.create_topic(partitions=1, max_message_bytes=200)
 
 
-def test_flush_raises_what_nothing_has_retrieved(make_face: MakeFace, kcodec_broker: Broker, small: str) -> None:
+def test_flush_raises_what_nothing_has_retrieved(make_client: MakeClient, kcodec_broker: Broker, small: str) -> None:
     """One member for each topic and kind of error, with the number of records; the next flush begins to count again."""
-    face = make_face(kcodec_broker.bootstrap_servers)
-    face.send_all(small, [{"value": TOO_LARGE}] * 10)
+    client = make_client(kcodec_broker.bootstrap_servers)
+    client.send_all(small, [{"value": TOO_LARGE}] * 10)
     with pytest.raises(DeliveryErrors, match="10 records not delivered") as caught:
-        face.flush()
+        client.flush()
     assert isinstance(caught.value, kcodec.KcodecError) and caught.value.count == 10
     (member,) = caught.value.exceptions
     assert isinstance(member, TopicDeliveryError)
     assert (member.topic, member.kind, member.count, member.remedy) == (small, "MESSAGE_TOO_LARGE", 10, "stop")
     assert isinstance(member.__cause__, BrokerError) and member.__cause__.name == "MESSAGE_TOO_LARGE"
     assert small in str(caught.value) and "MESSAGE_TOO_LARGE" in str(caught.value)
-    face.flush()
-    face.close()
+    client.flush()
+    client.close()
 
 
-def test_close_raises_too_and_is_idempotent(make_face: MakeFace, kcodec_broker: Broker, small: str) -> None:
-    face = make_face(kcodec_broker.bootstrap_servers)
-    face.send_all(small, [{"value": TOO_LARGE}] * 3)
+def test_close_raises_too_and_is_idempotent(make_client: MakeClient, kcodec_broker: Broker, small: str) -> None:
+    client = make_client(kcodec_broker.bootstrap_servers)
+    client.send_all(small, [{"value": TOO_LARGE}] * 3)
     with pytest.raises(DeliveryErrors, match="3 records not delivered"):
-        face.close()
-    face.close()
+        client.close()
+    client.close()
 
 
-def test_close_names_the_cause_where_no_broker_is(make_face: MakeFace) -> None:
-    face = make_face(NOWHERE)
-    face.send_all("orders", [{"value": b"x"}] * 7)
+def test_close_names_the_cause_where_no_broker_is(make_client: MakeClient) -> None:
+    client = make_client(NOWHERE)
+    client.send_all("orders", [{"value": b"x"}] * 7)
     with pytest.raises(DeliveryErrors, match=r"7 records not delivered.*Connect") as caught:
-        face.close(timeout=0.5)
+        client.close(timeout=0.5)
     (member,) = caught.value.exceptions
     assert isinstance(member.__cause__, DeliveryTimeoutError) and not member.__cause__.possibly_sent
 
 
-def _retrieve_by_wait(face: Face, delivery: Any) -> None:
+def _retrieve_by_wait(client: ProducerClient, delivery: Any) -> None:
     with suppress(BrokerError):
-        face.outcome(delivery)
+        client.outcome(delivery)
 
 
-def _retrieve_by_exception(face: Face, delivery: Any) -> None:
-    _retrieve_by_wait(face, delivery) if isinstance(face, Looped) else delivery.exception()
+def _retrieve_by_exception(client: ProducerClient, delivery: Any) -> None:
+    _retrieve_by_wait(client, delivery) if isinstance(client, Looped) else delivery.exception()
     assert isinstance(delivery.exception(), BrokerError)
 
 
-def _retrieve_by_callback(face: Face, delivery: Any) -> None:
+def _retrieve_by_callback(client: ProducerClient, delivery: Any) -> None:
     delivery.add_done_callback(lambda done: None)
 
 
 @pytest.mark.parametrize("retrieve", [_retrieve_by_wait, _retrieve_by_exception, _retrieve_by_callback])
 def test_a_retrieved_error_is_not_raised_again(
-    make_face: MakeFace, kcodec_broker: Broker, small: str, retrieve: Callable[[Face, Any], None]
+    make_client: MakeClient, kcodec_broker: Broker, small: str, retrieve: Callable[[ProducerClient, Any], None]
 ) -> None:
-    face = make_face(kcodec_broker.bootstrap_servers)
-    for delivery in face.send_all(small, [{"value": TOO_LARGE}] * 5):
-        retrieve(face, delivery)
-    face.flush()
-    face.close()
+    client = make_client(kcodec_broker.bootstrap_servers)
+    for delivery in client.send_all(small, [{"value": TOO_LARGE}] * 5):
+        retrieve(client, delivery)
+    client.flush()
+    client.close()
 
 
-def test_only_what_was_not_retrieved_is_counted(make_face: MakeFace, kcodec_broker: Broker, small: str) -> None:
-    face = make_face(kcodec_broker.bootstrap_servers, linger_ms=50)
-    deliveries = face.send_all(small, [{"value": TOO_LARGE}] * 6)
+def test_only_what_was_not_retrieved_is_counted(make_client: MakeClient, kcodec_broker: Broker, small: str) -> None:
+    client = make_client(kcodec_broker.bootstrap_servers, linger_ms=50)
+    deliveries = client.send_all(small, [{"value": TOO_LARGE}] * 6)
     for delivery in deliveries[:2]:
-        _retrieve_by_wait(face, delivery)
-        _retrieve_by_wait(face, delivery)
+        _retrieve_by_wait(client, delivery)
+        _retrieve_by_wait(client, delivery)
     deliveries[2].add_done_callback(lambda done: None)
     with pytest.raises(DeliveryErrors) as caught:
-        face.flush()
+        client.flush()
     assert caught.value.count == 3
 
 
-def test_tables_count_and_are_retrieved_as_a_whole(make_face: MakeFace, kcodec_broker: Broker, small: str) -> None:
+def test_tables_count_and_are_retrieved_as_a_whole(make_client: MakeClient, kcodec_broker: Broker, small: str) -> None:
     import pyarrow
 
-    face = make_face(kcodec_broker.bootstrap_servers)
+    client = make_client(kcodec_broker.bootstrap_servers)
     table = pyarrow.table({"value": [TOO_LARGE] * 20})
-    face.send_arrow(small, table)
+    client.send_arrow(small, table)
     with pytest.raises(DeliveryErrors) as caught:
-        face.flush()
+        client.flush()
     assert caught.value.count == 20
-    delivery = face.send_arrow(small, table)
+    delivery = client.send_arrow(small, table)
     with pytest.raises(BrokerError):
-        face.outcome(delivery)
+        client.outcome(delivery)
     assert isinstance(delivery.exception(), BrokerError)
-    face.close()
+    client.close()
 
 
 def test_an_exception_that_leaves_the_block_gets_a_note(kcodec_broker: Broker, small: str) -> None:

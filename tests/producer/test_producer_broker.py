@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from producer_faces import MakeFace, stored, stored_values
+from producer_apis import MakeClient, stored, stored_values
 
 import kcodec
 from kcodec.client import Producer
@@ -38,17 +38,17 @@ def watch(producer: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_sent_is_stored_byte_for_byte(make_face: MakeFace, apache_kafka: ApacheKafka, codec: str) -> None:
+def test_what_is_sent_is_stored_byte_for_byte(make_client: MakeClient, apache_kafka: ApacheKafka, codec: str) -> None:
     """But for base offset and leader epoch, which are the broker's."""
     topic = apache_kafka.create_topic(partitions=1)
-    face = make_face(apache_kafka.bootstrap_servers, compression_type=codec, linger_ms=20)
-    sent = watch(face.producer)
+    client = make_client(apache_kafka.bootstrap_servers, compression_type=codec, linger_ms=20)
+    sent = watch(client.producer)
     records = [
         {"value": b"value-%d " % number * 20, "key": b"key-%d" % number, "headers": (("name", b"x"), ("null", None))}
         for number in range(1000)
     ]
-    deliveries = face.send_all(topic, [*records, {"value": None, "key": b"k"}, {"value": b"", "headers": ()}])
-    face.flush()
+    deliveries = client.send_all(topic, [*records, {"value": None, "key": b"k"}, {"value": b"", "headers": ()}])
+    client.flush()
     log = stored(apache_kafka, topic)
     found = [bytearray(batch.data) for batch in log.batches]
     assert len(found) == len(sent) > 1
@@ -62,7 +62,7 @@ def test_what_is_sent_is_stored_byte_for_byte(make_face: MakeFace, apache_kafka:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_tables_arrive_as_they_were(make_face: MakeFace, apache_kafka: ApacheKafka, codec: str) -> None:
+def test_tables_arrive_as_they_were(make_client: MakeClient, apache_kafka: ApacheKafka, codec: str) -> None:
     import pyarrow
 
     topic = apache_kafka.create_topic(partitions=3)
@@ -74,8 +74,8 @@ def test_tables_arrive_as_they_were(make_face: MakeFace, apache_kafka: ApacheKaf
             "timestamp": pyarrow.array([1_700_000_000_000 + number for number in range(20_000)], pyarrow.int64()),
         }
     )
-    face = make_face(apache_kafka.bootstrap_servers, compression_type=codec)
-    batches = face.outcome(face.send_arrow(topic, table))
+    client = make_client(apache_kafka.bootstrap_servers, compression_type=codec)
+    batches = client.outcome(client.send_arrow(topic, table))
     assert sum(batch.records_count for batch in batches) == 20_000
     found = {}
     for partition in range(3):
@@ -92,39 +92,39 @@ def test_tables_arrive_as_they_were(make_face: MakeFace, apache_kafka: ApacheKaf
 
 
 def test_a_column_decides_the_partition_a_wrong_row_sends_nothing(
-    make_face: MakeFace, apache_kafka: ApacheKafka
+    make_client: MakeClient, apache_kafka: ApacheKafka
 ) -> None:
     import pyarrow
 
     topic = apache_kafka.create_topic(partitions=3)
-    face = make_face(apache_kafka.bootstrap_servers)
+    client = make_client(apache_kafka.bootstrap_servers)
     values = [b"%d" % number for number in range(300)]
     table = pyarrow.table({"value": values, "partition": [number * 7 % 3 for number in range(300)]})
-    face.outcome(face.send_arrow(topic, table))
+    client.outcome(client.send_arrow(topic, table))
     for partition in range(3):
         wanted = [value for number, value in enumerate(values) if number * 7 % 3 == partition]
         assert stored_values(apache_kafka, topic, partition) == wanted
     for column in ([0] * 299 + [3], [0] * 299 + [-1]):
         with pytest.raises(kcodec.EncodeError, match=r"row 299: partition -?\d does not exist") as caught:
-            face.send_arrow(topic, pyarrow.table({"value": values, "partition": column}))
+            client.send_arrow(topic, pyarrow.table({"value": values, "partition": column}))
         assert caught.value.row == 299
     with pytest.raises(ValueError, match="send_arrow: unknown column 'offset'"):
-        face.send_arrow(topic, pyarrow.table({"value": values, "offset": range(300)}))
+        client.send_arrow(topic, pyarrow.table({"value": values, "offset": range(300)}))
     assert sum(len(stored_values(apache_kafka, topic, partition)) for partition in range(3)) == 300
 
 
 def test_keys_go_where_partition_for_says_and_the_rest_is_spread(
-    make_face: MakeFace, apache_kafka: ApacheKafka
+    make_client: MakeClient, apache_kafka: ApacheKafka
 ) -> None:
     topic = apache_kafka.create_topic(partitions=5)
-    face = make_face(apache_kafka.bootstrap_servers, batch_size=1000)
+    client = make_client(apache_kafka.bootstrap_servers, batch_size=1000)
     keys = [b"key-%d" % number for number in range(500)]
-    keyed = face.send_all(topic, [{"value": b"x", "key": key} for key in keys])
-    face.flush()
+    keyed = client.send_all(topic, [{"value": b"x", "key": key} for key in keys])
+    client.flush()
     assert [delivery.partition for delivery in keyed] == list(kcodec.partition_for(keys, 5))
-    loose = face.send_all(topic, [{"value": b"x" * 100} for _ in range(2000)])
-    chosen = face.send_all(topic, [{"value": b"x", "key": b"any", "partition": number % 5} for number in range(10)])
-    face.flush()
+    loose = client.send_all(topic, [{"value": b"x" * 100} for _ in range(2000)])
+    chosen = client.send_all(topic, [{"value": b"x", "key": b"any", "partition": number % 5} for number in range(10)])
+    client.flush()
     counts = [[delivery.partition for delivery in loose].count(partition) for partition in range(5)]
     assert min(counts) > 100
     changes = sum(first.partition != second.partition for first, second in itertools.pairwise(loose))
@@ -133,11 +133,11 @@ def test_keys_go_where_partition_for_says_and_the_rest_is_spread(
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_every_acks(make_face: MakeFace, apache_kafka: ApacheKafka, acks: int | str) -> None:
+def test_every_acks(make_client: MakeClient, apache_kafka: ApacheKafka, acks: int | str) -> None:
     topic = apache_kafka.create_topic(partitions=1)
-    face = make_face(apache_kafka.bootstrap_servers, acks=acks, enable_idempotence=False)
-    deliveries = face.send_all(topic, [{"value": b"%d" % number} for number in range(100)])
-    face.flush()
+    client = make_client(apache_kafka.bootstrap_servers, acks=acks, enable_idempotence=False)
+    deliveries = client.send_all(topic, [{"value": b"%d" % number} for number in range(100)])
+    client.flush()
     assert [delivery.offset for delivery in deliveries] == ([-1] * 100 if acks == 0 else list(range(100)))
     deadline = time.monotonic() + 5
     while len(stored_values(apache_kafka, topic)) < 100 and time.monotonic() < deadline:
@@ -146,14 +146,14 @@ def test_every_acks(make_face: MakeFace, apache_kafka: ApacheKafka, acks: int | 
     assert {batch.producer_id for batch in stored(apache_kafka, topic).batches} == {-1}
 
 
-def test_a_batch_above_the_topics_limit_is_split(make_face: MakeFace, apache_kafka: ApacheKafka) -> None:
+def test_a_batch_above_the_topics_limit_is_split(make_client: MakeClient, apache_kafka: ApacheKafka) -> None:
     topic = apache_kafka.create_topic(partitions=1, max_message_bytes=2000)
-    face = make_face(apache_kafka.bootstrap_servers, linger_ms=50)
+    client = make_client(apache_kafka.bootstrap_servers, linger_ms=50)
     values = [b"%03d" % number + os.urandom(200) for number in range(60)]
     values[30] = b"large" + os.urandom(3000)
-    deliveries = face.send_all(topic, [{"value": value} for value in values])
+    deliveries = client.send_all(topic, [{"value": value} for value in values])
     with pytest.raises(DeliveryErrors, match="1 record not delivered"):
-        face.flush()
+        client.flush()
     failed = [number for number, delivery in enumerate(deliveries) if delivery.error is not None]
     assert failed == [30]
     error = deliveries[30].error
@@ -162,64 +162,64 @@ def test_a_batch_above_the_topics_limit_is_split(make_face: MakeFace, apache_kaf
     assert {batch.producer_epoch for batch in stored(apache_kafka, topic).batches} == {0}
 
 
-def test_a_topic_deleted_and_made_again_gets_what_follows(make_face: MakeFace, apache_kafka: ApacheKafka) -> None:
+def test_a_topic_deleted_and_made_again_gets_what_follows(make_client: MakeClient, apache_kafka: ApacheKafka) -> None:
     topic = apache_kafka.create_topic(partitions=1)
-    face = make_face(apache_kafka.bootstrap_servers, linger_ms=0, delivery_timeout_ms=60_000)
-    face.send_all(topic, [{"value": b"old"}])
-    face.flush()
+    client = make_client(apache_kafka.bootstrap_servers, linger_ms=0, delivery_timeout_ms=60_000)
+    client.send_all(topic, [{"value": b"old"}])
+    client.flush()
     with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as other:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], topic_names=[topic], timeout_ms=10_000)
         other._io_loop.run(call(ANY_NODE, request, timeout=15.0), 20.0)
     apache_kafka.create_topic(topic, partitions=1)
     values = [b"%d" % number for number in range(200)]
-    deliveries = face.send_all(topic, [{"value": value} for value in values])
-    face.flush(60.0)
+    deliveries = client.send_all(topic, [{"value": value} for value in values])
+    client.flush(60.0)
     assert [delivery.error for delivery in deliveries] == [None] * 200
     assert stored_values(apache_kafka, topic) == values
 
 
-def test_an_unknown_topic_and_a_record_refused_for_itself(make_face: MakeFace, apache_kafka: ApacheKafka) -> None:
+def test_an_unknown_topic_and_a_record_refused_for_itself(make_client: MakeClient, apache_kafka: ApacheKafka) -> None:
     topic = apache_kafka.create_topic(partitions=1, cleanup_policy="compact")
-    face = make_face(apache_kafka.bootstrap_servers, linger_ms=50, max_block_ms=1500)
-    (invalid,) = face.send_all("no such topic!", [{"value": b"x"}])
-    good, bad = face.send_all(topic, [{"value": b"x", "key": b"k"}, {"value": b"x"}])
+    client = make_client(apache_kafka.bootstrap_servers, linger_ms=50, max_block_ms=1500)
+    (invalid,) = client.send_all("no such topic!", [{"value": b"x"}])
+    good, bad = client.send_all(topic, [{"value": b"x", "key": b"k"}, {"value": b"x"}])
     with pytest.raises(BrokerError, match="INVALID_TOPIC_EXCEPTION"):
-        face.outcome(invalid)
+        client.outcome(invalid)
     with pytest.raises(BrokerError, match=rf"{topic}-0\).*record 1"):
-        face.outcome(bad)
+        client.outcome(bad)
     with pytest.raises(BrokerError, match="record 1"):  # one batch, one fate
-        face.outcome(good)
+        client.outcome(good)
 
 
-def test_headers_in_every_form(make_face: MakeFace, apache_kafka: ApacheKafka) -> None:
+def test_headers_in_every_form(make_client: MakeClient, apache_kafka: ApacheKafka) -> None:
     """Also as a generator that sends by the same producer."""
     topic = apache_kafka.create_topic(partitions=1)
-    face = make_face(apache_kafka.bootstrap_servers)
+    client = make_client(apache_kafka.bootstrap_servers)
 
     def pairs() -> Iterator[tuple[str, bytes]]:
         yield "name", b"x"
 
     for turn in range(2):  # before and after the topic is known
         for headers in ([("name", b"x")], {"name": b"x"}, pairs(), (("name", b"x"),)):
-            face.outcome(face.send_all(topic, [{"value": b"%d" % turn, "headers": headers}])[0])
-        face.outcome(face.send_all(topic, [{"value": b"none", "headers": None}])[0])
+            client.outcome(client.send_all(topic, [{"value": b"%d" % turn, "headers": headers}])[0])
+        client.outcome(client.send_all(topic, [{"value": b"none", "headers": None}])[0])
         for wrong in ("text", 5, [("name",)], [(None, b"x")]):
             with pytest.raises((kcodec.EncodeError, TypeError, ValueError), match="header"):
-                face.send_all(topic, [{"value": b"x", "headers": wrong}])
+                client.send_all(topic, [{"value": b"x", "headers": wrong}])
     found = [record.headers for record in stored(apache_kafka, topic).records()]
     assert found == ([(("name", b"x"),)] * 4 + [()]) * 2
 
 
 def test_callbacks_are_called_once_and_their_errors_are_kept_apart(
-    make_face: MakeFace, apache_kafka: ApacheKafka
+    make_client: MakeClient, apache_kafka: ApacheKafka
 ) -> None:
     topic = apache_kafka.create_topic(partitions=1)
-    face = make_face(apache_kafka.bootstrap_servers, linger_ms=100)
+    client = make_client(apache_kafka.bootstrap_servers, linger_ms=100)
     heard: list[Any] = []
-    first, second = face.send_all(topic, [{"value": b"a"}, {"value": b"b"}])
+    first, second = client.send_all(topic, [{"value": b"a"}, {"value": b"b"}])
     first.add_done_callback(lambda _: 1 / 0)
     first.add_done_callback(heard.append)
     second.add_done_callback(heard.append)
-    face.flush()
+    client.flush()
     second.add_done_callback(heard.append)
     assert heard == [first, second, second]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from producer_faces import MakeFace, stored_values
+from producer_apis import MakeClient, stored_values
 
 from kcodec.client import Producer
 from kcodec.errors import BufferFullError, DeliveryErrors, DeliveryTimeoutError, TransportError
@@ -35,26 +35,28 @@ def paused(kafka: ApacheKafka) -> Iterator[None]:
         kafka.resume()
 
 
-def test_a_broker_killed_under_load_loses_and_doubles_nothing(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+def test_a_broker_killed_under_load_loses_and_doubles_nothing(make_client: MakeClient, own_kafka: ApacheKafka) -> None:
     kafka = own_kafka
     topic = kafka.create_topic(partitions=2)
-    face = make_face(kafka.bootstrap_servers, linger_ms=1, batch_size=500, compression_type="lz4")
+    client = make_client(kafka.bootstrap_servers, linger_ms=1, batch_size=500, compression_type="lz4")
     deliveries: list[Any] = []
     number = 0
     for turn in range(2):
         end = time.monotonic() + 0.7
         while time.monotonic() < end:
             records = [{"value": b"%d" % n, "partition": n % 2} for n in range(number, number + 200)]
-            deliveries += face.send_all(topic, records)
+            deliveries += client.send_all(topic, records)
             number += 200
             if turn == 0:
                 time.sleep(0.005)
         if turn == 0:
             kafka.kill()
-            deliveries += face.send_all(topic, [{"value": b"%d" % n, "partition": n % 2} for n in (number, number + 1)])
+            deliveries += client.send_all(
+                topic, [{"value": b"%d" % n, "partition": n % 2} for n in (number, number + 1)]
+            )
             number += 2
             kafka.start()
-    face.flush(60.0)
+    client.flush(60.0)
     assert [delivery.error for delivery in deliveries] == [None] * number
     for partition in range(2):
         wanted = [b"%d" % n for n in range(number) if n % 2 == partition]
@@ -63,10 +65,10 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(make_face: MakeFac
         assert delivery.offset == n // 2
 
 
-def test_a_paused_broker_fills_the_buffer_and_deadlines_hold(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+def test_a_paused_broker_fills_the_buffer_and_deadlines_hold(make_client: MakeClient, own_kafka: ApacheKafka) -> None:
     kafka = own_kafka
     topic = kafka.create_topic(partitions=1)
-    face = make_face(
+    client = make_client(
         kafka.bootstrap_servers,
         buffer_memory=100_000,
         max_block_ms=500,
@@ -74,34 +76,34 @@ def test_a_paused_broker_fills_the_buffer_and_deadlines_hold(make_face: MakeFace
         request_timeout_ms=1000,
         delivery_timeout_ms=2500,
     )
-    face.send_all(topic, [{"value": b"first"}])
-    face.flush()
+    client.send_all(topic, [{"value": b"first"}])
+    client.flush()
     with paused(kafka):
         deliveries: list[Any] = []
         began = time.monotonic()
         with pytest.raises(BufferFullError, match=r"buffer_memory \(100000 bytes\) was full for max_block_ms \(500\)"):
             while True:
-                deliveries += face.send_all(topic, [{"value": b"x" * 1000}])
+                deliveries += client.send_all(topic, [{"value": b"x" * 1000}])
         assert 0.4 < time.monotonic() - began < 3 and len(deliveries) > 50
         with pytest.raises(DeliveryTimeoutError, match="flush"):
-            face.flush(0.3)
+            client.flush(0.3)
         with pytest.raises(DeliveryTimeoutError, match=rf"{topic}-0: not acknowledged within delivery_timeout_ms"):
-            face.outcome(deliveries[0])
+            client.outcome(deliveries[0])
         assert time.monotonic() - began < 6
     with pytest.raises(DeliveryErrors, match="DeliveryTimeoutError"):
-        face.flush(20.0)
-    (last,) = face.send_all(topic, [{"value": b"last"}])
-    face.outcome(last)
+        client.flush(20.0)
+    (last,) = client.send_all(topic, [{"value": b"last"}])
+    client.outcome(last)
     values = stored_values(kafka, topic)
     assert values[0] == b"first" and values[-1] == b"last"
 
 
-def test_a_table_that_finds_no_room_fails_with_the_rest_of_it(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+def test_a_table_that_finds_no_room_fails_with_the_rest_of_it(make_client: MakeClient, own_kafka: ApacheKafka) -> None:
     import pyarrow
 
     kafka = own_kafka
     topic = kafka.create_topic(partitions=1)
-    face = make_face(
+    client = make_client(
         kafka.bootstrap_servers,
         buffer_memory=1_000_000,
         max_block_ms=500,
@@ -109,32 +111,32 @@ def test_a_table_that_finds_no_room_fails_with_the_rest_of_it(make_face: MakeFac
         delivery_timeout_ms=3000,
     )
     table = pyarrow.table({"value": [b"x" * 1000] * 3000})
-    assert sum(batch.records_count for batch in face.outcome(face.send_arrow(topic, table))) == 3000
+    assert sum(batch.records_count for batch in client.outcome(client.send_arrow(topic, table))) == 3000
     with paused(kafka):
         began = time.monotonic()
-        delivery = face.send_arrow(topic, table)
+        delivery = client.send_arrow(topic, table)
         assert time.monotonic() - began < 2
         with pytest.raises(DeliveryTimeoutError, match="not acknowledged within delivery_timeout_ms"):
-            face.outcome(delivery)  # the first batch's; those behind it found no room
+            client.outcome(delivery)  # the first batch's; those behind it found no room
         assert 2.5 < time.monotonic() - began < 5
 
 
-def test_close_ends_what_a_paused_broker_does_not(make_face: MakeFace, own_kafka: ApacheKafka) -> None:
+def test_close_ends_what_a_paused_broker_does_not(make_client: MakeClient, own_kafka: ApacheKafka) -> None:
     kafka = own_kafka
     topic = kafka.create_topic(partitions=1)
-    face = make_face(kafka.bootstrap_servers)
-    face.send_all(topic, [{"value": b"first"}])
-    face.flush()
+    client = make_client(kafka.bootstrap_servers)
+    client.send_all(topic, [{"value": b"first"}])
+    client.flush()
     with paused(kafka):
-        deliveries = face.send_all(topic, [{"value": b"x"} for _ in range(100)])
+        deliveries = client.send_all(topic, [{"value": b"x"} for _ in range(100)])
         began = time.monotonic()
         with pytest.raises(DeliveryErrors, match=r"100 records not acknowledged \(brokers may have stored them\)"):
-            face.close(1.0)
+            client.close(1.0)
         assert time.monotonic() - began < 3
         for delivery in deliveries:
             assert isinstance(delivery.error, DeliveryTimeoutError) and "was closed" in str(delivery.error)
         with pytest.raises(TransportError, match="closed"):
-            face.send_all(topic, [{"value": b"x"}])
+            client.send_all(topic, [{"value": b"x"}])
 
 
 def test_a_forked_child_must_create_its_own_producer(apache_kafka: ApacheKafka) -> None:
@@ -144,20 +146,20 @@ def test_a_forked_child_must_create_its_own_producer(apache_kafka: ApacheKafka) 
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            told = []
+            reported = []
             for attempt in (lambda: producer.send(topic, b"y"), lambda: delivery.result(5), producer.flush):
                 try:
                     attempt()
-                    told.append("no error")
+                    reported.append("no error")
                 except TransportError as error:
-                    told.append(str(error))
-            os.write(writing, "\n".join(told).encode())
+                    reported.append(str(error))
+            os.write(writing, "\n".join(reported).encode())
             os._exit(0)
         os.waitpid(child, 0)
-        told = os.read(reading, 10_000).decode().splitlines()
+        reported = os.read(reading, 10_000).decode().splitlines()
         os.close(reading)
         os.close(writing)
-        assert len(told) == 3 and all("must create its own" in line for line in told), told
+        assert len(reported) == 3 and all("must create its own" in line for line in reported), reported
         assert delivery.result().offset == 0
     assert stored_values(apache_kafka, topic) == [b"x"]
 

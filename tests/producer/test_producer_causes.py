@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from producer_faces import Looped, MakeFace, Threaded, make_face
+from producer_apis import Looped, MakeClient, Threaded, make_client
 from scripted_broker import Fault, Rig, ScriptedCluster, send_apart, started, values
 
 from kcodec.broker import Broker
@@ -18,7 +18,7 @@ from kcodec.errors import BrokerError, BufferFullError, DeliveryErrors, Delivery
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.proxy import KafkaProxy
 
-__all__ = ["make_face"]
+__all__ = ["make_client"]
 NOWHERE = "127.0.0.1:1"
 
 
@@ -34,14 +34,14 @@ def test_a_full_buffer_names_the_cause(kind: type, kcodec_broker: Broker) -> Non
     topic = kcodec_broker.create_topic(partitions=1)
     with KafkaProxy(kcodec_broker.bootstrap_servers) as proxy:
         proxy.on_request("Produce", count=None).answer(error=19)
-        face = kind(proxy.bootstrap_servers, buffer_memory=20_000, max_block_ms=1000)
-        found = face.producer.partitions_for(topic)
-        assert (face.run(found) if isinstance(face, Looped) else found) == 1
+        client = kind(proxy.bootstrap_servers, buffer_memory=20_000, max_block_ms=1000)
+        found = client.producer.partitions_for(topic)
+        assert (client.run(found) if isinstance(client, Looped) else found) == 1
         with pytest.raises(BufferFullError, match=r"not acknowledged: .*NOT_ENOUGH_REPLICAS") as caught:
-            face.send_all(topic, [{"value": bytes(400)}] * 100)
+            client.send_all(topic, [{"value": bytes(400)}] * 100)
         assert caught.value.remedy == "retry"
         with pytest.raises(DeliveryErrors, match="NOT_ENOUGH_REPLICAS"):
-            face.end(0.1)
+            client.end(0.1)
 
 
 def test_a_result_that_is_late_names_the_cause() -> None:
@@ -119,12 +119,12 @@ def test_a_record_to_an_unknown_topic_fails_after_5_seconds() -> None:
     assert again.offset == 0
 
 
-def test_send_fails_soon_for_an_unknown_topic(make_face: MakeFace, kcodec_broker: Broker) -> None:
-    face = make_face(kcodec_broker.bootstrap_servers, unknown_topic_timeout_ms=500)
+def test_send_fails_soon_for_an_unknown_topic(make_client: MakeClient, kcodec_broker: Broker) -> None:
+    client = make_client(kcodec_broker.bootstrap_servers, unknown_topic_timeout_ms=500)
     begin = time.monotonic()
-    (delivery,) = face.send_all("no-such-topic/", [{"value": b"x"}])
+    (delivery,) = client.send_all("no-such-topic/", [{"value": b"x"}])
     with pytest.raises(BrokerError):
-        face.outcome(delivery)
+        client.outcome(delivery)
     assert time.monotonic() - begin < 5.0
 
 

@@ -188,13 +188,13 @@ def test_a_crash_of_the_loop_ends_every_delivery() -> None:
     rig = started(world, linger=0.0)
     world.faults = lambda node, request: Fault(is_lost=True)
     sent = [*send_apart(rig, "orders", values(9)), rig.send("nowhere", b"x")]
-    told: list[Delivery] = []
+    reported: list[Delivery] = []
     for delivery in sent:
-        delivery.add_done_callback(told.append)
+        delivery.add_done_callback(reported.append)
     world.run(0.01)
     rig.core.crash(TransportError("the loop failed"))
     assert all(str(delivery.error) == "the loop failed" for delivery in sent)
-    assert sorted(map(id, told)) == sorted(map(id, sent))
+    assert sorted(map(id, reported)) == sorted(map(id, sent))
 
 
 def test_retries_are_counted() -> None:
@@ -259,8 +259,8 @@ def test_the_owner_of_the_identity_is_notified_of_every_end() -> None:
     rig.core.abort_buffered(TransportError("aborted"))
     assert source.written == [(TopicPartition("orders", 0), 1, 0)]
     assert [delivery.error for delivery in sent if delivery.error is None] == [None]
-    told = {id(error): (str(partition), written) for partition, error, written in source.failed}
-    assert [told.get(id(delivery.error)) for delivery in sent] == [
+    reported = {id(error): (str(partition), written) for partition, error, written in source.failed}
+    assert [reported.get(id(delivery.error)) for delivery in sent] == [
         None,
         ("orders--1", False),
         ("nowhere--1", False),
@@ -279,8 +279,8 @@ def test_a_broker_that_remembers_one_batch_gets_nothing_twice(written: int, sent
     world = ScriptedCluster()
     (log,) = world.create_topic("orders")
     rig = started(world, linger=0.0, request_timeout=3.0)
-    fate = [Fault(is_answer_lost=True)] * min(written, sent) + [Fault(is_lost=True)] * 5
-    world.faults = faults_for(*fate[:sent])
+    faults = [Fault(is_answer_lost=True)] * min(written, sent) + [Fault(is_lost=True)] * 5
+    world.faults = faults_for(*faults[:sent])
     deliveries = send_apart(rig, "orders", values(sent))
     world.run(0.5)
     world.restart()

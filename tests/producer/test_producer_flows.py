@@ -183,7 +183,7 @@ def test_full_memory_is_reported_and_given_back() -> None:
     while append("orders", None, b"x" * 1000, (), 0, 0) is not None:
         taken += 1
     assert taken >= 30
-    rig.core.accumulator.space_waiters += 1  # as a face does that waits: nothing lingers then
+    rig.core.accumulator.space_waiters += 1  # as a client that waits does: nothing lingers then
     rig.core.sender.wake()
     world.run(1.0)
     assert rig.room_calls and append("orders", None, b"x" * 1000, (), 0, 0) is not None

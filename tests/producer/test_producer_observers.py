@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from producer_faces import MakeFace, make_face
+from producer_apis import MakeClient, make_client
 
 from kcodec.broker import Broker
 from kcodec.client import Admin, Consumer, Producer
 
-__all__ = ["make_face"]
+__all__ = ["make_client"]
 #: A record that fails soon, so that a call that blocks in spite of all ends the test soon, too.
 HASTY: dict[str, Any] = {"delivery_timeout_ms": 1500, "request_timeout_ms": 500, "linger_ms": 0, "max_block_ms": 1000}
 
@@ -40,26 +40,26 @@ class Half:
 
 
 def test_metrics_that_raise_are_logged_once_each(
-    make_face: MakeFace, kcodec_broker: Broker, caplog: pytest.LogCaptureFixture
+    make_client: MakeClient, kcodec_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = kcodec_broker.create_topic(partitions=1)
     caplog.set_level(logging.ERROR, "kcodec")
     metrics = Raising()
-    face = make_face(kcodec_broker.bootstrap_servers, metrics=metrics, **HASTY)
-    for delivery in face.send_all(topic, [{"value": b"x"}] * 3):
-        assert face.outcome(delivery).offset >= 0
-    face.flush()
+    client = make_client(kcodec_broker.bootstrap_servers, metrics=metrics, **HASTY)
+    for delivery in client.send_all(topic, [{"value": b"x"}] * 3):
+        assert client.outcome(delivery).offset >= 0
+    client.flush()
     assert metrics.calls > 2
     lines = [record.getMessage() for record in caplog.records]
     assert sorted(line.partition(" of ")[0] for line in lines) == ["Raising.count", "Raising.latency"]
     assert all(record.exc_info for record in caplog.records)
 
 
-def test_metrics_none_means_no_metrics(make_face: MakeFace, kcodec_broker: Broker) -> None:
+def test_metrics_none_means_no_metrics(make_client: MakeClient, kcodec_broker: Broker) -> None:
     topic = kcodec_broker.create_topic(partitions=1)
-    face = make_face(kcodec_broker.bootstrap_servers, metrics=None)
-    (delivery,) = face.send_all(topic, [{"value": b"x"}])
-    assert face.outcome(delivery).offset == 0
+    client = make_client(kcodec_broker.bootstrap_servers, metrics=None)
+    (delivery,) = client.send_all(topic, [{"value": b"x"}])
+    assert client.outcome(delivery).offset == 0
 
 
 @pytest.mark.parametrize("kind", [Producer, Consumer, Admin])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from producer_faces import Looped, Threaded
+from producer_apis import Looped, Threaded
 from scripted_peer import Peer, Request
 
 import kcodec
@@ -49,10 +49,10 @@ def stalled() -> Iterator[Peer]:
 @pytest.mark.parametrize("kind", [Threaded, Looped])
 def test_flush_and_close_wait_until_everything_is_sent(kind: type, kcodec_broker: Broker) -> None:
     kcodec_broker.create_topic("orders", partitions=1)
-    face = kind(kcodec_broker.bootstrap_servers, **OPTIONS)
-    face.send_all("orders", [RECORD] * COUNT)
-    face.flush()
-    face.end()
+    client = kind(kcodec_broker.bootstrap_servers, **OPTIONS)
+    client.send_all("orders", [RECORD] * COUNT)
+    client.flush()
+    client.end()
     deadline = time.monotonic() + 30.0
     found = 0
     while found < COUNT and time.monotonic() < deadline:  # the broker may still read what the client has sent
@@ -64,23 +64,23 @@ def test_flush_and_close_wait_until_everything_is_sent(kind: type, kcodec_broker
 @pytest.mark.parametrize("kind", [Threaded, Looped])
 def test_a_broker_that_reads_nothing_fills_the_buffer(kind: type, stalled: Peer) -> None:
     """What a connection cannot take counts for buffer_memory, as all records on their way do."""
-    face = kind(stalled.address, buffer_memory=1_000_000, max_block_ms=500, **OPTIONS)
+    client = kind(stalled.address, buffer_memory=1_000_000, max_block_ms=500, **OPTIONS)
     with pytest.raises(BufferFullError):
-        face.send_all("orders", [RECORD] * COUNT)
+        client.send_all("orders", [RECORD] * COUNT)
     with pytest.raises(DeliveryErrors):
-        face.end(0.1)
+        client.end(0.1)
 
 
 @pytest.mark.parametrize("kind", [Threaded, Looped])
 def test_a_request_that_is_not_sent_completely_ends_its_connection(kind: type, stalled: Peer) -> None:
     """After request_timeout_ms it is sent again, until delivery_timeout_ms is over."""
     timing = {"request_timeout_ms": 500, "delivery_timeout_ms": 1500, "max_block_ms": 200}
-    face = kind(stalled.address, buffer_memory=64_000_000, **timing, **OPTIONS)
-    face.send_all("orders", [RECORD] * 1900)
+    client = kind(stalled.address, buffer_memory=64_000_000, **timing, **OPTIONS)
+    client.send_all("orders", [RECORD] * 1900)
     with pytest.raises(DeliveryErrors, match=r"brokers may have stored.*not acknowledged within delivery_timeout_ms"):
-        face.flush()
+        client.flush()
     assert stalled.connections >= 3  # one of bootstrap_servers, and two of the broker
-    face.end()
+    client.end()
 
 
 def test_a_record_that_the_system_does_not_take_is_sent_again() -> None:
@@ -103,17 +103,17 @@ def test_a_record_that_the_system_does_not_take_is_sent_again() -> None:
         return peer.usual(request)
 
     with Peer(answer) as peer:
-        face = Looped(peer.address, **OPTIONS)
+        client = Looped(peer.address, **OPTIONS)
 
         async def send_after_the_reset() -> None:
             time.sleep(0.5)  # the event loop must not see the reset before the write
-            await face.producer.send("orders", **RECORD)
-            await face.producer.flush()
+            await client.producer.send("orders", **RECORD)
+            await client.producer.flush()
 
-        face.send_all("orders", [RECORD])
-        face.flush()
-        face.run(send_after_the_reset())
-        face.end()
+        client.send_all("orders", [RECORD])
+        client.flush()
+        client.run(send_after_the_reset())
+        client.end()
         deadline = time.monotonic() + 10.0
         while produced < 2 and time.monotonic() < deadline:
             time.sleep(0.01)

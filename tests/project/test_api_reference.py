@@ -54,8 +54,8 @@ def test_a_name_without_text_is_found() -> None:
         "kcodec.wait: nothing explains the parameter timeout",
         "kcodec.wait: the unit of timeout is not stated",
     ]
-    told = dataclasses.replace(entry, text="Wait until `limit` is reached, or for `timeout` seconds.")
-    assert list(told.lacks()) == []
+    reported = dataclasses.replace(entry, text="Wait until `limit` is reached, or for `timeout` seconds.")
+    assert list(reported.lacks()) == []
 
 
 def test_a_compiled_class_without_signature_is_found() -> None:

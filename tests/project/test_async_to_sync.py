@@ -63,8 +63,10 @@ def test_an_edited_output_is_found_and_written_again(copied: Path, capsys: pytes
     text = output.read_text(encoding="utf-8")
     output.write_text(text.replace("LONG_SECONDS = 3600.0", "LONG_SECONDS = 60.0"), encoding="utf-8")
     assert async_to_sync.main(["--check"]) == 1
-    told = capsys.readouterr()
-    assert "consumer.py is not what its asyncio source says" in told.out and "edit the source in aio/" in told.err
+    reported = capsys.readouterr()
+    assert (
+        "consumer.py is not what its asyncio source says" in reported.out and "edit the source in aio/" in reported.err
+    )
     assert async_to_sync.main([]) == 0
     assert output.read_text(encoding="utf-8") == text
 

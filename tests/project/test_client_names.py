@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-FACES = ["kcodec.client", "kcodec.client.aio"]
+PACKAGES = ["kcodec.client", "kcodec.client.aio"]
 
 
-def told_to_type_checkers(face: str) -> set[str]:
-    tree = ast.parse(Path(str(importlib.import_module(face).__file__)).read_text(encoding="utf-8"))
+def names_for_type_checkers(package: str) -> set[str]:
+    tree = ast.parse(Path(str(importlib.import_module(package).__file__)).read_text(encoding="utf-8"))
     found = set()
     for node in tree.body:
         if isinstance(node, ast.If):
@@ -25,11 +25,11 @@ def told_to_type_checkers(face: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_every_name_is_there_for_programs_and_type_checkers(face: str) -> None:
-    module = importlib.import_module(face)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_name_is_there_for_programs_and_type_checkers(package: str) -> None:
+    module = importlib.import_module(package)
     assert all(getattr(module, name) is not None for name in module.__all__)
-    assert set(module.__all__) == told_to_type_checkers(face) <= set(dir(module))
+    assert set(module.__all__) == names_for_type_checkers(package) <= set(dir(module))
     with pytest.raises(AttributeError, match="has no attribute 'Produzer'"):
         module.Produzer  # noqa: B018
 

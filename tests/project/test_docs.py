@@ -62,8 +62,8 @@ def test_there_are_examples() -> None:
 def test_every_claim_of_the_docs_is_a_test_and_every_test_is_listed(name: str) -> None:
     page = (ROOT / "docs" / "myths.md").read_text(encoding="utf-8")
     tests = functions(next((ROOT / "tests").rglob(name)))
-    told = [test for test in re.findall(r"`(test_\w+)` \|$", page, re.MULTILINE) if test in tests]
-    assert tests and told == tests
+    reported = [test for test in re.findall(r"`(test_\w+)` \|$", page, re.MULTILINE) if test in tests]
+    assert tests and reported == tests
 
 
 def test_every_line_of_the_myths_has_a_test() -> None:

@@ -138,11 +138,11 @@ def test_texts_say_where_as_far_as_it_is_known(place: dict[str, Any], text: str)
 @pytest.mark.parametrize("error", every(), ids=lambda error: type(error).__name__)
 def test_they_travel_with_all_they_know(error: errors.DecodeError) -> None:
     names = {"reason", *PLACE, *OWN[type(error).__name__]}
-    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
-        assert type(twin) is type(error)
-        assert str(twin) == str(error)
-        assert {name: getattr(twin, name) for name in names} == {name: getattr(error, name) for name in names}
-        assert twin.decoded is None
+    for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(copied) is type(error)
+        assert str(copied) == str(error)
+        assert {name: getattr(copied, name) for name in names} == {name: getattr(error, name) for name in names}
+        assert copied.decoded is None
 
 
 def test_they_travel_with_the_records_before_the_corruption() -> None:
@@ -150,19 +150,19 @@ def test_they_travel_with_the_records_before_the_corruption() -> None:
         kcodec.decode(GOOD + GOOD[:-2] + b"w" + GOOD[-1:])
     assert caught.value.decoded is not None
     assert caught.value.decoded.counts.records == 1
-    twin = pickle.loads(pickle.dumps(caught.value))
-    assert twin.decoded == caught.value.decoded
-    assert list(twin.decoded.records()) == list(caught.value.decoded.records())
-    assert (twin.position, twin.base_offset, twin.stored_crc) == (len(GOOD), 3, caught.value.stored_crc)
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert copied.decoded == caught.value.decoded
+    assert list(copied.decoded.records()) == list(caught.value.decoded.records())
+    assert (copied.position, copied.base_offset, copied.stored_crc) == (len(GOOD), 3, caught.value.stored_crc)
 
 
 def test_under_stop_the_result_travels_with_its_error() -> None:
     decoded = kcodec.decode(GOOD + bytes(61), on_error="stop")
     assert isinstance(decoded.error, kcodec.DecodeError)
-    twin = pickle.loads(pickle.dumps(decoded))
-    assert twin == decoded
-    assert (type(twin.error), str(twin.error)) == (type(decoded.error), str(decoded.error))
-    assert "batch_length 0 is below 14" in repr(twin)
+    copied = pickle.loads(pickle.dumps(decoded))
+    assert copied == decoded
+    assert (type(copied.error), str(copied.error)) == (type(decoded.error), str(decoded.error))
+    assert "batch_length 0 is below 14" in repr(copied)
 
 
 def test_one_except_clause_catches_what_bytes_can_do() -> None:
@@ -220,10 +220,10 @@ def test_those_about_writing_travel_with_all_they_know() -> None:
         "record 2 has no key", code=87, name="INVALID_RECORD", position=78, base_offset=0, record_indexes=(2,)
     )
     for error in (encode, refused):
-        for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
-            assert type(twin) is type(error)
-            assert str(twin) == str(error)
-            assert vars(twin) == vars(error)
+        for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+            assert type(copied) is type(error)
+            assert str(copied) == str(error)
+            assert vars(copied) == vars(error)
     assert str(refused) == "batch at byte 78 (base_offset 0): record 2 has no key [INVALID_RECORD, 87]"
     assert str(errors.RecordValidationError("none", code=87, name="INVALID_RECORD")) == "none [INVALID_RECORD, 87]"
 

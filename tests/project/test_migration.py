@@ -91,10 +91,10 @@ def test_keys_of_confluent_kafka_are_elsewhere_without_its_option(apache_kafka: 
     keys = [b"key-%d" % number for number in range(40)]
     with Producer(bootstrap_servers=apache_kafka.bootstrap_servers) as producer:
         ours = [one.result(20).partition for one in [producer.send(topic, b"", key=key) for key in keys]]
-    default, told = (
+    default, reported = (
         partitions_of(apache_kafka, topic, keys, **options) for options in ({}, {"partitioner": "murmur2_random"})
     )
-    assert told == ours
+    assert reported == ours
     assert default == [zlib.crc32(key) % 12 for key in keys] != ours
 
 

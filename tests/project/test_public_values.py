@@ -81,9 +81,9 @@ def test_equal_when_made_alike_and_when_it_has_travelled(make: Callable[[], Any]
     assert not (value != make())  # noqa: SIM202  it may have its own rule
     assert value != object()
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-        twin = pickle.loads(pickle.dumps(value, protocol))
-        assert type(twin) is type(value)
-        assert twin == value
+        copied = pickle.loads(pickle.dumps(value, protocol))
+        assert type(copied) is type(value)
+        assert copied == value
     assert copy.copy(value) == value
     assert copy.deepcopy(value) == value
 
@@ -129,21 +129,21 @@ def test_frozen(make: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("binary_type", ["binary", "large_binary", "binary_view"])
 def test_results_travel_as_arrow_and_records_too(binary_type: str) -> None:
     result = decoded(binary_type=binary_type)
-    twin = pickle.loads(pickle.dumps(result))
-    table = pa.table(twin)
+    copied = pickle.loads(pickle.dumps(result))
+    table = pa.table(copied)
     table.validate(full=True)
     assert table.equals(pa.table(result))
-    assert list(twin.records()) == list(result.records())
-    assert pa.schema(twin.schema) == pa.schema(result.schema)
-    assert [part.to_numpy("offset").tolist() for part in twin.chunks] == [list(result.column("offset"))]
+    assert list(copied.records()) == list(result.records())
+    assert pa.schema(copied.schema) == pa.schema(result.schema)
+    assert [part.to_numpy("offset").tolist() for part in copied.chunks] == [list(result.column("offset"))]
     for name in ("counts", "next_offset", "remaining_bytes", "bytes_needed", "columns"):
-        assert getattr(twin, name) == getattr(result, name)
+        assert getattr(copied, name) == getattr(result, name)
 
 
 def test_slices_travel_as_what_they_are() -> None:
-    twins = pickle.loads(pickle.dumps(slices()))
-    assert [len(twin) for twin in twins] == [1, 1, 1, 1]
-    table = pa.concat_tables(pa.table(twin) for twin in twins)
+    copies = pickle.loads(pickle.dumps(slices()))
+    assert [len(copied) for copied in copies] == [1, 1, 1, 1]
+    table = pa.concat_tables(pa.table(copied) for copied in copies)
     table.validate(full=True)
     assert table["offset"].to_pylist() == [3, 4, 5, 6]
     assert set(table["topic"].to_pylist()) == {"thème"}
@@ -153,9 +153,9 @@ def test_slices_travel_as_what_they_are() -> None:
 def test_many_chunks_travel() -> None:
     result = kcodec.decode(build_batch([RecordSpec(value=b"x" * (1 << 20))]) * 40, columns=("offset", "value"))
     assert len(result.chunks) > 1
-    twin = pickle.loads(pickle.dumps(result))
-    assert len(twin.chunks) == len(result.chunks)
-    assert pa.table(twin).equals(pa.table(result))
+    copied = pickle.loads(pickle.dumps(result))
+    assert len(copied.chunks) == len(result.chunks)
+    assert pa.table(copied).equals(pa.table(result))
 
 
 # -------------------------------------------------------------------------------------------------------------- reprs

@@ -20,9 +20,9 @@ from kcodec.protocol.error_codes import ERRORS, MAX_MESSAGE, broker_error, error
 
 def test_the_table_is_kafkas() -> None:
     with JavaJudge() as judge:
-        told = {error["code"]: (error["name"], error["retriable"]) for error in judge.errors()}
+        reported = {error["code"]: (error["name"], error["retriable"]) for error in judge.errors()}
         exceptions = {error["code"]: error["exception"] for error in judge.errors()}
-    assert {code: (row.name, row.retriable) for code, row in ERRORS.items()} == told
+    assert {code: (row.name, row.retriable) for code, row in ERRORS.items()} == reported
     denied = {code for code, name in exceptions.items() if name and name.endswith("AuthorizationException")}
     assert {code for code in ERRORS if code and isinstance(broker_error(code, "x"), AuthorizationError)} == denied
 
@@ -79,6 +79,6 @@ def test_no_error_is_none() -> None:
 
 
 def test_what_the_broker_says_is_shown_on_one_line_and_not_without_end() -> None:
-    told = str(broker_error(42, "CreateTopics", message="no\nsuch\x1b[31m thing"))
-    assert 'the broker says "no\\nsuch\\x1b[31m thing" [INVALID_REQUEST' in told
+    reported = str(broker_error(42, "CreateTopics", message="no\nsuch\x1b[31m thing"))
+    assert 'the broker says "no\\nsuch\\x1b[31m thing" [INVALID_REQUEST' in reported
     assert len(str(broker_error(42, "CreateTopics", message="x" * 1_000_000))) < MAX_MESSAGE + 200

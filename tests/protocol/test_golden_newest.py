@@ -52,31 +52,34 @@ def folder(tmp_path: Path) -> Path:
 def test_batches_are_those_that_kafka_reads(folder: Path) -> None:
     batches = list(kcodec.batches((folder / f"{0:020}.log").read_bytes()))
     assert len(batches) == len(FOUND["log"]["batches"])
-    for batch, told in zip(batches, FOUND["log"]["batches"], strict=True):
+    for batch, reported in zip(batches, FOUND["log"]["batches"], strict=True):
         assert (batch.base_offset, batch.last_offset, batch.records_count) == (
-            told["baseOffset"],
-            told["lastOffset"],
-            told["recordsCount"],
+            reported["baseOffset"],
+            reported["lastOffset"],
+            reported["recordsCount"],
         )
         assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (
-            told["producerId"],
-            told["producerEpoch"],
-            told["baseSequence"],
+            reported["producerId"],
+            reported["producerEpoch"],
+            reported["baseSequence"],
         )
-        assert (batch.is_transactional, batch.is_control_batch) == (told["isTransactional"], told["isControlBatch"])
+        assert (batch.is_transactional, batch.is_control_batch) == (
+            reported["isTransactional"],
+            reported["isControlBatch"],
+        )
         assert (batch.max_timestamp, batch.partition_leader_epoch) == (
-            told["maxTimestamp"],
-            told["partitionLeaderEpoch"],
+            reported["maxTimestamp"],
+            reported["partitionLeaderEpoch"],
         )
         batch.ensure_valid()
 
 
 @pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
 def test_records_are_those_that_javas_consumer_delivers(folder: Path, level: str) -> None:
-    told = [
+    reported = [
         (offset, timestamp, unpacked(key), unpacked(value))
         for offset, timestamp, key, value in FOUND["log"]["consumed"][level]
     ]
     log: Any = kcodec.open(folder)
     found = [(one.offset, one.timestamp, one.key, one.value) for one in log.records(level)]
-    assert found == told and told
+    assert found == reported and reported

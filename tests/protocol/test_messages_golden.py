@@ -43,7 +43,7 @@ def test_every_frame_is_read_as_kafka_printed_it_and_written_again() -> None:
     wrong = []
     for frame in frames():
         message = frame.kind.decode(frame.body, frame.version)
-        wrong += [f"{frame}: {one}" for one in reference_messages.differences(message, frame.told, frame.version)]
+        wrong += [f"{frame}: {one}" for one in reference_messages.differences(message, frame.reported, frame.version)]
         if message.encode(frame.version) != frame.body:
             wrong.append(f"{frame}: written otherwise")
         if reference_messages.decode(frame.kind, frame.body, frame.version) != message:

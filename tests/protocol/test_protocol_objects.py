@@ -69,8 +69,8 @@ def test_a_secret_is_in_no_repr_pickle_or_error() -> None:
         try:
             LoginRequest(**wrong).encode(0)
         except EncodeError as error:
-            told = "".join(traceback.format_exception(error)) + repr(error.value) + str(error)
+            reported = "".join(traceback.format_exception(error)) + repr(error.value) + str(error)
             assert error.__context__ is None
-            assert "hunter2" not in told.replace(repr(wrong), "")
+            assert "hunter2" not in reported.replace(repr(wrong), "")
         else:
             raise AssertionError(wrong)

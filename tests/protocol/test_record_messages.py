@@ -307,9 +307,9 @@ def test_an_error_names_message_version_and_field() -> None:
 def test_unknown_tags_are_kept_and_not_shown() -> None:
     value = b"\x00\x00\x00\x07" + b"\x02" + b"\x00\x08" + (9).to_bytes(8, "big") + b"\x63\x03abc"
     found = read("__consumer_offsets", GROUP, bytes(2) + value)
-    told = ConsumerGroupMetadataValue(epoch=7, metadata_hash=9)
-    told.unknown_tagged_fields = ((99, b"abc"),)
-    assert found.value == told
+    reported = ConsumerGroupMetadataValue(epoch=7, metadata_hash=9)
+    reported.unknown_tagged_fields = ((99, b"abc"),)
+    assert found.value == reported
     assert found.to_dict()["value"] == {"epoch": 7, "metadata_hash": 9}
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
-from confluent_client import SILENT, ConfluentClient, read_committed, settle
+from confluent_client import SILENT, ConfluentClient, end_open_transactions, read_committed
 from kcodec_client import KcodecClient
 from transaction_load import Client, Written, judge, make_records
 
@@ -157,21 +157,21 @@ def workload(seed: int, totals: Counter[str]) -> list[str]:
                 thread.join(60)
             broker.stop()
             broker.start()
-            settle(broker.address, list(clients))
+            end_open_transactions(broker.address, list(clients))
             found = read_committed(broker.address, TOPIC, PARTITIONS)
             with Admin(bootstrap_servers=broker.address) as admin:
                 known = admin.list_group_offsets(GROUP).get(TopicPartition(TOPIC, 0))
         finally:
             broker.stop()
-    verdict = judge([one for load in loads for one in load.written], found)
+    findings = judge([one for load in loads for one in load.written], found)
     for name in ("transactions", "committed", "aborted", "given_up", "unknown"):
-        totals[name] += getattr(verdict, name)
+        totals[name] += getattr(findings, name)
     totals["records read"] += sum(map(len, found.values()))
     totals["offset commits"] += commits.acknowledged + 1
     wrong = [f"{name} did not go on after the kill" for name in stuck]
     wrong += [f"{load.name}: {load.error!r}" for load in loads if load.error is not None]
-    if verdict.faults:
-        wrong += [verdict.line(), *verdict.examples]
+    if findings.faults:
+        wrong += [findings.line(), *findings.examples]
     offset = -1 if known is None else known.offset
     if not commits.acknowledged <= offset <= commits.requested:
         wrong.append(f"offset {offset}, acknowledged {commits.acknowledged}, requested {commits.requested}")

@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
 import broker_kills
 from broker_kills import BrokerKills
-from confluent_client import read_committed, settle
+from confluent_client import end_open_transactions, read_committed
 from kcodec_client import KcodecClient
-from transaction_load import Verdict, Written, add_results, judge, make_records
+from transaction_load import Findings, Written, add_results, judge, make_records
 
 from kcodec.errors import KcodecError
 from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
@@ -84,7 +84,7 @@ class Stream:
                 self.failed.append((value, error))
         self._producer.close()
 
-    def verdict(self, found: dict[int, list[bytes]]) -> dict[str, int]:
+    def findings(self, found: dict[int, list[bytes]]) -> dict[str, int]:
         """What the log makes of it."""
         failed = {value for value, _ in self.failed}
         counts = {partition: Counter(values) for partition, values in found.items()}
@@ -143,7 +143,7 @@ def restart(kills: BrokerKills, restarts: int) -> None:
     time.sleep(PAUSE_SECONDS)
 
 
-def prove(version: str, restarts: int) -> tuple[dict[str, dict[str, int]], Verdict]:
+def prove(version: str, restarts: int) -> tuple[dict[str, dict[str, int]], Findings]:
     """One Kafka, three producers at once: idempotent, the control, transactional."""
     chance = random.Random(restarts)
     with ApacheKafka(version, **broker_kills.OPTIONS) as kafka:
@@ -162,13 +162,13 @@ def prove(version: str, restarts: int) -> tuple[dict[str, dict[str, int]], Verdi
             everyone: list[Stream | Transactions] = [*streams.values(), transactions]
             for one in everyone:
                 one.stop()
-        settle(kafka.admin_servers, [topics["transactional"]])
+        end_open_transactions(kafka.admin_servers, [topics["transactional"]])
         found = {name: read_committed(kafka.admin_servers, topic, PARTITIONS) for name, topic in topics.items()}
         for stream in streams.values():
             for value, error in stream.failed[:3]:
                 print(value, repr(error))
-        verdicts = {name: stream.verdict(found[name]) for name, stream in streams.items()}
-        return verdicts, judge(transactions.written, found["transactional"])
+        findings = {name: stream.findings(found[name]) for name, stream in streams.items()}
+        return findings, judge(transactions.written, found["transactional"])
 
 
 def main() -> int:

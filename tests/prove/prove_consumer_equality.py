@@ -87,14 +87,14 @@ def prove_golden(lines: list[str]) -> int:
         imported(kafka, topics)
         for isolation_level, options in WAYS:
             began = time.monotonic()
-            count, told = difference(kafka.bootstrap_servers, topics, isolation_level, **options)
-            faults += told is not None
+            count, reported = difference(kafka.bootstrap_servers, topics, isolation_level, **options)
+            faults += reported is not None
             how = ", ".join(f"{name}={value}" for name, value in options.items()) or "defaults"
             lines.append(
                 f"{len(topics)} golden logs, {isolation_level}, {how}: {count} records of Java's consumer, "
-                f"{'equal' if told is None else 'DIFFERENT'}, {time.monotonic() - began:.1f} s"
+                f"{'equal' if reported is None else 'DIFFERENT'}, {time.monotonic() - began:.1f} s"
             )
-            print(lines[-1], told or "", flush=True)
+            print(lines[-1], reported or "", flush=True)
     return faults
 
 
@@ -107,9 +107,9 @@ def prove_random(lines: list[str], seeds: int, steps: int) -> int:
             topic = kafka.create_topic(partitions=3)
             try:
                 random_workload(kafka, topic, 3, seed, steps)
-            except AssertionError as told:
+            except AssertionError as reported:
                 faults += 1
-                print(told, flush=True)
+                print(reported, flush=True)
             for isolation_level, options in WAYS:
                 count, found = difference(kafka.bootstrap_servers, [topic], isolation_level, **options)
                 total += count

@@ -144,13 +144,13 @@ def run(row: Row, kind: str, count: int, seed: int, seconds: float) -> CopyRepor
 def keep_logs(story: CopyStory, kafka: ApacheKafka | EmbeddedKafka) -> None:
     """What brokers and processes said, for whoever looks for the fault."""
     kept = Path(tempfile.mkdtemp(prefix="kcodec-copy-failed-"))
-    (kept / "processes.log").write_text(story.told())
+    (kept / "processes.log").write_text(story.reported())
     for node in kafka.nodes:
         (kept / f"server-{node.id}.log").write_text(node.log_tail(20_000))
     print(f"the logs of brokers and processes are in {kept}", file=sys.stderr)
 
 
-def verdict(row: Row, report: CopyReport) -> str:
+def outcome_text(row: Row, report: CopyReport) -> str:
     """ok, or what is wrong."""
     if row.is_control:
         good = report.duplicates > 0
@@ -168,7 +168,7 @@ def lines_of(row: Row, report: CopyReport) -> list[str]:
     readers = "differ" if report.unlike else "the same"
     lives = "+".join(str(times) for _, times in sorted(report.lives.items()))
     return [
-        f"{row.name:<34}{report.count:>10,}{figures}{report.seconds:>9.0f}  {verdict(row, report)}",
+        f"{row.name:<34}{report.count:>10,}{figures}{report.seconds:>9.0f}  {outcome_text(row, report)}",
         f"    {harm}; sessions: {said}; lives {lives}; errors raised: {met}; readers: {readers}",
     ]
 
@@ -207,7 +207,7 @@ def main() -> int:
     for row in chosen:
         print(f"{row.name} ...", flush=True)
         report = run(row, arguments.broker, arguments.count, arguments.seed, arguments.seconds)
-        failed += verdict(row, report).startswith("FAILED")
+        failed += outcome_text(row, report).startswith("FAILED")
         lines += lines_of(row, report)
         print("\n".join(lines[-2:]), *report.errors[:10], sep="\n", flush=True)
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")

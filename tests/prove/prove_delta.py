@@ -122,8 +122,8 @@ def stopped(broker: Broker, table: Path, rng: random.Random) -> bool:
         first.send_signal(signal.SIGCONT)
         time.sleep(3.0)
     finally:
-        told = end(first)
-    return "not committed: " in told
+        reported = end(first)
+    return "not committed: " in reported
 
 
 def resumed(broker: Broker, table: Path, rng: random.Random) -> int:

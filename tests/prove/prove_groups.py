@@ -30,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
 from broker_kills import OPTIONS
-from group_member import GroupMember, Make, make_classic, make_consumer, partitions_of, settled
+from group_member import GroupMember, Make, make_classic, make_consumer, partitions_of, wait_until_stable
 from transaction_load import add_results
 
 from kcodec.offsets import TopicPartition
@@ -220,7 +220,7 @@ class Stress:
             member.is_polling = True
             member.post(partial(member.membership.subscribe, everything))
         quiet = time.monotonic()
-        settled(self.members, self.everything(), QUIET_SECONDS)
+        wait_until_stable(self.members, self.everything(), QUIET_SECONDS)
         return time.monotonic() - quiet
 
     def everything(self) -> list[TopicPartition]:

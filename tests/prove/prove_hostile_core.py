@@ -463,7 +463,7 @@ def threads(seconds: float, count: int = 4) -> Counter[str]:
 # ------------------------------------------------------------------------------------------------------------ main
 
 
-def told(counts: Counter[str]) -> str:
+def reported(counts: Counter[str]) -> str:
     """The counts in a line."""
     return ", ".join(f"{name} {number:,}" for name, number in sorted(counts.items()))
 
@@ -477,9 +477,9 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="folder of the result file")
     arguments = parser.parse_args()
     began = time.monotonic()
-    lines = [f"IPC files, seed {arguments.seed}: {told(files(arguments.files, arguments.seed))}"]
-    lines.append(f"calls from within: {told(reentrant())}")
-    lines.append(f"threads on one object, {arguments.seconds:g} s: {told(threads(arguments.seconds))}")
+    lines = [f"IPC files, seed {arguments.seed}: {reported(files(arguments.files, arguments.seed))}"]
+    lines.append(f"calls from within: {reported(reentrant())}")
+    lines.append(f"threads on one object, {arguments.seconds:g} s: {reported(threads(arguments.seconds))}")
     sanitized = "prove-build" in str(_fast.__file__)
     lines.append(f"core {'with' if sanitized else 'without'} sanitizers, {time.monotonic() - began:.0f} s, 0 reports")
     print("\n".join(lines))

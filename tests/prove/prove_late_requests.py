@@ -25,9 +25,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
-from confluent_client import ConfluentClient, read_committed, settle
+from confluent_client import ConfluentClient, end_open_transactions, read_committed
 from kcodec_client import KcodecClient, without_spent_epochs
-from transaction_load import Client, InProcess, Verdict, add_results, judge, run_producers
+from transaction_load import Client, Findings, InProcess, add_results, judge, run_producers
 
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
@@ -52,19 +52,19 @@ class Run:
     api: str
     held: int
     versions: dict[str, set[int]]
-    verdict: Verdict
+    findings: Findings
     seconds: float
 
     @property
     def is_right(self) -> bool:
         """Whether it came out as it must; of librdkafka nothing is demanded, of the control see `main`."""
-        return self.client != "kcodec" or self.verdict.faults == 0
+        return self.client != "kcodec" or self.findings.faults == 0
 
     def line(self) -> str:
         """For the results file."""
         spoken = ", ".join(f"{api} v{'/'.join(map(str, sorted(them)))}" for api, them in self.versions.items() if them)
         return (
-            f"{self.cluster:9} {self.client:10} {self.api:19} held {self.held:4}: {self.verdict.line()} "
+            f"{self.cluster:9} {self.client:10} {self.api:19} held {self.held:4}: {self.findings.line()} "
             f"[{spoken}; {self.seconds:.0f} s]"
         )
 
@@ -103,9 +103,9 @@ def run(kafka: ApacheKafka, cluster: str, name: str, api: str, arguments: argpar
         time.sleep(0.2)
         proxy.clear_rules()
         versions = {one: proxy.versions(one) for one in ("EndTxn", "Produce")}
-    settle(kafka.admin_servers, [f"{topic}-p{number}" for number in range(PRODUCERS)])
-    verdict = judge(written, read_committed(kafka.admin_servers, topic, PARTITIONS))
-    return Run(cluster, name, api, len(late), versions, verdict, time.monotonic() - begin)
+    end_open_transactions(kafka.admin_servers, [f"{topic}-p{number}" for number in range(PRODUCERS)])
+    findings = judge(written, read_committed(kafka.admin_servers, topic, PARTITIONS))
+    return Run(cluster, name, api, len(late), versions, findings, time.monotonic() - begin)
 
 
 Open = Callable[[str, str, str], Client]
@@ -145,9 +145,9 @@ def main() -> int:
     runs = []
     for one in run_all(arguments):
         runs.append(one)
-        print(one.line(), *one.verdict.examples[:3], sep="\n    ", flush=True)
+        print(one.line(), *one.findings.examples[:3], sep="\n    ", flush=True)
     controls = [one for one in runs if one.client == "control" and one.api == "EndTxn"]
-    shown = not controls or any(one.verdict.faults for one in controls)
+    shown = not controls or any(one.findings.faults for one in controls)
     right = shown and all(one.is_right for one in runs)
     kind = "1-60 s" if arguments.long else "0.1-4 s"
     head = f"held {kind}, seed {arguments.seed}, {PRODUCERS} producers"

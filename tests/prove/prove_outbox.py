@@ -157,8 +157,8 @@ def storm(kafka: ApacheKafka, server: PostgresServer, turns: int) -> tuple[tuple
         relay.wait()
     committed = writers.stop()
     drain(kafka, PostgresOutbox(conninfo), topic)
-    told = ", ".join(f"{count} x {what}" for what, count in sorted(done.items()) if what)
-    return judge(kafka, topic, committed), told
+    reported = ", ".join(f"{count} x {what}" for what, count in sorted(done.items()) if what)
+    return judge(kafka, topic, committed), reported
 
 
 def _disturbance(turn: int, kills: BrokerKills, server: PostgresServer) -> tuple[str, Callable[[], None]]:
@@ -186,10 +186,10 @@ def main() -> int:
     given = parser.parse_args()
     began = time.monotonic()
     with ApacheKafka(**OPTIONS) as kafka, PostgresServer() as server:
-        (rows, lost, twice, disorder), told = storm(kafka, server, given.kills)
+        (rows, lost, twice, disorder), reported = storm(kafka, server, given.kills)
         of_control = control(kafka, server)
     lines = [
-        f"rows committed {rows}, lost {lost}, more than once {twice}, writers out of order {disorder}; {told}",
+        f"rows committed {rows}, lost {lost}, more than once {twice}, writers out of order {disorder}; {reported}",
         f"control (id greater than the last, nobody killed): rows {of_control[0]}, lost {of_control[1]}",
         f"{WRITERS} writers, a fifth of the transactions rolled back, {time.monotonic() - began:.0f} s",
     ]

@@ -7,7 +7,7 @@ Between producer and broker a proxy loses, cuts, delays, repeats and refuses req
 three rules a transaction; some stay in force into the next one, and what is held arrives late. Shown for each broker:
 transactions reported committed are there whole and once, in order; those reported aborted are not; those of unknown
 outcome are there whole or not at all; nothing stays open; every block ended within its time. A line for
-each broker and face (threads, asyncio) goes into random-faults.txt.
+each broker and API (threads, asyncio) goes into random-faults.txt.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OPTIONS: dict[str, Any] = {
 
 
 @dataclass
-class Told:
+class Reported:
     """What became of a transaction, as the producer says. sent: partition -> records."""
 
     committed: bool | None
@@ -72,9 +72,9 @@ class Hunt:
     kafka: ApacheKafka
     proxy: KafkaProxy
     random: random.Random
-    face: Any = Producer
+    producer_class: Any = Producer
     topic: str = ""
-    told: dict[int, Told] = field(default_factory=dict)
+    reported: dict[int, Reported] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     outcomes: collections.Counter[str] = field(default_factory=collections.Counter)
 
@@ -85,7 +85,7 @@ class Hunt:
         end = time.monotonic() + seconds
         while time.monotonic() < end or self.outcomes["committed=True"] < LEAST_COMMITTED:
             rules = self.rules() if self.random.random() < 0.7 else []
-            is_usable = self.transaction(producer, len(self.told) + 1)
+            is_usable = self.transaction(producer, len(self.reported) + 1)
             for rule in rules:
                 rule.remove()
             if not is_usable or self.random.random() < 0.05:
@@ -98,7 +98,9 @@ class Hunt:
     def producer(self, servers: str) -> Any:
         """Another one with the same transactional id, as after a restart."""
         linger = self.random.choice((0, 5))
-        return self.face(bootstrap_servers=servers, transactional_id="random-faults", linger_ms=linger, **OPTIONS)
+        return self.producer_class(
+            bootstrap_servers=servers, transactional_id="random-faults", linger_ms=linger, **OPTIONS
+        )
 
     def rules(self) -> list[Any]:
         """One to three faults."""
@@ -134,7 +136,7 @@ class Hunt:
             is_usable = remedy not in ("recreate", "stop") and not isinstance(error, errors.TransactionStateError)
         if time.monotonic() - begun > BLOCK_SECONDS:
             self.faults.append(f"transaction {number} took {time.monotonic() - begun:.1f} s")
-        self.told[number] = Told(txn.committed if sent else False, dict(sent))
+        self.reported[number] = Reported(txn.committed if sent else False, dict(sent))
         self.outcomes[f"committed={txn.committed}"] += 1
         return is_usable
 
@@ -148,10 +150,10 @@ class Hunt:
                 producer.flush()
         if self.random.random() < 0.3:
             txn.send_offsets({TopicPartition(self.topic, 0): number}, ConsumerGroupMetadata("random-faults"))
-        fate = self.random.random()
-        if fate < 0.15:
+        chance = self.random.random()
+        if chance < 0.15:
             txn.abort()
-        elif fate < 0.25:
+        elif chance < 0.25:
             raise _Raised
 
     def judge(self) -> None:
@@ -164,11 +166,13 @@ class Hunt:
                     self.faults.append(f"partition {partition}: record {index} of transaction {number} behind {last}")
                 seen[number].setdefault(partition, []).append(index)
                 last = number
-        for number, told in self.told.items():
+        for number, reported in self.reported.items():
             found = {partition: len(indexes) for partition, indexes in seen[number].items()}
-            allowed = {True: (told.sent,), False: ({},), None: (told.sent, {})}[told.committed]
+            allowed = {True: (reported.sent,), False: ({},), None: (reported.sent, {})}[reported.committed]
             if found not in allowed:
-                self.faults.append(f"transaction {number}: committed={told.committed}, {told.sent} sent, {found} found")
+                self.faults.append(
+                    f"transaction {number}: committed={reported.committed}, {reported.sent} sent, {found} found"
+                )
 
     def read(self, partition: int) -> Iterator[tuple[int, int]]:
         """What a read_committed consumer gets: (transaction, index of its record in the partition)."""
@@ -241,33 +245,35 @@ class _Raised(Exception):
     """An application's own error."""
 
 
-def hunt(version: str, transaction_version: int, face: Any, seed: int, seconds: float) -> tuple[str, list[str]]:
-    """One broker and face: a line, and what was wrong."""
+def hunt(
+    version: str, transaction_version: int, producer_class: Any, seed: int, seconds: float
+) -> tuple[str, list[str]]:
+    """One broker and API: a line, and what was wrong."""
     with (
         ApacheKafka(version, transaction_version=transaction_version) as kafka,
         KafkaProxy(kafka.bootstrap_servers) as proxy,
     ):
-        found = Hunt(kafka, proxy, random.Random(seed), face)
+        found = Hunt(kafka, proxy, random.Random(seed), producer_class)
         found.run(seconds)
         found.judge()
     outcomes = ", ".join(f"{name} {count}" for name, count in sorted(found.outcomes.items()))
-    verdict = "as reported" if not found.faults else f"{len(found.faults)} WRONG"
-    where = f"{version} at {transaction_version}, {'asyncio' if face is Looped else 'threads'}, seed {seed}"
-    return f"{where}: {len(found.told)} transactions, {verdict} ({outcomes})", found.faults
+    summary = "as reported" if not found.faults else f"{len(found.faults)} WRONG"
+    where = f"{version} at {transaction_version}, {'asyncio' if producer_class is Looped else 'threads'}, seed {seed}"
+    return f"{where}: {len(found.reported)} transactions, {summary} ({outcomes})", found.faults
 
 
 def main() -> int:
     """Every broker in turn; exit status 1 if anything was not as reported."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each broker and face")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each broker and API")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--results", type=Path, default=None, help="folder for random-faults.txt")
     arguments = parser.parse_args()
     logging.getLogger("kcodec").setLevel(logging.CRITICAL)  # there is a fault to be warned of all the time
     seed = int(time.time()) if arguments.seed is None else arguments.seed
     lines, wrong = [], 0
-    for (version, transaction_version), face in itertools.product(BROKERS, (Producer, Looped)):
-        line, faults = hunt(version, transaction_version, face, seed, arguments.seconds)
+    for (version, transaction_version), producer_class in itertools.product(BROKERS, (Producer, Looped)):
+        line, faults = hunt(version, transaction_version, producer_class, seed, arguments.seconds)
         wrong += len(faults)
         lines += [line, *(f"    {fault}" for fault in faults)]
         print("\n".join(lines[-1 - len(faults) :]), flush=True)

@@ -240,7 +240,7 @@ def await_lag(servers: str, group: str, topic: str) -> None:
             time.sleep(0.2)
 
 
-class Verdict(NamedTuple):
+class Findings(NamedTuple):
     """What a round came to; wrong: what must not be."""
 
     members: int
@@ -251,7 +251,7 @@ class Verdict(NamedTuple):
     wrong: list[str]
 
 
-def judge(histories: list[History], wanted: Round) -> Verdict:
+def judge(histories: list[History], wanted: Round) -> Findings:
     """Hold what members went through against what must be."""
     wrong: list[str] = []
     delivered: dict[TopicPartition, list[tuple[range, str]]] = {}
@@ -276,7 +276,7 @@ def judge(histories: list[History], wanted: Round) -> Verdict:
         wrong += shared_partitions(histories)
     events = [event for history in histories for event in history.events if event.partitions]
     lost = sum(len(event.partitions) for event in events if event.kind == "lost")
-    return Verdict(len(histories), len(events), records, twice, lost, wrong)
+    return Findings(len(histories), len(events), records, twice, lost, wrong)
 
 
 def shared_partitions(histories: list[History]) -> list[str]:

@@ -79,7 +79,7 @@ def store_rounds(kafka: ApacheKafka, folder: Path, rounds: int, rng: random.Rand
 
 
 def bank_rounds(kafka: ApacheKafka, folder: Path, server: PostgresServer, rounds: int, rng: random.Random) -> list[str]:
-    told = []
+    reported = []
     places: tuple[tuple[str, list[object]], ...] = (
         ("SQLite", ["--sqlite", folder / "b.db"]),
         ("PostgreSQL", ["--postgres", server.new_database()]),
@@ -95,8 +95,8 @@ def bank_rounds(kafka: ApacheKafka, folder: Path, server: PostgresServer, rounds
         read_until(kafka, bank, name, amounts)
         assert bank.balances() == amounts.totals
         records = sum(map(len, amounts.history.values()))
-        told.append(f"position in {kind}: {records} records, {dict(killing.ended)}, {rounds} owners stopped: exact")
-    return told
+        reported.append(f"position in {kind}: {records} records, {dict(killing.ended)}, {rounds} owners stopped: exact")
+    return reported
 
 
 def stopped_and_woken(kafka: ApacheKafka, bank: Bank, name: str, amounts: Amounts) -> None:

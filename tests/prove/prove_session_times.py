@@ -26,8 +26,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
-from producer_faces import stored
-from session_faces import Threaded
+from producer_apis import stored
+from session_apis import Threaded
 from transaction_load import add_results
 
 from kcodec.broker import Broker
@@ -135,11 +135,11 @@ def main() -> int:
         Broker(data_dir=folder, **old) as kafka,
         KafkaProxy(kafka.bootstrap_servers) as proxy,
     ):
-        for session, told in ((SHORT, 0.0), (SAFE, SCAN_SECONDS)):
+        for session, reported in ((SHORT, 0.0), (SAFE, SCAN_SECONDS)):
 
-            def one(number: int, session: float = session, told: float = told) -> tuple[int, int]:
+            def one(number: int, session: float = session, reported: float = reported) -> tuple[int, int]:
                 time.sleep(number * SCAN_SECONDS / arguments.trials)  # at every phase of the coordinator's clock
-                return trial(kafka, proxy, session, told)
+                return trial(kafka, proxy, session, reported)
 
             with ThreadPoolExecutor(arguments.trials) as pool:
                 found[session] = list(pool.map(one, range(arguments.trials)))

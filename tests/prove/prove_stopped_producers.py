@@ -30,10 +30,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
-from both_faces import FACES, Work
-from confluent_client import commit_offset, committed_offset, read_committed, settle
+from confluent_client import commit_offset, committed_offset, end_open_transactions, read_committed
+from transaction_apis import APIS, Work
 from transaction_cluster import PROVED_CLUSTERS
-from transaction_load import COMMITTED, GIVEN_UP, Verdict, Written, add_results, judge, make_records
+from transaction_load import COMMITTED, GIVEN_UP, Findings, Written, add_results, judge, make_records
 
 from kcodec.errors import DeliveryErrors, KcodecError
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
@@ -75,26 +75,26 @@ class Job:
         }
         if self.transactional:
             options |= {"transactional_id": self.name, "transaction_timeout_ms": int(TRANSACTION_SECONDS * 1000)}
-        face = FACES["blocking"](**options)
+        client = APIS["blocking"](**options)
         try:
-            return self._do(face)
+            return self._do(client)
         except KcodecError as error:
             return GIVEN_UP, error
         finally:
             with suppress(DeliveryErrors):  # of the control; it reports its own failures
-                face.close()
+                client.close()
 
-    def _do(self, face: Any) -> tuple[str, Exception | None]:
+    def _do(self, client: Any) -> tuple[str, Exception | None]:
         if self.transactional:
-            face.producer.init_transactions()  # from here on whoever had the id before can change nothing more
+            client.producer.init_transactions()  # from here on whoever had the id before can change nothing more
         if committed_offset(self.bootstrap_servers, self.name, self.topic, 0) > 0:
             return SKIPPED, None
         records = make_records(self.name, 0, range(PARTITIONS), 2)
         if self.transactional:
             offsets = {TopicPartition(self.topic, 0): 1}
-            told = face.transact(Work(self.topic, records, offsets, ConsumerGroupMetadata(self.name)))
-            return told.outcome, told.error
-        sent = [face.producer.send(self.topic, value, partition=at) for at in records for value in records[at]]
+            reported = client.transact(Work(self.topic, records, offsets, ConsumerGroupMetadata(self.name)))
+            return reported.outcome, reported.error
+        sent = [client.producer.send(self.topic, value, partition=at) for at in records for value in records[at]]
         for delivery in sent:
             delivery.result(30)
         commit_offset(self.bootstrap_servers, self.name, self.topic, 0, 1)
@@ -117,7 +117,7 @@ class Step:
     api: str = ""
     came_before: set[str] = field(default_factory=set)
     opened: str = "no"  # the transaction, at the broker: yes, no, or perhaps, where an answer was still to come
-    told: dict[str, str] = field(default_factory=dict)
+    reported: dict[str, str] = field(default_factory=dict)
     successor: str = ""
     faults: list[str] = field(default_factory=list)
 
@@ -164,7 +164,7 @@ class Stopper:
             finally:
                 worker.send_signal(signal.SIGCONT)
             said, _ = worker.communicate(timeout=WORKER_SECONDS)
-            step.told = json.loads(said.splitlines()[-1]) if said.strip() else {"outcome": "", "error": "no answer"}
+            step.reported = json.loads(said.splitlines()[-1]) if said.strip() else {"outcome": "", "error": "no answer"}
         self._judge(step)
         return step
 
@@ -196,7 +196,7 @@ class Stopper:
 
     def _judge(self, step: Step) -> None:
         """What must have been told: nothing but the log disproves "committed" or "aborted", which comes later."""
-        error, outcome = step.told["error"], step.told["outcome"]
+        error, outcome = step.reported["error"], step.reported["outcome"]
         if not self.transactional:
             return
         owned = "InitProducerId" in step.came_before
@@ -208,12 +208,14 @@ class Stopper:
         else:
             wanted = {FENCED}
         if error not in wanted and outcome != SKIPPED:  # a fenced one that finds the work done has nothing to write
-            step.faults.append(f"told {error or 'nothing'} ({outcome}), wanted {' or '.join(sorted(wanted)) or 'none'}")
+            step.faults.append(
+                f"reported {error or 'nothing'} ({outcome}), wanted {' or '.join(sorted(wanted)) or 'none'}"
+            )
         if (outcome in (COMMITTED, SKIPPED)) != (not error):
-            step.faults.append(f"told {outcome} and {error or 'no error'}")
+            step.faults.append(f"reported {outcome} and {error or 'no error'}")
 
 
-def run_round(kafka: ApacheKafka, takeover: str) -> tuple[list[Step], Verdict]:
+def run_round(kafka: ApacheKafka, takeover: str) -> tuple[list[Step], Findings]:
     """All steps of one round, and the log held against what was told."""
     topic = kafka.create_topic(partitions=PARTITIONS)
     with KafkaProxy(kafka.bootstrap_servers, keep_bytes=True) as proxy:
@@ -222,7 +224,7 @@ def run_round(kafka: ApacheKafka, takeover: str) -> tuple[list[Step], Verdict]:
         with ThreadPoolExecutor(6) as pool:
             steps = list(pool.map(stopper.run, numbers))
     if takeover != CONTROL:
-        settle(kafka.admin_servers, [step.name for step in steps])
+        end_open_transactions(kafka.admin_servers, [step.name for step in steps])
     # The worker that counted the steps was told that it committed, as every one that nothing disturbs.
     outcomes = {step.name: outcome_of(step) for step in steps} | {f"{topic}-steps": COMMITTED}
     written = [
@@ -233,8 +235,8 @@ def run_round(kafka: ApacheKafka, takeover: str) -> tuple[list[Step], Verdict]:
 
 def outcome_of(step: Step) -> str:
     """What both producers of a step said of the one piece of work."""
-    told = {step.told["outcome"], step.successor}
-    return COMMITTED if COMMITTED in told else step.told["outcome"]
+    reported = {step.reported["outcome"], step.successor}
+    return COMMITTED if COMMITTED in reported else step.reported["outcome"]
 
 
 def main() -> int:
@@ -253,19 +255,19 @@ def main() -> int:
         version, level = cluster.split("/")
         with ApacheKafka(version, transaction_version=int(level)) as kafka:
             for takeover in arguments.rounds:
-                steps, verdict = run_round(kafka, takeover)
+                steps, findings = run_round(kafka, takeover)
                 faults = [f"behind {step.api}: {fault}" for step in steps for fault in step.faults]
                 if takeover == CONTROL:
-                    faults += [] if verdict.duplicated else ["the control shows no duplicates"]
+                    faults += [] if findings.duplicated else ["the control shows no duplicates"]
                     bad += len(faults)
                 else:
-                    bad += len(faults) + verdict.faults
-                counts = Counter(step.told["error"] or "no error" for step in steps)
-                told = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+                    bad += len(faults) + findings.faults
+                counts = Counter(step.reported["error"] or "no error" for step in steps)
+                reported = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
                 lines.append(
-                    f"{cluster:8} taken over {takeover:20} stopped {len(steps)} times: {told} | {verdict.line()}"
+                    f"{cluster:8} taken over {takeover:20} stopped {len(steps)} times: {reported} | {findings.line()}"
                 )
-                print(lines[-1], *faults, *verdict.examples, sep="\n    ", flush=True)
+                print(lines[-1], *faults, *findings.examples, sep="\n    ", flush=True)
     add_results(arguments.results, "stopped-producers", lines)
     print(f"{len(lines)} rounds: {'every one was told the truth' if not bad else f'{bad} faults'}")
     return bool(bad)

@@ -28,8 +28,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
-from producer_faces import stored
-from session_faces import FACES
+from producer_apis import stored
+from session_apis import APIS
 from transaction_load import add_results
 
 from kcodec.client import Producer
@@ -92,7 +92,7 @@ def options(servers: str, group: str, name: str, source: str, protocol: str) -> 
 
 
 @dataclass
-class Told:
+class Reported:
     """What a session was told of its transactions that did anything. last: of the last one."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -101,11 +101,11 @@ class Told:
     ended_by: str = ""  # the remedy of an error after which it had to stop
 
 
-def copy(face: str, given: dict[str, Any], target: str, is_over: threading.Event) -> Told:
+def copy(api_name: str, given: dict[str, Any], target: str, is_over: threading.Event) -> Reported:
     """Copy until told to end, or nothing more can be done."""
-    told = Told()
-    with FACES[face](**given) as session:
-        while not is_over.is_set() and not told.ended_by:
+    reported = Reported()
+    with APIS[api_name](**given) as session:
+        while not is_over.is_set() and not reported.ended_by:
             txn, count = session.transaction(), 0
             try:
                 with txn:
@@ -114,21 +114,30 @@ def copy(face: str, given: dict[str, Any], target: str, is_over: threading.Event
                     for record in records:
                         txn.send(target, record.value, partition=record.partition)
             except KcodecError as error:
-                told.errors.append(f"{type(error).__name__}: {error}")
+                reported.errors.append(f"{type(error).__name__}: {error}")
                 if isinstance(error, BrokerError) and error.remedy in ("recreate", "stop"):
-                    told.ended_by = error.remedy
+                    reported.ended_by = error.remedy
             if count or txn.committed is not True:
-                told.last = str(txn.committed)
-                told.outcomes[told.last] += 1
-    return told
+                reported.last = str(txn.committed)
+                reported.outcomes[reported.last] += 1
+    return reported
 
 
-def work(face: str, servers: str, group: str, name: str, source: str, target: str, protocol: str) -> None:
+def work(api_name: str, servers: str, group: str, name: str, source: str, target: str, protocol: str) -> None:
     """The process that is stopped; at SIGTERM it says what it was told."""
     is_over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: is_over.set())
-    told = copy(face, options(servers, group, name, source, protocol), target, is_over)
-    print(json.dumps({"outcomes": told.outcomes, "last": told.last, "errors": told.errors, "ended_by": told.ended_by}))
+    reported = copy(api_name, options(servers, group, name, source, protocol), target, is_over)
+    print(
+        json.dumps(
+            {
+                "outcomes": reported.outcomes,
+                "last": reported.last,
+                "errors": reported.errors,
+                "ended_by": reported.ended_by,
+            }
+        )
+    )
 
 
 @dataclass
@@ -136,15 +145,15 @@ class Step:
     """One stop, and what came of it."""
 
     name: str
-    told: dict[str, Any] = field(default_factory=dict)
+    reported: dict[str, Any] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
 
 class Stopper:
     """Runs one worker a step."""
 
-    def __init__(self, kafka: ApacheKafka, proxy: KafkaProxy, protocol: str, face: str) -> None:
-        self.kafka, self.proxy, self.protocol, self.face = kafka, proxy, protocol, face
+    def __init__(self, kafka: ApacheKafka, proxy: KafkaProxy, protocol: str, api_name: str) -> None:
+        self.kafka, self.proxy, self.protocol, self.api_name = kafka, proxy, protocol, api_name
 
     def run(self, at: tuple[str, int, str]) -> Step:
         """Stop a worker at this step, have another one do its work, let it go on."""
@@ -155,7 +164,7 @@ class Stopper:
         name = f"{source}-stopped"
         choose = self.proxy.on_request if side == "request" else self.proxy.on_response
         rule = choose(api, nth=nth, client_id=name).hold()
-        own = [self.face, self.proxy.bootstrap_servers, source, name, source, target, self.protocol]
+        own = [self.api_name, self.proxy.bootstrap_servers, source, name, source, target, self.protocol]
         is_over = threading.Event()
         command = [sys.executable, __file__, "--worker", *own]
         with (
@@ -166,7 +175,7 @@ class Stopper:
                 self._wait(step, "the step came", lambda: bool(rule.hits) or worker.poll() is not None)
                 self._stop(rule, worker)
                 given = options(self.kafka.bootstrap_servers, source, f"{source}-other", source, self.protocol)
-                other = pool.submit(copy, self.face, given, target, is_over)
+                other = pool.submit(copy, self.api_name, given, target, is_over)
                 self._wait(step, "the other copied", lambda: self._count(target) >= RECORDS)
                 rule.remove()
                 worker.send_signal(signal.SIGCONT)
@@ -179,7 +188,7 @@ class Stopper:
                 worker.send_signal(signal.SIGCONT)
                 worker.send_signal(signal.SIGTERM)
             said, _ = worker.communicate(timeout=STEP_SECONDS)
-        step.told = json.loads(said.splitlines()[-1]) if said.strip() else {}
+        step.reported = json.loads(said.splitlines()[-1]) if said.strip() else {}
         self._judge(step, target)
         return step
 
@@ -228,20 +237,20 @@ class Stopper:
         return sum(map(len, self._found(target)))
 
     def _judge(self, step: Step, target: str) -> None:
-        ended_by, last = step.told.get("ended_by"), step.told.get("last")
+        ended_by, last = step.reported.get("ended_by"), step.reported.get("last")
         total = 2 * RECORDS if ended_by else 3 * RECORDS
         found = self._found(target)
         if found != [list(range(start, total, PARTITIONS)) for start in range(PARTITIONS)]:
             step.faults.append(f"the output is {found}")
         if not ended_by and last != "True":
-            step.faults.append(f"afterwards its last transaction is {last}: {step.told}")
+            step.faults.append(f"afterwards its last transaction is {last}: {step.reported}")
 
 
 def main() -> int:
     """0 if all held."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", nargs="+", default=ROUNDS, help="Kafka / transaction.version / group protocol")
-    parser.add_argument("--faces", nargs="+", default=list(FACES), choices=FACES)
+    parser.add_argument("--apis", nargs="+", default=list(APIS), choices=APIS)
     parser.add_argument("--only", default="", help="steps whose API holds this")
     parser.add_argument("--at-once", type=int, default=6)
     parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
@@ -262,16 +271,16 @@ def main() -> int:
         with ApacheKafka(
             version, transaction_version=int(level), **(broker if protocol == "consumer" else {})
         ) as kafka:
-            for face in arguments.faces:
+            for api_name in arguments.apis:
                 begin = time.monotonic()
                 with KafkaProxy(kafka.bootstrap_servers) as proxy, ThreadPoolExecutor(arguments.at_once) as pool:
-                    done = list(pool.map(Stopper(kafka, proxy, protocol, face).run, steps))
+                    done = list(pool.map(Stopper(kafka, proxy, protocol, api_name).run, steps))
                 faults = [f"{one.name}: {fault}" for one in done for fault in one.faults]
                 bad += len(faults)
-                kinds = Counter(error.split(":")[0] for one in done for error in one.told.get("errors", ()))
-                ended = Counter(one.told.get("ended_by") or "usable" for one in done)
+                kinds = Counter(error.split(":")[0] for one in done for error in one.reported.get("errors", ()))
+                ended = Counter(one.reported.get("ended_by") or "usable" for one in done)
                 lines.append(
-                    f"{row:17} {face:8} stopped at {len(done)} steps: every record once and in order but for "
+                    f"{row:17} {api_name:8} stopped at {len(done)} steps: every record once and in order but for "
                     f"{len(faults)} faults; afterwards {dict(ended)}; told {dict(kinds)} "
                     f"[{time.monotonic() - begin:.0f} s]"
                 )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
-from both_faces import FACES
+from transaction_apis import APIS
 from transaction_cluster import PROVED_CLUSTERS
 from transaction_fault_cases import cases, run_cases
 from transaction_load import add_results
@@ -28,7 +28,7 @@ def main() -> int:
     """0 if all held in every case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", nargs="+", default=PROVED_CLUSTERS)
-    parser.add_argument("--faces", nargs="+", default=list(FACES), choices=FACES)
+    parser.add_argument("--apis", nargs="+", default=list(APIS), choices=APIS)
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--at-once", type=int, default=12, help="cases at the same time")
     parser.add_argument("--results", type=Path, help="folder of transaction-faults-DATE.txt, which is added to")
@@ -38,18 +38,20 @@ def main() -> int:
         version, level = cluster.split("/")
         chosen = [case for case in cases(int(level)) if arguments.only in case.name]
         with ApacheKafka(version, transaction_version=int(level)) as kafka:
-            for face in arguments.faces:
+            for api_name in arguments.apis:
                 begin = time.monotonic()
                 with KafkaProxy(kafka.bootstrap_servers) as proxy:
-                    ended, verdict = run_cases(chosen, face, kafka, proxy, arguments.at_once)
+                    ended, findings = run_cases(chosen, api_name, kafka, proxy, arguments.at_once)
                 faults = [f"{one.case.name}: {fault}" for one in ended for fault in one.faults]
-                bad += len(faults) + verdict.faults
-                slowest = max(seconds for one in ended for told in one.told for seconds in told.seconds.values())
-                lines.append(
-                    f"{cluster:8} {face:9} {len(ended)} faults, {len(faults)} not as they must be; slowest call "
-                    f"{slowest:.1f} s; {verdict.line()} [{time.monotonic() - begin:.0f} s]"
+                bad += len(faults) + findings.faults
+                slowest = max(
+                    seconds for one in ended for reported in one.reported for seconds in reported.seconds.values()
                 )
-                print(lines[-1], *faults, *verdict.examples, sep="\n    ", flush=True)
+                lines.append(
+                    f"{cluster:8} {api_name:9} {len(ended)} faults, {len(faults)} not as they must be; slowest call "
+                    f"{slowest:.1f} s; {findings.line()} [{time.monotonic() - begin:.0f} s]"
+                )
+                print(lines[-1], *faults, *findings.examples, sep="\n    ", flush=True)
     add_results(arguments.results, "transaction-faults", lines)
     print(f"{len(lines)} rounds: {'all held' if not bad else f'{bad} did not hold'}")
     return bool(bad)

@@ -82,7 +82,7 @@ def run(row: Row, count: int, seed: int) -> Report:
             raise
 
 
-def verdict(row: Row, report: Report) -> str:
+def outcome_text(row: Row, report: Report) -> str:
     """ok, or what is wrong."""
     if row.is_control:
         good = report.duplicates > 0 and not report.lost
@@ -100,7 +100,7 @@ def lines_of(row: Row, report: Report) -> list[str]:
     said = f"{report.reported['committed']:,} commits and {report.reported['aborted']:,} aborts reported"
     errors = ", ".join(f"{name} x{times}" for name, times in sorted(report.errors.items())) or "none"
     return [
-        f"{row.name:<30}{report.count:>10,}{figures}{report.seconds:>9.0f}  {verdict(row, report)}",
+        f"{row.name:<30}{report.count:>10,}{figures}{report.seconds:>9.0f}  {outcome_text(row, report)}",
         f"    {harm}; {said}; errors the application met: {errors}",
     ]
 
@@ -137,7 +137,7 @@ def main() -> int:
             continue
         print(f"{row.name} ...", flush=True)
         report = run(row, arguments.count, arguments.seed)
-        failed += verdict(row, report).startswith("FAILED")
+        failed += outcome_text(row, report).startswith("FAILED")
         lines += lines_of(row, report)
         print("\n".join(lines[-2:]), flush=True)
         (arguments.results / "transactions-chaos.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

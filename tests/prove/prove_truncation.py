@@ -84,7 +84,7 @@ class Story:
         self.lines: list[str] = []
         self.is_right = True
 
-    def told(self, line: str, is_right: bool) -> None:
+    def reported(self, line: str, is_right: bool) -> None:
         self.lines.append(f"  {line}: {'as it must be' if is_right else 'NOT as it must be'}")
         self.is_right = self.is_right and is_right
         print(self.lines[-1], flush=True)
@@ -129,27 +129,27 @@ class Story:
     def judge(self, readers: dict[str, Consumer]) -> None:
         all_new = [(BOTH + number, f"new-{number}".encode()) for number in range(NEW)]
         found = read(readers["latest"], "new", NEW, SECONDS)
-        self.told(f"latest: read {len(found)} of {NEW} new records, from offset {found[0][0]} on", found == all_new)
+        self.reported(f"latest: read {len(found)} of {NEW} new records, from offset {found[0][0]} on", found == all_new)
         try:
             found = read(readers["none"], "new", NEW, SECONDS)
-            self.told(f"none: no error, {len(found)} records", False)
+            self.reported(f"none: no error, {len(found)} records", False)
         except LogTruncationError as error:
             what = f"position {error.position}, divergent offset {error.divergent_offset}"
             is_right = (error.position, error.divergent_offset) == (BOTH + LOST, BOTH)
-            self.told(f"none: LogTruncationError, {what}, leader epoch {error.position_epoch}", is_right)
+            self.reported(f"none: LogTruncationError, {what}, leader epoch {error.position_epoch}", is_right)
             readers["none"].seek(PLACE, error.divergent_offset)
             found = read(readers["none"], "new", NEW, SECONDS)
-            self.told(f"none: after a seek there read {len(found)} of {NEW}", found == all_new)
+            self.reported(f"none: after a seek there read {len(found)} of {NEW}", found == all_new)
         with reader(self.servers, "latest", "group") as member:
             member.assign([PLACE])
             found = read(member, "new", NEW, SECONDS)
-            self.told(f"a group's new member: read {len(found)} of {NEW}", found == all_new)
+            self.reported(f"a group's new member: read {len(found)} of {NEW}", found == all_new)
         with reader(self.servers, "latest") as control:
             control.assign([PLACE])
             control.seek(PLACE, BOTH + LOST)
             found = read(control, "new", NEW, 5.0)
-            told = f"control, without a leader epoch: read {len(found)} of {NEW}, no error"
-            self.told(told, len(found) == NEW - LOST)
+            reported = f"control, without a leader epoch: read {len(found)} of {NEW}, no error"
+            self.reported(reported, len(found) == NEW - LOST)
 
 
 def main() -> int:

@@ -186,9 +186,9 @@ def test_missing_offsets_are_skipped_counted_and_logged(
         reader = RangeReader(world, "skip").open(OffsetRange("t", 0, start, end)).all()
     assert reader.rows.get(("t", 0), []) == log.expected(max(start, 12), end)
     assert reader.lost == [lost]
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [text for text in told if text.startswith(f"range t-0 [{start}, {end}): ")]
-    assert sum(int(text.split("): ")[1].split()[0]) for text in told) == lost
+    reported = [record.getMessage() for record in caplog.records]
+    assert reported == [text for text in reported if text.startswith(f"range t-0 [{start}, {end}): ")]
+    assert sum(int(text.split("): ")[1].split()[0]) for text in reported) == lost
 
 
 def test_deleted_records_of_a_batch_that_is_partly_kept_are_not_read() -> None:

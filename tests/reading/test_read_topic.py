@@ -165,7 +165,7 @@ def test_places() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "kind", "told"),
+    ("where", "kind", "reported"),
     [
         ({"start": "begin"}, ValueError, "earliest, latest"),
         ({"end": None}, TypeError, "Timestamp"),
@@ -176,8 +176,8 @@ def test_places() -> None:
         ({"start": {3: 1}, "partitions": [0]}, ValueError, "not in partitions="),
     ],
 )
-def test_places_that_are_none(where: dict[str, Any], kind: type[Exception], told: str) -> None:
-    with pytest.raises(kind, match=told):
+def test_places_that_are_none(where: dict[str, Any], kind: type[Exception], reported: str) -> None:
+    with pytest.raises(kind, match=reported):
         TopicRange("t", **({"partitions": None, "start": "earliest", "end": "latest"} | where))
 
 

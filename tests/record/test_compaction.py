@@ -71,15 +71,15 @@ def filter_both(judge: JavaJudge, data: bytes, rng: random.Random, keep: float) 
         ours = None
         chooser.choices += bytes([1]) * 10_000  # Kafka may ask for more before it refuses
     try:
-        told = judge.filtered(data, bytes(chooser.choices), now=NOW, delete_retention_ms=RETENTION).data
+        reported = judge.filtered(data, bytes(chooser.choices), now=NOW, delete_retention_ms=RETENTION).data
     except WriterRefused:
         return ours, None
-    return ours, told
+    return ours, reported
 
 
-def assert_same(ours: bytes, told: bytes) -> None:
+def assert_same(ours: bytes, reported: bytes) -> None:
     """Byte for byte; of compressed batches all but the stream, and the records."""
-    mine, theirs = kcodec.batches(ours), kcodec.batches(told)
+    mine, theirs = kcodec.batches(ours), kcodec.batches(reported)
     assert len(mine) == len(theirs)
     for made, expected in zip(mine, theirs, strict=True):
         made.ensure_valid()
@@ -110,13 +110,13 @@ def test_generated_batches_are_filtered_as_kafka_filters_them(judge: JavaJudge, 
         data = random_batch(rng)
         if not is_for_kafka(kcodec.batches(data)[0]):
             continue
-        ours, told = filter_both(judge, data, rng, keep)
-        if ours is None or told is None:
+        ours, reported = filter_both(judge, data, rng, keep)
+        if ours is None or reported is None:
             assert ours is None, f"Kafka refuses: {seed}"
-            assert told is None, f"Kafka does not refuse: {seed}"
+            assert reported is None, f"Kafka does not refuse: {seed}"
             refused += 1
             continue
-        assert_same(ours, told)
+        assert_same(ours, reported)
     assert refused < len(SEEDS) / 2
 
 
@@ -124,20 +124,20 @@ def test_generated_batches_are_filtered_as_kafka_filters_them(judge: JavaJudge, 
 def test_whole_logs_are_filtered_as_kafka_filters_them(judge: JavaJudge, keep: float) -> None:
     """Data, markers and emptied batches of several producers: as Kafka writes them, and odd ones."""
     for seed in SEEDS[::4]:
-        ours, told = filter_both(judge, bytes(kafka_log(judge, seed).data), random.Random(seed), keep)
+        ours, reported = filter_both(judge, bytes(kafka_log(judge, seed).data), random.Random(seed), keep)
         assert ours is not None
-        assert told is not None
-        assert_same(ours, told)
+        assert reported is not None
+        assert_same(ours, reported)
     compared = 0
     for seed in SEEDS:
         rng = random.Random(seed)
         data = random_log(rng).data
         if not all(map(is_for_kafka, kcodec.batches(data))):
             continue
-        ours, told = filter_both(judge, data, rng, keep)
-        assert (ours is None) == (told is None)
-        if ours is not None and told is not None:
-            assert_same(ours, told)
+        ours, reported = filter_both(judge, data, rng, keep)
+        assert (ours is None) == (reported is None)
+        if ours is not None and reported is not None:
+            assert_same(ours, reported)
             compared += 1
     assert compared > len(SEEDS) / 20
 
@@ -151,10 +151,10 @@ def test_the_logs_of_brokers_are_filtered_as_kafka_filters_them(judge: JavaJudge
         data = partition.log
         if len(data) > 1 << 20:
             data = data[: 1 << 18]
-        ours, told = filter_both(judge, data, rng, keep)
-        assert (ours is None) == (told is None), partition
-        if ours is not None and told is not None and partition.topic not in ("raw-odd", "raw-refused"):
-            assert_same(ours, told)
+        ours, reported = filter_both(judge, data, rng, keep)
+        assert (ours is None) == (reported is None), partition
+        if ours is not None and reported is not None and partition.topic not in ("raw-odd", "raw-refused"):
+            assert_same(ours, reported)
             compared += 1
     assert compared > 10
 
@@ -233,8 +233,8 @@ def test_the_marker_of_an_empty_transaction_gets_its_horizon(judge: JavaJudge) -
     made = kcodec.filter_to(
         marker, ALL, batch_retention=lambda batch: ("DELETE_EMPTY", True), now=NOW, delete_retention_ms=RETENTION
     )
-    told = judge.filtered(marker, bytes([2, 1, 1]), now=NOW, delete_retention_ms=RETENTION).data
-    assert made == told
+    reported = judge.filtered(marker, bytes([2, 1, 1]), now=NOW, delete_retention_ms=RETENTION).data
+    assert made == reported
     assert len(made) == 81
     (record,) = kcodec.batches(made)[0].records()
     assert (record.timestamp, str(record.control_type), record.coordinator_epoch) == (NOW, "COMMIT", 3)
@@ -365,8 +365,8 @@ def test_old_formats_are_written_as_magic_2_as_kafka_writes_them(
         judged = judge.record_set(data)
         assert judged.error or not all(batch.accepted for batch in judged.batches), error
         return
-    told = judge.filtered(data, bytes(chooser.choices), now=NOW, delete_retention_ms=RETENTION).data
-    assert_same(ours, told)
+    reported = judge.filtered(data, bytes(chooser.choices), now=NOW, delete_retention_ms=RETENTION).data
+    assert_same(ours, reported)
 
 
 def test_an_old_batch_cannot_be_kept_empty() -> None:

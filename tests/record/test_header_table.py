@@ -84,14 +84,14 @@ def test_fields_have_kafkas_names_and_widths() -> None:
 def test_every_golden_header_is_what_kafka_reads() -> None:
     compared = with_horizon = 0
     for partition, name, data in segments():
-        truth = [told for told in partition.batches if told["file"] == name]
+        truth = [reported for reported in partition.batches if reported["file"] == name]
         found = kcodec.batches(data)
         table, array = found.to_arrow(), found.to_numpy()
         table.validate(full=True)
-        for told_name, field in NAMES.items():
-            told = [entry[told_name] for entry in truth]
-            assert table[field].to_pylist() == told, (partition, field)
-            assert array[field].tolist() == [-1 if value is None else value for value in told], (partition, field)
+        for reported_name, field in NAMES.items():
+            reported = [entry[reported_name] for entry in truth]
+            assert table[field].to_pylist() == reported, (partition, field)
+            assert array[field].tolist() == [-1 if value is None else value for value in reported], (partition, field)
         for field in DERIVED:
             values = [int(getattr(batch, field)) for batch in found]
             assert table[field].to_pylist() == array[field].tolist() == values

@@ -78,8 +78,8 @@ def test_base_offset_is_written_as_kafka_writes_it(judge: JavaJudge, offset: int
 @pytest.mark.parametrize("epoch", [-1, 0, 3, INT32_MAX])
 def test_leader_epoch_is_written_as_kafka_writes_it(judge: JavaJudge, epoch: int) -> None:
     for batch in BATCHES:
-        told = judge.rewritten("setPartitionLeaderEpoch", epoch, batch)
-        assert changed(set_partition_leader_epoch, batch, epoch) == told
+        reported = judge.rewritten("setPartitionLeaderEpoch", epoch, batch)
+        assert changed(set_partition_leader_epoch, batch, epoch) == reported
 
 
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
@@ -87,10 +87,10 @@ def test_timestamps_are_written_as_kafka_writes_them(judge: JavaJudge, kind: str
     for batch in BATCHES:
         (found,) = struct.unpack_from(">q", batch, 35)
         for timestamp in {NOW, INT64_MAX, -1, 0, max(found, -1)}:
-            told = judge.rewritten(f"setMaxTimestamp {kind}", timestamp, batch)
-            assert changed(set_max_timestamp, batch, timestamp, kind) == told
+            reported = judge.rewritten(f"setMaxTimestamp {kind}", timestamp, batch)
+            assert changed(set_max_timestamp, batch, timestamp, kind) == reported
             if kind == "LogAppendTime" and timestamp >= 0:
-                assert changed(set_log_append_time, batch, timestamp) == told
+                assert changed(set_log_append_time, batch, timestamp) == reported
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -138,8 +138,8 @@ def test_what_kafkas_writer_refuses_is_refused(judge: JavaJudge, state: tuple[in
 
 def test_a_control_batch_needs_no_sequence(judge: JavaJudge) -> None:
     marker = judge.marker(5, 1, producer_id=7, producer_epoch=0)
-    told = judge.marker(5, 1, producer_id=9001, producer_epoch=3)
-    assert changed(set_producer_state, marker, 9001, 3, -1, True) == told
+    reported = judge.marker(5, 1, producer_id=9001, producer_epoch=3)
+    assert changed(set_producer_state, marker, 9001, 3, -1, True) == reported
 
 
 # ------------------------------------------------------------------------------------------- the batch, and no other

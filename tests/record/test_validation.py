@@ -15,10 +15,10 @@ from typing import Any
 import golden_data
 import pytest
 from batch_writer import RecordSpec, build_batch, control_batch, empty_batch, end_transaction_marker, fix_crc
-from java_answers import JudgedBatch, ProduceSettings, ProduceVerdict
+from java_answers import JudgedBatch, ProduceResult, ProduceSettings
+from java_comparison import STRICTER, reasons
 from java_edits import HEADER, damaged, field
 from java_judge import JavaJudge
-from java_verdict import STRICTER, reasons
 from strategies import random_batch
 
 import kcodec
@@ -83,24 +83,24 @@ def random_settings(rng: random.Random) -> ProduceSettings:
 
 
 def excuse(
-    batch: JudgedBatch | None, data: bytes, settings: ProduceSettings, told: ProduceVerdict, found: Any
+    batch: JudgedBatch | None, data: bytes, settings: ProduceSettings, reported: ProduceResult, found: Any
 ) -> str | None:
     """Why our answer may differ from Kafka's here; None if it may not."""
-    text = "" if told.error is None else told.error.message
+    text = "" if reported.error is None else reported.error.message
     is_of_coordinator = settings.origin == "coordinator"
     if is_of_coordinator and ("EpochEntry" in text or "lastOffset" in text):
         return "a batch with gaps, or empty, at the beginning of a log, where its base offset would be below 0"
     if batch is None or field(data, "batch_length") < 49:
-        return "a header cut short: refused, for one reason or another" if told.code and found else None
+        return "a header cut short: refused, for one reason or another" if reported.code and found else None
     if is_of_coordinator and field(data, "records_count") <= 0:
         return "an empty batch of a coordinator, which never writes one"
     if is_of_coordinator and data[16] < 2 and found:
         return "a coordinator's batch of magic 0 or 1"
     codec = field(data, "attributes") & 7
-    is_too_large_rewritten = told.code in TOO_LARGE and settings.compression not in (None, codec)
+    is_too_large_rewritten = reported.code in TOO_LARGE and settings.compression not in (None, codec)
     if found is None:
         return "the size of a rewritten batch" if is_too_large_rewritten else None
-    if "stream is" in found.reason and (told.code or reasons(STRICTER, batch, data)):
+    if "stream is" in found.reason and (reported.code or reasons(STRICTER, batch, data)):
         return "a damaged stream: refused, if Kafka looks at it at all"
     if found.name == "INVALID_RECORD" and batch.records_error is not None:
         return "records that Kafka's own consumers cannot read: a leader skips keys and values unseen"
@@ -111,19 +111,19 @@ def excuse(
 
 def compare(judge: JavaJudge, data: bytes, settings: ProduceSettings) -> tuple[int, bool]:
     """Kafka's code, and whether an excuse was needed."""
-    told = judge.produced(data, settings)
+    reported = judge.produced(data, settings)
     try:
         found = refusal(data, settings)
     except kcodec.LimitExceededError:
-        return told.code, True
+        return reported.code, True
     code, indexes = (0, ()) if found is None else (found.code, found.record_indexes)
-    if (told.code, told.record_indexes) == (code, indexes):
-        assert found is None or found.name == told.name
-        return told.code, False
+    if (reported.code, reported.record_indexes) == (code, indexes):
+        assert found is None or found.name == reported.name
+        return reported.code, False
     batches = judge.record_set(data).batches
-    why = excuse(batches[0] if batches else None, data, settings, told, found)
-    assert why, f"{told} but {found}, {settings}, {data.hex()}"
-    return told.code, True
+    why = excuse(batches[0] if batches else None, data, settings, reported, found)
+    assert why, f"{reported} but {found}, {settings}, {data.hex()}"
+    return reported.code, True
 
 
 # ------------------------------------------------------------------------------------------------------------ verdicts
@@ -174,8 +174,8 @@ def test_setters_do_what_a_leader_does(judge: JavaJudge) -> None:
         settings = ProduceSettings(
             before_max_ms=INT64_MAX, after_max_ms=INT64_MAX, now=NOW, log_append_time=seed % 2 == 0
         )
-        told = judge.produced(bytes(buffer), settings)
-        if told.code:
+        reported = judge.produced(bytes(buffer), settings)
+        if reported.code:
             assert refusal(bytes(buffer), settings) is not None
             continue
         kcodec.validate(buffer, **options(settings))
@@ -186,7 +186,7 @@ def test_setters_do_what_a_leader_does(judge: JavaJudge) -> None:
             kcodec.set_log_append_time(buffer, NOW)
         else:
             kcodec.set_max_timestamp(buffer, max(-1, *times))
-        assert bytes(buffer) == told.data
+        assert bytes(buffer) == reported.data
         compared += 1
     assert compared > 5
 
@@ -258,17 +258,17 @@ CASES: dict[str, tuple[bytes, dict[str, Any], int, str]] = {
 
 @pytest.mark.parametrize(("data", "settings", "code", "text"), CASES.values(), ids=CASES)
 def test_each_rule(judge: JavaJudge, data: bytes, settings: dict[str, Any], code: int, text: str) -> None:
-    told = judge.produced(data, ProduceSettings(**settings))
-    assert told.code == code, told
+    reported = judge.produced(data, ProduceSettings(**settings))
+    assert reported.code == code, reported
     found = refusal(data, ProduceSettings(**settings))
     assert (0 if found is None else found.code) == code, found
     if found is not None:
         assert text in found.reason
-        assert found.name == told.name
-        assert found.record_indexes == told.record_indexes
+        assert found.name == reported.name
+        assert found.record_indexes == reported.record_indexes
 
 
-# ------------------------------------------------------------------------------------------------- the face of errors
+# -------------------------------------------------------------------------------------------------- texts of errors
 
 
 def test_the_first_records_at_fault_are_named() -> None:

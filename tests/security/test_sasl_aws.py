@@ -162,7 +162,7 @@ def test_without_credentials_the_error_says_where_they_may_come_from(monkeypatch
 
 @pytest.mark.parametrize("token", [None, "hidden-too"])
 def test_botocore_is_asked_last(monkeypatch: pytest.MonkeyPatch, token: str | None) -> None:
-    """Its face, as of 1.44; botocore itself is no requirement of these tests."""
+    """Its API, as of 1.44; botocore itself is no requirement of these tests."""
     frozen = SimpleNamespace(access_key="AKID", secret_key="hidden", token=token)
     session, exceptions = ModuleType("botocore.session"), ModuleType("botocore.exceptions")
     found = SimpleNamespace(get_frozen_credentials=lambda: frozen)

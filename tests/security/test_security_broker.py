@@ -33,7 +33,7 @@ from kcodec.testing.pytest_plugin import KafkaFactory
 from kcodec.testing.tokens import TokenServer
 
 pytestmark = pytest.mark.usefixtures("no_secret_logged")
-CARRIERS = pytest.mark.parametrize("ask", [ask_blocking, ask_asyncio], ids=["blocking", "asyncio"])
+BOTH_APIS = pytest.mark.parametrize("ask", [ask_blocking, ask_asyncio], ids=["blocking", "asyncio"])
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def mutual() -> Iterator[ApacheKafka]:
         yield kafka
 
 
-@CARRIERS
+@BOTH_APIS
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_each_mechanism_logs_in(
     guarded_kafka: ApacheKafka, mechanism: str, ask: Callable[[dict[str, Any]], str]
@@ -54,7 +54,7 @@ def test_each_mechanism_logs_in(
     assert not hidden_in(repr(taken) + repr(taken.security) + repr(Client(taken)))
 
 
-@CARRIERS
+@BOTH_APIS
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])
 def test_a_wrong_password_is_one_clear_error(
     guarded_kafka: ApacheKafka, mechanism: str, ask: Callable[[dict[str, Any]], str]
@@ -81,7 +81,7 @@ def test_scram_of_kafka_refuses_names_that_are_not_ascii(guarded_kafka: ApacheKa
     refusal({**options, "sasl_plain_username": "zo\u00eb", "sasl_plain_password": "\u2168-secret"})
 
 
-@CARRIERS
+@BOTH_APIS
 def test_plain_takes_any_name_and_password(guarded_kafka: ApacheKafka, ask: Callable[[dict[str, Any]], str]) -> None:
     assert ask(guarded_kafka.client_options("zo\u00eb", "PLAIN"))
     refusal({**guarded_kafka.client_options("zo\u00eb", "PLAIN"), "sasl_plain_password": "IX-secret"}, ask)
@@ -103,7 +103,7 @@ def test_an_unknown_user_gets_no_further_detail(guarded_kafka: ApacheKafka, mech
     assert text.startswith(f"SASL {mechanism} as user 'nobody, or=else' on 127.0.0.1: Authentication failed")
 
 
-@CARRIERS
+@BOTH_APIS
 def test_a_token_of_a_callable_logs_in(
     guarded_kafka: ApacheKafka, token_server: TokenServer, ask: Callable[[dict[str, Any]], str]
 ) -> None:
@@ -123,7 +123,7 @@ def without_oidc(guarded_kafka: ApacheKafka) -> dict[str, Any]:
     return {name: value for name, value in options.items() if not name.startswith("sasl_oauthbearer_")}
 
 
-@CARRIERS
+@BOTH_APIS
 @pytest.mark.parametrize("fault", ["expired", "signed by another", "no token"])
 def test_a_token_that_does_not_hold_is_one_clear_error(
     guarded_kafka: ApacheKafka, token_server: TokenServer, fault: str, ask: Callable[[dict[str, Any]], str]
@@ -169,7 +169,7 @@ def test_a_mechanism_that_is_not_offered_names_those_that_are(guarded_kafka: Apa
     assert text.endswith("[UNSUPPORTED_SASL_MECHANISM, 33]")
 
 
-@CARRIERS
+@BOTH_APIS
 def test_a_broker_of_an_unknown_authority_is_refused(
     guarded_kafka: ApacheKafka, ask: Callable[[dict[str, Any]], str]
 ) -> None:
@@ -194,7 +194,7 @@ def test_a_broker_of_another_name_is_refused(guarded_kafka: ApacheKafka, monkeyp
     assert ask_blocking({**options, "ssl_check_hostname": False})
 
 
-@CARRIERS
+@BOTH_APIS
 def test_an_expired_certificate_of_the_broker_is_refused(
     mutual: ApacheKafka, ask: Callable[[dict[str, Any]], str]
 ) -> None:
@@ -212,12 +212,12 @@ def trusting(mutual: ApacheKafka, certificate: Any) -> dict[str, Any]:
     return {"bootstrap_servers": mutual.bootstrap_servers, "security_protocol": "SSL", "ssl_context": context}
 
 
-@CARRIERS
+@BOTH_APIS
 def test_a_client_logs_in_by_its_certificate(mutual: ApacheKafka, ask: Callable[[dict[str, Any]], str]) -> None:
     assert ask(trusting(mutual, mutual.certificates.client("alice")))
 
 
-@CARRIERS
+@BOTH_APIS
 @pytest.mark.parametrize("kind", ["none", "stranger"])
 def test_a_client_without_a_certificate_the_broker_trusts_is_one_clear_error(
     mutual: ApacheKafka, kind: str, ask: Callable[[dict[str, Any]], str]

@@ -15,7 +15,7 @@ from kcodec.testing.kafka import ApacheKafka
 def test_a_group_of_sessions_copies_each_record_once(apache_kafka: ApacheKafka) -> None:
     story = CopyStory(apache_kafka, count=1500, sessions=2, size=100, session_timeout_ms=1000, seconds=60.0)
     report = story.run([kill_session])
-    assert report.faults() == [], story.told()
+    assert report.faults() == [], story.reported()
     assert report.said["aborted"] > 0
     story.forget()
 

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from producer_faces import stored
-from session_faces import BOTH_FACES, Looped, Threaded
+from producer_apis import stored
+from session_apis import BOTH_APIS, Looped, Threaded
 from session_job import PAIRS, PARTITIONS, SECONDS, Job, Make, first_poll, watched
 
 from kcodec import ConsumerGroupMetadata, TopicPartition
@@ -25,9 +25,9 @@ from kcodec.testing.proxy import KafkaProxy
 
 
 @PAIRS
-def test_all_is_copied_once_and_the_lag_is_0(apache_kafka: ApacheKafka, face: Make, protocol: str) -> None:
+def test_all_is_copied_once_and_the_lag_is_0(apache_kafka: ApacheKafka, session_class: Make, protocol: str) -> None:
     job = Job(apache_kafka, 40)
-    with face(**job.options(group_protocol=protocol)) as session:
+    with session_class(**job.options(group_protocol=protocol)) as session:
         job.copy_all(session)
         job.seed(20)
         job.copy_all(session)
@@ -36,10 +36,10 @@ def test_all_is_copied_once_and_the_lag_is_0(apache_kafka: ApacheKafka, face: Ma
     assert job.committed() == {partition: log.log_end_offset for partition, log in ends.items()}
 
 
-@BOTH_FACES
-def test_c02_the_order_on_the_wire(apache_kafka: ApacheKafka, face: Make) -> None:
+@BOTH_APIS
+def test_c02_the_order_on_the_wire(apache_kafka: ApacheKafka, session_class: Make) -> None:
     job = Job(apache_kafka)
-    with face(**job.options(heartbeat_interval_ms=5_000, session_timeout_ms=20_000)) as session:
+    with session_class(**job.options(heartbeat_interval_ms=5_000, session_timeout_ms=20_000)) as session:
         job.copy_all(session)
         job.seed(4)
         with watched(session) as sent, session.transaction() as txn:
@@ -58,10 +58,10 @@ def test_c02_the_order_on_the_wire(apache_kafka: ApacheKafka, face: Make) -> Non
         assert not {"TxnOffsetCommit", "Heartbeat", "EndTxn"} & set(sent)
 
 
-@BOTH_FACES
-def test_c11_what_was_aborted_comes_again(apache_kafka: ApacheKafka, face: Make) -> None:
+@BOTH_APIS
+def test_c11_what_was_aborted_comes_again(apache_kafka: ApacheKafka, session_class: Make) -> None:
     job = Job(apache_kafka)
-    with face(**job.options()) as session:
+    with session_class(**job.options()) as session:
         first_poll(session, job)
         job.seed(6)
         before = job.committed()
@@ -82,11 +82,11 @@ def test_c11_what_was_aborted_comes_again(apache_kafka: ApacheKafka, face: Make)
     job.check()
 
 
-@BOTH_FACES
-def test_a_seek_is_committed_with_the_transaction_or_taken_back(apache_kafka: ApacheKafka, face: Make) -> None:
+@BOTH_APIS
+def test_a_seek_is_committed_with_the_transaction_or_taken_back(apache_kafka: ApacheKafka, session_class: Make) -> None:
     job = Job(apache_kafka, 20)
     first = TopicPartition(job.source, 0)
-    with face(**job.options(max_poll_records=1)) as session:
+    with session_class(**job.options(max_poll_records=1)) as session:
         for is_commit in (False, True):
             with session.transaction() as txn:
                 while not (polled := txn.poll(5.0)) or polled[0].partition:
@@ -109,16 +109,16 @@ def test_a_seek_is_committed_with_the_transaction_or_taken_back(apache_kafka: Ap
 
 @PAIRS
 def test_c07_a_rebalance_that_has_begun_lets_the_block_commit(
-    apache_kafka: ApacheKafka, face: Make, protocol: str
+    apache_kafka: ApacheKafka, session_class: Make, protocol: str
 ) -> None:
     job = Job(apache_kafka)
-    with face(**job.options("a", group_protocol=protocol)) as first:
+    with session_class(**job.options("a", group_protocol=protocol)) as first:
         first_poll(first, job)
         job.seed(10)
         with first.transaction() as txn:
             copied = job.copy(txn, 10.0)
             assert copied
-            second = face(**job.options("b", group_protocol=protocol))
+            second = session_class(**job.options("b", group_protocol=protocol))
             time.sleep(0.7)  # it joins, and a heartbeat says so
         assert txn.committed is True
         with second:
@@ -133,35 +133,37 @@ def test_c07_a_rebalance_that_has_begun_lets_the_block_commit(
     job.check()
 
 
-@BOTH_FACES
-def test_c01_a_rebalance_in_a_poll_aborts_what_the_block_has_read(apache_kafka: ApacheKafka, face: Make) -> None:
+@BOTH_APIS
+def test_c01_a_rebalance_in_a_poll_aborts_what_the_block_has_read(
+    apache_kafka: ApacheKafka, session_class: Make
+) -> None:
     job = Job(apache_kafka)
-    told: list[str] = []
+    reported: list[str] = []
 
     async def note(what: str) -> None:  # the asyncio session takes coroutine functions, too
-        told.append(what)
+        reported.append(what)
 
-    tell: Callable[[str], Any] = note if face is Looped else told.append
+    tell: Callable[[str], Any] = note if session_class is Looped else reported.append
     options = {
         "on_revoked": lambda partitions: tell("revoked"),
         "on_assigned": lambda partitions: tell("assigned"),
         "partition_assignment_strategy": "range",
     }
-    with face(**job.options("a", **options)) as first:
+    with session_class(**job.options("a", **options)) as first:
         first_poll(first, job)
-        assert told == ["assigned"]
+        assert reported == ["assigned"]
         job.seed(10)
         before = job.committed()
         with first.transaction() as txn:
             assert job.copy(txn, 10.0)
-            second = face(**job.options("b", partition_assignment_strategy="range"))
+            second = session_class(**job.options("b", partition_assignment_strategy="range"))
             deadline = time.monotonic() + SECONDS
             while not txn.is_doomed:
                 assert time.monotonic() < deadline
                 txn.poll(0.1)
             txn.send(job.target, b"-1", partition=0)
         assert txn.committed is False
-        assert "revoked" in told
+        assert "revoked" in reported
         assert job.committed() == before
         with second:
             job.copy_all(first, second)
@@ -217,14 +219,14 @@ def test_c05_what_was_lost_stays_until_endtxn_is_answered(
 
 @PAIRS
 def test_c10_pending_offsets_are_waited_for_and_raise_nothing(
-    apache_kafka: ApacheKafka, face: Make, protocol: str
+    apache_kafka: ApacheKafka, session_class: Make, protocol: str
 ) -> None:
     job = Job(apache_kafka)
     offsets = {TopicPartition(job.source, number): 4 for number in range(PARTITIONS)}
     with Producer(bootstrap_servers=job.servers, transactional_id=f"{job.group}-other") as other:
         with other.transaction() as txn:
             txn.send_offsets(offsets, ConsumerGroupMetadata(job.group))
-            with face(**job.options(group_protocol=protocol)) as session:
+            with session_class(**job.options(group_protocol=protocol)) as session:
                 begin = time.monotonic()
                 while time.monotonic() - begin < 0.8:
                     with session.transaction() as own:
@@ -232,5 +234,5 @@ def test_c10_pending_offsets_are_waited_for_and_raise_nothing(
                     assert own.committed
                 assert session.assignment()
         assert txn.committed
-        with face(**job.options(group_protocol=protocol)) as session, session.transaction() as own:
+        with session_class(**job.options(group_protocol=protocol)) as session, session.transaction() as own:
             assert own.poll(10.0)[0].offset == 4

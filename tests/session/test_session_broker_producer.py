@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from session_faces import BOTH_FACES, Looped, Threaded
+from session_apis import BOTH_APIS, Looped, Threaded
 from session_job import Job, Make, first_poll, watched
 
 from kcodec.broker import Broker
@@ -31,13 +31,13 @@ from kcodec.testing.proxy import KafkaProxy
 # ------------------------------------------------------------------------------------------------------- the producer
 
 
-@pytest.mark.parametrize(("face", "fault"), [(Threaded, "before the broker"), (Looped, "after the broker")])
+@pytest.mark.parametrize(("session_class", "fault"), [(Threaded, "before the broker"), (Looped, "after the broker")])
 def test_c13_an_unknown_outcome_and_the_committed_offsets_tell_the_truth(
-    apache_kafka: ApacheKafka, face: Make, fault: str
+    apache_kafka: ApacheKafka, session_class: Make, fault: str
 ) -> None:
     with KafkaProxy(apache_kafka.bootstrap_servers) as proxy:
         job = Job(apache_kafka, servers=proxy.bootstrap_servers)
-        with face(**job.options(request_timeout_ms=500, max_block_ms=1_200)) as session:
+        with session_class(**job.options(request_timeout_ms=500, max_block_ms=1_200)) as session:
             first_poll(session, job)
             job.seed(6)
             choose = proxy.on_request if fault.startswith("before") else proxy.on_response
@@ -197,19 +197,19 @@ def test_c23_times_that_are_not_safe_are_refused_there(old_broker: Broker) -> No
         ({"pattern": "x(", "topics": None}, ValueError, "not a valid regular expression"),
     ],
 )
-@BOTH_FACES
+@BOTH_APIS
 def test_c27_what_is_not_safe_is_refused(
-    options: dict[str, Any], error: type[Exception], text: str, face: Make
+    options: dict[str, Any], error: type[Exception], text: str, session_class: Make
 ) -> None:
     given = {"bootstrap_servers": "127.0.0.1:1", "group_id": "a", "transactional_id": "b", "topics": ["in"]}
     with pytest.raises(error, match=text):
-        face(**(given | options))
+        session_class(**(given | options))
 
 
 def test_c27_the_defaults_are_safe() -> None:
-    with Threaded(bootstrap_servers="127.0.0.1:1", group_id="a", transactional_id="b", topics=["in"]) as face:
-        options = face.session._options
-        settings = face.session._core.settings
+    with Threaded(bootstrap_servers="127.0.0.1:1", group_id="a", transactional_id="b", topics=["in"]) as client:
+        options = client.session._options
+        settings = client.session._core.settings
         assert settings.is_committed_only
         assert not settings.enable_auto_commit
         assert settings.auto_offset_reset == "earliest"

@@ -315,9 +315,9 @@ def test_c08_kip447_is_decided_by_the_versions_that_are_offered() -> None:
         script = Script()
         script.world.cluster.versions[1] = BrokerVersions({28: (0, commit), 9: (0, fetch), 12: (0, 4)})
         assert not script.session.knows_generations
-    nobody_met = Script()
-    nobody_met.world.cluster.versions.clear()
-    assert not nobody_met.session.knows_generations
+    no_versions_known = Script()
+    no_versions_known.world.cluster.versions.clear()
+    assert not no_versions_known.session.knows_generations
 
 
 @pytest.mark.parametrize("has_kip447", [True, False])

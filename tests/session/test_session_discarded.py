@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow
 import pytest
-from session_faces import BOTH_FACES, Looped, Threaded
+from session_apis import BOTH_APIS, Looped, Threaded
 
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import AbortableTransactionError, EncodeError, KcodecError, ProducerFencedError
@@ -27,16 +27,16 @@ WRONG = EncodeError("no such value")
 class Doomed:
     """A transaction whose producer raises `error`."""
 
-    def __init__(self, face: Any, error: KcodecError) -> None:
-        self.face = face
+    def __init__(self, client: Any, error: KcodecError) -> None:
+        self.client = client
         self.error = error
-        inner = face.session.transaction()
+        inner = client.session.transaction()
         inner._block = self.block = SessionBlock(ProducerTransaction(ProducerIdAndEpoch(1, 0), True), lambda: False)
-        face.session._producer.send = face.session._producer.send_arrow = self._refuse
+        client.session._producer.send = client.session._producer.send_arrow = self._refuse
         self.inner = inner
 
     def _refuse(self, *arguments: Any, **options: Any) -> Any:
-        if isinstance(self.face, Looped):
+        if isinstance(self.client, Looped):
 
             async def refuse() -> None:
                 raise self.error
@@ -46,7 +46,7 @@ class Doomed:
 
     def call(self, name: str) -> Any:
         done = getattr(self.inner, name)("out", b"value")
-        return self.face.run(done) if isinstance(self.face, Looped) else done
+        return self.client.run(done) if isinstance(self.client, Looped) else done
 
 
 @pytest.fixture
@@ -58,17 +58,17 @@ def made() -> Iterator[list[Threaded]]:
         session.close(0.1)
 
 
-def doomed(face: type[Threaded], made: list[Threaded], error: KcodecError) -> Doomed:
-    made.append(face(bootstrap_servers="127.0.0.1:1", group_id="a", transactional_id="b", topics=["in"]))
+def doomed(session_class: type[Threaded], made: list[Threaded], error: KcodecError) -> Doomed:
+    made.append(session_class(bootstrap_servers="127.0.0.1:1", group_id="a", transactional_id="b", topics=["in"]))
     return Doomed(made[-1], error)
 
 
-@BOTH_FACES
+@BOTH_APIS
 @pytest.mark.parametrize("name", ["send", "send_arrow"])
 def test_what_cannot_be_written_any_more_is_taken_and_has_failed(
-    face: type[Threaded], made: list[Threaded], name: str
+    session_class: type[Threaded], made: list[Threaded], name: str
 ) -> None:
-    txn = doomed(face, made, OVER)
+    txn = doomed(session_class, made, OVER)
     with pytest.raises(AbortableTransactionError):
         txn.call(name)
     txn.block.fail("in-0 revoked while it was open")
@@ -76,12 +76,12 @@ def test_what_cannot_be_written_any_more_is_taken_and_has_failed(
     assert delivery.done()
     assert delivery.error is OVER
     assert delivery.topic == "out"
-    told: list[Any] = []
-    delivery.add_done_callback(told.append)
-    assert told == [delivery]
+    reported: list[Any] = []
+    delivery.add_done_callback(reported.append)
+    assert reported == [delivery]
     with pytest.raises(AbortableTransactionError):
         delivery.result()
-    if isinstance(txn.face, Looped):
+    if isinstance(txn.client, Looped):
 
         async def wait() -> Any:
             return await delivery
@@ -90,22 +90,22 @@ def test_what_cannot_be_written_any_more_is_taken_and_has_failed(
             asyncio.run(wait())
 
 
-@BOTH_FACES
+@BOTH_APIS
 @pytest.mark.parametrize("error", [FENCED, WRONG], ids=["fenced", "wrong"])
 def test_a_mistake_and_what_is_for_good_are_raised(
-    face: type[Threaded], made: list[Threaded], error: KcodecError
+    session_class: type[Threaded], made: list[Threaded], error: KcodecError
 ) -> None:
-    txn = doomed(face, made, error)
+    txn = doomed(session_class, made, error)
     txn.block.fail("in-0 revoked while it was open")
     for name in ("send", "send_arrow"):
         with pytest.raises(type(error)):
             txn.call(name)
 
 
-@BOTH_FACES
-def test_poll_gives_nothing_while_a_rebalance_is_under_way(face: type[Threaded], made: list[Threaded]) -> None:
-    txn = doomed(face, made, OVER)
-    session = txn.face.session
+@BOTH_APIS
+def test_poll_gives_nothing_while_a_rebalance_is_under_way(session_class: type[Threaded], made: list[Threaded]) -> None:
+    txn = doomed(session_class, made, OVER)
+    session = txn.client.session
     session._flows.block, session._flows.is_rebalancing = txn.block, True
     assert session._take(txn.block, lambda: [b"a record"]) is None
     rows = session._no_rows()

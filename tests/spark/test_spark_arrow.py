@@ -84,7 +84,7 @@ def test_columns_are_chosen_in_either_spelling(spark: SparkSession) -> None:
     assert decoded.columns == ["producerId", "isTransactional", "offset", "partition"]
     assert {row.partition for row in decoded.collect()} == {4}
     offsets = [row.offset for row in decode_in_arrow(frame, start_offset=5, end_offset=9).collect()]
-    assert offsets == [told["offset"] for told in consumed(partition, LEVELS[0]) if 5 <= told["offset"] < 9]
+    assert offsets == [reported["offset"] for reported in consumed(partition, LEVELS[0]) if 5 <= reported["offset"] < 9]
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,14 @@ def test_a_timestamp_beyond_microseconds_is_an_error_that_names_the_offset(spark
 
 def test_decode_partition_gives_tuples_in_sparks_order(spark: SparkSession) -> None:
     partition = golden("txn-mixed-0")
-    told = consumed(partition, "read_committed")
+    reported = consumed(partition, "read_committed")
     options: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
     options |= {"include_headers": True, "isolation_level": "read_committed"}
     rdd = spark.sparkContext.parallelize([partition.log], 1).mapPartitions(
         lambda sets: decode_partition(sets, **options)
     )
     frame = spark.createDataFrame(rdd, kcodec.spark.schema(include_headers=True))
-    assert differences(frame.collect(), told, partition) == []
+    assert differences(frame.collect(), reported, partition) == []
 
 
 def test_decode_partition_resolves_each_item_by_itself() -> None:
@@ -155,10 +155,10 @@ def test_decode_partition_resolves_each_item_by_itself() -> None:
     assert files == cells
     assert 0 < len(files) < len(consumed(partition, "read_committed"))
     offsets = [row[4] for row in decode_partition([str(partition.segments[1])])]
-    told = [each for each in consumed(partition, LEVELS[0]) if each["offset"] in offsets]
-    assert [each["offset"] for each in told] == offsets
+    reported = [each for each in consumed(partition, LEVELS[0]) if each["offset"] in offsets]
+    assert [each["offset"] for each in reported] == offsets
     keys = [row[0] for row in decode_partition([str(partition.segments[1])])]
-    assert all(same_bytes(key, each["key"]) for key, each in zip(keys, told, strict=True))
+    assert all(same_bytes(key, each["key"]) for key, each in zip(keys, reported, strict=True))
 
 
 def test_what_was_not_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:

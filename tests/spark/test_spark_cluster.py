@@ -18,7 +18,9 @@ pytestmark = pytest.mark.spark
 def test_executors_that_are_other_processes(java_home: Path, tmp_path: Path) -> None:
     wanted = [golden("txn-mixed-0"), golden("txn-mixed-1"), golden("txn-open-0")]
     expected = sorted(
-        [each.topic, each.partition, told["offset"]] for each in wanted for told in consumed(each, "read_committed")
+        [each.topic, each.partition, reported["offset"]]
+        for each in wanted
+        for reported in consumed(each, "read_committed")
     )
     script = Path(__file__).parent.parent / "support" / "spark_cluster.py"
     environment = {**os.environ, "JAVA_HOME": str(java_home), "SPARK_LOCAL_IP": "127.0.0.1"}

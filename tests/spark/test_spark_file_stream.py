@@ -70,7 +70,7 @@ class Query:
 
 def truth(partition: Partition, level: str) -> Rows:
     """What Kafka's own consumer delivered."""
-    values = ((told["offset"], told["value"]) for told in consumed(partition, level))
+    values = ((reported["offset"], reported["value"]) for reported in consumed(partition, level))
     return {(partition.partition, offset): None if value is None else b64decode(value) for offset, value in values}
 
 

@@ -83,8 +83,8 @@ def is_gone(folder: Path, batch: StoredBatch) -> bool:
     index = kcodec.log.read_offset_index(path.with_suffix(".index"))
     is_last = not any(other > path for other in folder.glob("*.log"))
     size = path.stat().st_size
-    told = any(entry.position >= size for entry in index) or (size == 0 and not is_last)
-    return batch.position >= size and not told and size in boundaries(path)
+    reported = any(entry.position >= size for entry in index) or (size == 0 and not is_last)
+    return batch.position >= size and not reported and size in boundaries(path)
 
 
 def boundaries(path: Path) -> set[int]:

@@ -94,7 +94,7 @@ def load_schema(spark: SparkSession, path: Path, ddl: str, **options: str) -> Da
 
 def test_batch_meta(spark: SparkSession) -> None:
     partition = golden("txn-mixed-0")
-    told = {
+    reported = {
         record["offset"]: (
             batch["producerId"],
             batch["producerEpoch"],
@@ -110,7 +110,7 @@ def test_batch_meta(spark: SparkSession) -> None:
     names = ["producerId", "producerEpoch", "sequence", "leaderEpoch", "baseOffset", "isTransactional"]
     loaded = load(spark, partition.path, includeBatchMeta=True)
     assert loaded.columns == [*kcodec.spark.schema().names, *names]
-    assert {row.offset: tuple(row[name] for name in names) for row in loaded.collect()} == told
+    assert {row.offset: tuple(row[name] for name in names) for row in loaded.collect()} == reported
 
 
 def test_a_schema_of_the_user_chooses_columns(spark: SparkSession) -> None:
@@ -138,8 +138,8 @@ def test_a_segment_read_uncommitted_asks_for_no_other(spark: SparkSession, tmp_p
     data = bytearray((folder / other).read_bytes())
     data[16] = 9
     (folder / other).write_bytes(data)
-    told = [each["offset"] for each in consumed(partition, LEVELS[0])]
-    expected = [offset for offset in told if int(wanted[:20]) <= offset < int(partition.segments[2].name[:20])]
+    reported = [each["offset"] for each in consumed(partition, LEVELS[0])]
+    expected = [offset for offset in reported if int(wanted[:20]) <= offset < int(partition.segments[2].name[:20])]
     assert offsets_of(load(spark, folder / wanted)) == expected
     with pytest.raises(PySparkException, match="magic 9"):
         load(spark, folder / wanted, isolation_level="read_committed").collect()
@@ -163,7 +163,7 @@ def offsets_of(loaded: DataFrame) -> list[int]:
 def test_offsets_and_timestamps_bound_the_read(spark: SparkSession) -> None:
     partition = golden("ts-java-0")
     truth = consumed(partition, LEVELS[0])
-    every = [told["offset"] for told in truth]
+    every = [reported["offset"] for reported in truth]
 
     def each(low: int) -> str:
         return json.dumps({partition.topic: {str(partition.partition): low}})
@@ -173,14 +173,14 @@ def test_offsets_and_timestamps_bound_the_read(spark: SparkSession) -> None:
     assert offsets_of(load(spark, path, startingOffsets=each(-2), endingOffsets=each(-1))) == every
     assert offsets_of(load(spark, path, startingOffsets="earliest", endingOffsets="latest")) == every
     time = truth[20]["timestamp"]
-    first = next(told["offset"] for told in truth if told["timestamp"] >= time)
+    first = next(reported["offset"] for reported in truth if reported["timestamp"] >= time)
     after = [offset for offset in every if offset >= first]
     before = [offset for offset in every if offset < first]
     assert offsets_of(load(spark, path, startingTimestamp=time)) == after
     assert offsets_of(load(spark, path, startingOffsetsByTimestamp=each(time))) == after
     assert offsets_of(load(spark, path, endingTimestamp=time)) == before
     assert offsets_of(load(spark, path, endingOffsetsByTimestamp=each(time))) == before
-    latest = max(told["timestamp"] for told in truth) + 1
+    latest = max(reported["timestamp"] for reported in truth) + 1
     assert offsets_of(load(spark, path, endingTimestamp=latest)) == every
     with pytest.raises(PySparkException, match=f"no record of timestamp {latest} or later"):
         load(spark, path, startingTimestamp=latest).collect()
@@ -215,8 +215,8 @@ def test_topic_and_partition_come_from_options_without_a_directory(spark: SparkS
     source = golden("plain-java-zstd-0")
     path = write_log(tmp_path / "segments", {0: source.log})
     assert {(row.topic, row.partition) for row in load(spark, path).collect()} == {(None, None)}
-    told = {(row.topic, row.partition) for row in load(spark, path, topic="orders", partition=7).collect()}
-    assert told == {("orders", 7)}
+    reported = {(row.topic, row.partition) for row in load(spark, path, topic="orders", partition=7).collect()}
+    assert reported == {("orders", 7)}
     bounded = load(spark, path, topic="orders", partition=7, startingOffsets='{"orders":{"7":3}}')
     assert min(offsets_of(bounded)) == 3
 
@@ -333,7 +333,7 @@ def test_permissive_skips_corruption_and_logs_it(
     path, _, base_offset = damaged(tmp_path / "orders-0", 1)
     source = golden("plain-java-none-0")
     bad = next(batch for batch in source.batches if batch["baseOffset"] == base_offset)
-    expected = [told["offset"] for told in consumed(source, LEVELS[0])]
+    expected = [reported["offset"] for reported in consumed(source, LEVELS[0])]
     expected = [offset for offset in expected if not base_offset <= offset <= bad["lastOffset"]]
     assert offsets_of(load(spark, path, mode="permissive")) == expected
     reader: Any = KcodecDataSource({"path": str(path), "mode": "permissive"}).reader(kcodec.spark.schema())
@@ -348,9 +348,9 @@ def test_copies_of_a_running_and_of_a_killed_broker(split_bytes: str) -> None:
     assert copies
     for each in copies:
         data = [batch for batch in each.batches if not batch["isControl"]]
-        told = [record["offset"] for batch in data for record in batch["records"]]
+        reported = [record["offset"] for batch in data for record in batch["records"]]
         committed = [record.offset for record in open_log(str(each.path)).records("read_committed")]
-        for isolation_level, expected in zip(LEVELS, (told, committed), strict=True):
+        for isolation_level, expected in zip(LEVELS, (reported, committed), strict=True):
             options = {"path": str(each.path), "kafka.isolation.level": isolation_level, "splitBytes": split_bytes}
             assert offsets_read(options) == expected, f"{each} {isolation_level}"
 
@@ -433,7 +433,7 @@ def test_a_table_is_created_and_read(spark: SparkSession, table: str, place: str
     partition = golden("txn-mixed-0")
     spark.sql(f"CREATE TABLE {table} USING kcodec {place.format(path=partition.path)}")
     offsets = [row.offset for row in spark.sql(f"SELECT offset FROM {table} ORDER BY offset").collect()]
-    assert offsets == [told["offset"] for told in consumed(partition, LEVELS[0])]
+    assert offsets == [reported["offset"] for reported in consumed(partition, LEVELS[0])]
 
 
 def test_a_table_keeps_its_options(spark: SparkSession, table: str) -> None:
@@ -454,7 +454,9 @@ def test_a_schema_names_columns_in_any_case(spark: SparkSession) -> None:
     partition = golden("txn-mixed-0")
     loaded = spark.read.format("kcodec").schema("VALUE binary, OffSet bigint").load(str(partition.path))
     assert loaded.columns == ["VALUE", "OffSet"]
-    assert [row.OffSet for row in loaded.collect()] == [told["offset"] for told in consumed(partition, LEVELS[0])]
+    assert [row.OffSet for row in loaded.collect()] == [
+        reported["offset"] for reported in consumed(partition, LEVELS[0])
+    ]
 
 
 @pytest.mark.parametrize("isolation_level", LEVELS)

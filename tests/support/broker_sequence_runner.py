@@ -169,14 +169,14 @@ class Runner(GroupRequests, Requests):
             self._stuck.add(arguments["name"])
             self._wait_for_other_markers(arguments["name"])
         if step.kind in ("init", "end"):
-            self._settle()
+            self._wait_for_markers()
         return self.masks.response(response)
 
     def _wait(self, ms: int) -> Shown:
         """Let time pass; what came before must have been much faster."""
         self.check_speed()
         self.target.wait(ms)
-        self._settle()
+        self._wait_for_markers()
         self._mark_ms = self.target.now_ms()
         return "waited"
 
@@ -212,7 +212,7 @@ class Runner(GroupRequests, Requests):
                 return
             self.target.wait(2)
 
-    def _settle(self) -> None:
+    def _wait_for_markers(self) -> None:
         """Wait until no transaction of the sequence waits for markers."""
         deadline = self.target.now_ms() + RETRY_MS
         while names := {slot: self.sequence.ids[slot] for slot in range(2) if slot not in self._stuck}:

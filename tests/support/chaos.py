@@ -209,13 +209,13 @@ class Story:
         try:
             line = self._lines.get(timeout=QUIET_SECONDS)
         except queue.Empty:
-            raise AssertionError(f"the application said nothing for {QUIET_SECONDS} s\n{self._told()}") from None
-        assert not line.startswith("died"), f"the application {line}\n{self._told()}"
+            raise AssertionError(f"the application said nothing for {QUIET_SECONDS} s\n{self._reported()}") from None
+        assert not line.startswith("died"), f"the application {line}\n{self._reported()}"
         return line
 
-    def _told(self) -> str:
-        told = Path(self._scratch.name, "worker.log").read_text(errors="replace")[-4000:]
-        return "\n".join([*self.report.error_texts[-10:], told])
+    def _reported(self) -> str:
+        reported = Path(self._scratch.name, "worker.log").read_text(errors="replace")[-4000:]
+        return "\n".join([*self.report.error_texts[-10:], reported])
 
     def _note(self, word: str, rest: str) -> None:
         self.report.reported[word] += 1

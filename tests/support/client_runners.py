@@ -27,13 +27,13 @@ class Threaded:
 
     def __init__(self, servers: str, **changes: Any) -> None:
         self.client = Client(options(servers, **changes))
-        self.carrier = ThreadLoop(self.client)
+        self.io_loop = ThreadLoop(self.client)
 
     def run(self, flow: Flow[Any], timeout: float = 10.0) -> Any:
-        return self.carrier.run(flow, timeout)
+        return self.io_loop.run(flow, timeout)
 
     def close(self) -> None:
-        self.carrier.close()
+        self.io_loop.close()
 
     end = close
 
@@ -44,13 +44,13 @@ class Looped:
     def __init__(self, servers: str, **changes: Any) -> None:
         self.loop = asyncio.new_event_loop()
         self.client = Client(options(servers, **changes))
-        self.carrier = AsyncioLoop(self.client)
+        self.io_loop = AsyncioLoop(self.client)
 
     def run(self, flow: Flow[Any], timeout: float = 10.0) -> Any:
-        return self.loop.run_until_complete(self.carrier.run(flow, timeout))
+        return self.loop.run_until_complete(self.io_loop.run(flow, timeout))
 
     def close(self) -> None:
-        self.loop.run_until_complete(self.carrier.close())
+        self.loop.run_until_complete(self.io_loop.close())
 
     def end(self) -> None:
         self.close()

@@ -85,9 +85,9 @@ def _possible(options: dict[str, Any]) -> dict[str, Any]:
 def _ask(data: bytes, options: dict[str, Any], way: Way) -> tuple[kcodec.DecodedRecords, Exception | None]:
     limits = {name: value for name, value in options.items() if name.startswith("max_")}
     rest = {name: value for name, value in options.items() if not name.startswith("max_")}
-    told = rest.get("aborted_transactions")
-    if told is not None:
-        rest["aborted_transactions"] = [kcodec.AbortedTransaction(*entry) for entry in told]
+    reported = rest.get("aborted_transactions")
+    if reported is not None:
+        rest["aborted_transactions"] = [kcodec.AbortedTransaction(*entry) for entry in reported]
     try:
         decoded = kcodec.decode(
             BUFFERS[way.buffer](data),
@@ -131,14 +131,14 @@ def _place(error: Any) -> dict[str, Any] | None:
 
 
 def _differing_error(mine: Any, theirs: Any) -> str | None:
-    place, told = _place(mine), _place(theirs)
-    if place is not None and told is not None:
+    place, reported = _place(mine), _place(theirs)
+    if place is not None and reported is not None:
         if "cannot hold" in mine.reason or "cannot hold" in theirs.reason:
-            told["record"] = place["record"]
+            reported["record"] = place["record"]
         is_of_stream = theirs.kind in ("stream", "max_decompressed_bytes")
-        if is_of_stream and {place["class"], told["class"]} == {"DecodeError", "LimitExceededError"}:
-            told["class"] = place["class"]
-    return _unequal("error", place, told)
+        if is_of_stream and {place["class"], reported["class"]} == {"DecodeError", "LimitExceededError"}:
+            reported["class"] = place["class"]
+    return _unequal("error", place, reported)
 
 
 def oracle_column(records: Sequence[Record], name: str) -> list[Any]:
@@ -169,37 +169,37 @@ def _arrow_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[s
 def _differing_row(name: str, mine: Sequence[Any], theirs: Sequence[Any]) -> str | None:
     if len(mine) != len(theirs):
         return f"{name}: {len(mine)} rows, oracle {len(theirs)}"
-    for row, (value, told) in enumerate(zip(mine, theirs, strict=True)):
-        if value != told or type(value) is not type(told):
-            return f"{name}[{row}]: {value!r}, oracle {told!r}"
+    for row, (value, reported) in enumerate(zip(mine, theirs, strict=True)):
+        if value != reported or type(value) is not type(reported):
+            return f"{name}[{row}]: {value!r}, oracle {reported!r}"
     return None
 
 
-def _differing_records(decoded: kcodec.DecodedRecords, told: Sequence[Record], way: Way) -> str | None:
+def _differing_records(decoded: kcodec.DecodedRecords, reported: Sequence[Record], way: Way) -> str | None:
     names = [name for name in DEFAULT_COLUMNS if name in way.columns]
     if "offset" in names:
         names += ["sequence", "timestamp_type"]
     if "key" in names and "value" in names:
         names += ["control_type", "coordinator_epoch"]
     mine = [tuple(getattr(record, name) for name in names) for record in decoded.records()]
-    theirs = [tuple(getattr(record, name) for name in names) for record in told]
+    theirs = [tuple(getattr(record, name) for name in names) for record in reported]
     if mine != theirs:
         row = next((row for row, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), None)
         return f"records(): {len(mine)} of {names}, oracle {len(theirs)}, first difference at {row}"
     return None
 
 
-def _differing_rows(decoded: kcodec.DecodedRecords, told: Sequence[Record], way: Way) -> str | None:
+def _differing_rows(decoded: kcodec.DecodedRecords, reported: Sequence[Record], way: Way) -> str | None:
     seen = arrow_columns(decoded) if way.through_arrow else {}
     for name in way.columns:
-        theirs = oracle_column(told, name)
+        theirs = oracle_column(reported, name)
         found = _differing_row(name, list(decoded.column(name)), theirs)
         if found is None and way.through_arrow:
             theirs = [_arrow_headers(row) for row in theirs] if name == "headers" else theirs
             found = _differing_row(f"arrow {name}", seen[name], theirs)
         if found is not None:
             return found
-    return _differing_records(decoded, told, way)
+    return _differing_records(decoded, reported, way)
 
 
 def _unequal(what: str, mine: dict[str, Any] | None, theirs: dict[str, Any] | None) -> str | None:
@@ -211,37 +211,37 @@ def _unequal(what: str, mine: dict[str, Any] | None, theirs: dict[str, Any] | No
     return f"{what}: " + ", ".join(f"{name} {mine[name]}, oracle {theirs[name]}" for name in names)
 
 
-def _compare(data: bytes, options: dict[str, Any], way: Way, told: tuple[Result, Any]) -> str | None:
+def _compare(data: bytes, options: dict[str, Any], way: Way, reported: tuple[Result, Any]) -> str | None:
     decoded, error = _ask(data, options, way)
     found = (
-        _differing_error(error, told[1])
-        or _unequal("answer", _summary(decoded), _summary(told[0]))
-        or _differing_rows(decoded, told[0].records, way)
+        _differing_error(error, reported[1])
+        or _unequal("answer", _summary(decoded), _summary(reported[0]))
+        or _differing_rows(decoded, reported[0].records, way)
     )
-    return found and f"{found} (kcodec's error {error!s}, oracle's {told[1]!s}; {way})"
+    return found and f"{found} (kcodec's error {error!s}, oracle's {reported[1]!s}; {way})"
 
 
-def _is_settled_otherwise(data: bytes, options: dict[str, Any], way: Way) -> bool:
+def _has_found_earlier_corruption(data: bytes, options: dict[str, Any], way: Way) -> bool:
     """Whether kcodec found an earlier damaged batch than the oracle, and answers as it would for the bytes before."""
     if options.get("isolation_level") != "read_committed" or options.get("aborted_transactions") is not None:
         return False
     decoded, error = _ask(data, options, way)
-    told, told_error = _ask_oracle(data, options)
-    if not isinstance(error, kcodec.DecodeError) or error.position is None or told_error is None:
+    reported, reported_error = _ask_oracle(data, options)
+    if not isinstance(error, kcodec.DecodeError) or error.position is None or reported_error is None:
         return False
     mine = list(decoded.column("offset"))
-    if _differing_error(error, told_error) is None:
-        more_is_skipped = decoded.counts.skipped_batches > told.counts.skipped_batches
-        return more_is_skipped and mine == oracle_column(told.records, "offset")
+    if _differing_error(error, reported_error) is None:
+        more_is_skipped = decoded.counts.skipped_batches > reported.counts.skipped_batches
+        return more_is_skipped and mine == oracle_column(reported.records, "offset")
     alone_options = {"on_error": "stop", "check_crcs": options.get("check_crcs", True)}
     alone_options |= {name: value for name, value in options.items() if name.startswith("max_")}
     _, alone = _ask_oracle(data[error.position :], {**alone_options, "control_records": "include"})
     if alone is None or type(alone).__name__ != type(error).__name__ or alone.position != 0:
         return False
-    if error.position >= told_error.position:
+    if error.position >= reported_error.position:
         return False
     if options.get("on_error") == "skip":
-        return set(mine) <= set(oracle_column(told.records, "offset"))
+        return set(mine) <= set(oracle_column(reported.records, "offset"))
     before, before_error = _ask_oracle(data[: error.position], options)
     return before_error is None and mine == oracle_column(before.records, "offset")
 
@@ -249,21 +249,21 @@ def _is_settled_otherwise(data: bytes, options: dict[str, Any], way: Way) -> boo
 def difference_of(data: bytes, options: dict[str, Any], ways: Iterable[Way]) -> str | None:
     """The first way in which kcodec and the oracle differ, or None."""
     options = _possible(options)
-    told = _ask_oracle(data, options)
+    reported = _ask_oracle(data, options)
     for way in ways:
-        found = _compare(data, options, way, told)
+        found = _compare(data, options, way, reported)
         if (
             found is not None
-            and told[1] is not None
-            and "corruption" in str(told[1])
+            and reported[1] is not None
+            and "corruption" in str(reported[1])
             and kcodec._fast.zstd_way() == "system"
         ):
             kcodec._fast.use_zstd("package")
             try:
-                found = _compare(data, options, way, told)
+                found = _compare(data, options, way, reported)
             finally:
                 kcodec._fast.use_zstd("system")
-        if found is not None and not _is_settled_otherwise(data, options, replace(way, columns=COLUMNS)):
+        if found is not None and not _has_found_earlier_corruption(data, options, replace(way, columns=COLUMNS)):
             return found
     return None
 

@@ -99,7 +99,7 @@ class ConfluentClient:
         return otherwise
 
 
-def settle(bootstrap_servers: str, transactional_ids: list[str]) -> None:
+def end_open_transactions(bootstrap_servers: str, transactional_ids: list[str]) -> None:
     """End what these ids left open, by fencing it, so that a reader meets no open transaction."""
     from confluent_kafka import Producer
 

@@ -106,8 +106,8 @@ def random_workload(kafka: ApacheKafka, topic: str, partitions: int, seed: int, 
                 is_open[producer] = False
         for isolation_level in ISOLATION_LEVELS:
             # while transactions are open: the last stable offset holds read_committed back
-            count, told = difference(kafka.bootstrap_servers, [topic], isolation_level)
-            assert told is None, f"seed {seed}, {isolation_level}, {count} records\n{told}"
+            count, reported = difference(kafka.bootstrap_servers, [topic], isolation_level)
+            assert reported is None, f"seed {seed}, {isolation_level}, {count} records\n{reported}"
         for producer, was_open in is_open.items():
             if was_open:
                 producer.abort_transaction()

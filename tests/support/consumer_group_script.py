@@ -174,7 +174,7 @@ class Application:
         self.world = world
         self.delay = delay
         self.owned: frozenset[TopicPartition] = frozenset()
-        self.told: list[tuple[str, frozenset[TopicPartition]]] = []
+        self.reported: list[tuple[str, frozenset[TopicPartition]]] = []
         self.polled = Signal()
         self.failure: Exception | None = None
         self.is_busy = False
@@ -203,7 +203,7 @@ class Application:
             raise WrongStep(f"busy: {self.is_busy}; {what}")
 
     def _step(self, kind: str, partitions: frozenset[TopicPartition], owned: frozenset[TopicPartition]) -> Flow[None]:
-        self.told.append((kind, partitions))
+        self.reported.append((kind, partitions))
         self.is_busy = True
         yield from sleep(self.delay())
         self.is_busy = False

@@ -116,7 +116,7 @@ class Member:
 
 
 class Threads:
-    """The blocking face."""
+    """The sync API."""
 
     def __init__(self, **options: Any) -> None:
         self.consumer: Any = Consumer(bootstrap_servers="127.0.0.1:1", **options)
@@ -136,7 +136,7 @@ class Threads:
 
 
 class Loop(Threads):
-    """The face of asyncio."""
+    """The asyncio API."""
 
     def __init__(self, **options: Any) -> None:
         self.loop = asyncio.new_event_loop()

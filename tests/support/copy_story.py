@@ -5,7 +5,7 @@ kcodec's, read at the same time.
 
     story = CopyStory(kafka, count=100_000, sessions=3, protocol="consumer", seed=1)
     report = story.run([kill_session] * 6 + [kill_broker] * 4)
-    assert report.faults() == [], story.told()
+    assert report.faults() == [], story.reported()
     story.forget()
 
 The judge is what Kafka's own consumer finds afterwards: partition by partition it must be the input, in its order.
@@ -42,7 +42,7 @@ from kcodec.client import Admin, Producer
 from kcodec.testing.kafka import ApacheKafka, Node
 
 # What may be open when the workers have ended is ended by the coordinator within the time-out of a transaction.
-SETTLE_SECONDS = 30.0
+MARKER_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 1.0
 # Harm comes a moment after a point of the progress, anywhere in the transactions that follow.
 LONGEST_DELAY_SECONDS = 0.3
@@ -203,7 +203,7 @@ class CopyStory:
                 raise self._failed[0]
             for worker in self.workers:
                 if worker.has_failed:
-                    raise AssertionError(f"{worker.name} ended by itself\n{self.told()}")
+                    raise AssertionError(f"{worker.name} ended by itself\n{self.reported()}")
                 if not worker.is_running:  # killed; or Kafka's tool, which ends where it finds nothing to do
                     since = died_at.setdefault(worker.name, time.monotonic() + self.random.uniform(0, 1))
                     if time.monotonic() > since:
@@ -214,7 +214,7 @@ class CopyStory:
 
     def _judge(self, readers: Sequence[Reader], expected: Values) -> None:
         servers = self.kafka.admin_servers
-        wait_until(lambda: not self._held_back(), SETTLE_SECONDS)
+        wait_until(lambda: not self._held_back(), MARKER_SECONDS)
         self.report.open = self._held_back()
         there: dict[int, list[tuple[int, str]]] = {partition: [] for partition in range(self.partitions)}
         for record in consume(servers, self.target):
@@ -286,7 +286,7 @@ class CopyStory:
             for thread in ending:
                 thread.join()
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """What the processes said on stderr, for whoever looks for a fault."""
         logs = sorted(Path(self._scratch.name).glob("*.log"))
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)

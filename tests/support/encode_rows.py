@@ -99,5 +99,5 @@ def assert_taken(judge: JavaJudge, data: bytes, records: Sequence[JudgedRecord])
     (batch,) = judge.record_set(data).batches
     assert batch.accepted
     assert list(batch.records) == list(records)
-    for verdict in (judge.validated(data, ACCEPTING), judge.produced(data, ACCEPTING)):
-        assert (verdict.code, verdict.error) == (0, None)
+    for result in (judge.validated(data, ACCEPTING), judge.produced(data, ACCEPTING)):
+        assert (result.code, result.error) == (0, None)

@@ -6,9 +6,9 @@
     copies(kind) -> list of Partition     kind "live" (copied from a running broker) or "killed"
     fetched() -> list of Fetched          every record set in a recorded Fetch response
     legacy() -> list of (name, bytes, truth lines)       message sets of magic 0 and 1
-    unpack_bytes(told) -> bytes | None    base64 or null; long ones are a dict: a TypeError, use same_bytes
-    same_bytes(value, told) -> bool       compares bytes with base64, null, or {"size", "sha256"}
-    same_headers(headers, told) -> bool   names are compared as Java shows them
+    unpack_bytes(reported) -> bytes | None    base64 or null; long ones are a dict: a TypeError, use same_bytes
+    same_bytes(value, reported) -> bool       compares bytes with base64, null, or {"size", "sha256"}
+    same_headers(headers, reported) -> bool   names are compared as Java shows them
 
 A truth batch or record is the dict of its JSON line, spelt as golden/README.md says.
 """
@@ -218,12 +218,12 @@ def _fetch_offsets(request: Truth) -> dict[tuple[str, int], int]:
 def _fetched_in(cluster: str, exchange: Truth, frame: bytes) -> Iterable[Fetched]:
     """The partitions of a response as the frame holds them, each compared with what Kafka's classes printed."""
     request, response = exchange["request"], exchange["response"]
-    told = [(topic, partition) for topic in response["responses"] for partition in topic["partitions"]]
+    reported = [(topic, partition) for topic in response["responses"] for partition in topic["partitions"]]
     asked = _fetch_offsets(request)
     names = _topic_names(cluster)
     sets = iter(exchange["responseRecords"])
     parsed = parse_fetch_response(frame, exchange["version"])
-    for data, (topic, partition) in zip(parsed, told, strict=True):
+    for data, (topic, partition) in zip(parsed, reported, strict=True):
         key = topic.get("topic") or topic["topicId"]
         aborted = partition["abortedTransactions"]
         entries = None if aborted is None else tuple((entry["producerId"], entry["firstOffset"]) for entry in aborted)
@@ -283,22 +283,26 @@ def legacy() -> list[tuple[str, bytes, list[Truth]]]:
     ]
 
 
-def unpack_bytes(told: str | None) -> bytes | None:
+def unpack_bytes(reported: str | None) -> bytes | None:
     """Bytes as the truth spells them."""
-    return None if told is None else base64.b64decode(told, validate=True)
+    return None if reported is None else base64.b64decode(reported, validate=True)
 
 
-def same_bytes(value: bytes | None, told: str | Truth | None) -> bool:
+def same_bytes(value: bytes | None, reported: str | Truth | None) -> bool:
     """Whether these are the bytes the truth speaks of."""
-    if isinstance(told, dict):
-        return value is not None and len(value) == told["size"] and hashlib.sha256(value).hexdigest() == told["sha256"]
-    return value == unpack_bytes(told)
+    if isinstance(reported, dict):
+        return (
+            value is not None
+            and len(value) == reported["size"]
+            and hashlib.sha256(value).hexdigest() == reported["sha256"]
+        )
+    return value == unpack_bytes(reported)
 
 
-def same_headers(headers: Iterable[tuple[str, bytes | None]], told: list[list[Any]]) -> bool:
+def same_headers(headers: Iterable[tuple[str, bytes | None]], reported: list[list[Any]]) -> bool:
     """Whether these are the headers; names may hold surrogateescape or U+FFFD where they were not UTF-8."""
     headers = list(headers)
-    return len(headers) == len(told) and all(
-        java_string(name.encode("utf-8", "surrogateescape")) == told_name and same_bytes(value, told_value)
-        for (name, value), (told_name, told_value) in zip(headers, told, strict=True)
+    return len(headers) == len(reported) and all(
+        java_string(name.encode("utf-8", "surrogateescape")) == reported_name and same_bytes(value, reported_value)
+        for (name, value), (reported_name, reported_value) in zip(headers, reported, strict=True)
     )

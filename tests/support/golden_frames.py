@@ -24,7 +24,7 @@ class Frame(NamedTuple):
     kind: type[Message]
     version: int
     body: bytes
-    told: dict[str, Any]
+    reported: dict[str, Any]
 
     def __str__(self) -> str:
         return self.name
@@ -43,12 +43,12 @@ def frames() -> list[Frame]:
     for cluster in CLUSTERS:
         folder = root() / "wire" / cluster
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-        told = {}
+        reported = {}
         for path in sorted(folder.glob("*.decoded.jsonl.gz")):
             with gzip.open(path, "rt", encoding="utf-8") as lines:
-                told.update({line["name"]: line for line in map(json.loads, lines)})
+                reported.update({line["name"]: line for line in map(json.loads, lines)})
         for entry in manifest:
-            exchange = told.get(entry["request"].removesuffix(".req"))
+            exchange = reported.get(entry["request"].removesuffix(".req"))
             if exchange is None:
                 continue
             request = requests[entry["apiKey"]]

@@ -82,16 +82,16 @@ def next_group(random: Random, group: Group, shares: Mapping[str, Sequence[Topic
     stayed = [one for one in group.members if random.random() < 0.8] or group.members[:1]
     members = []
     for one in stayed:
-        told = ASSIGNORS[group.assignor]()
+        reported = ASSIGNORS[group.assignor]()
         since = generation - (random.random() < 0.1)
-        told.on_assignment(shares[one.member_id], since)
-        is_cooperative = told.is_cooperative
+        reported.on_assignment(shares[one.member_id], since)
+        is_cooperative = reported.is_cooperative
         members.append(
             replace(
                 one,
                 owned=tuple(shares[one.member_id]) if is_cooperative else (),
                 generation=since if is_cooperative else -1,
-                user_data=told.user_data(one.topics),
+                user_data=reported.user_data(one.topics),
             )
         )
     for number in range(random.randrange(0, 3)):

@@ -53,7 +53,7 @@ class GroupMember:
         **settings: Any,
     ) -> None:
         self.client = Client(options(servers, **{"request_timeout_ms": 5000, **(client or {})}))
-        self.carrier = ThreadLoop(self.client)
+        self.io_loop = ThreadLoop(self.client)
         self.lock = lock or threading.RLock()
         self.on_change = on_change
         self.has: set[TopicPartition] = set()
@@ -73,7 +73,7 @@ class GroupMember:
             self.client.scheduler.spawn(self._poll(), "polls")
             self.client.scheduler.spawn(self._poll(), "polls")
 
-        self.carrier.post(begin)
+        self.io_loop.post(begin)
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -122,29 +122,29 @@ class GroupMember:
         yield from ()
         self._note("assign", added, self.has.update)
 
-    def told(self, what: str) -> list[frozenset[TopicPartition]]:
+    def reported(self, what: str) -> list[frozenset[TopicPartition]]:
         with self.lock:
             return [partitions for _, name, partitions, _ in self.events if name == what]
 
     def post(self, action: Callable[[], None]) -> None:
         """On the client's thread."""
-        self.carrier.post(action)
+        self.io_loop.post(action)
 
     def run(self, flow: Flow[Any], timeout: float = WAIT_SECONDS) -> Any:
-        return self.carrier.run(flow, timeout)
+        return self.io_loop.run(flow, timeout)
 
     def close(self, reason: str = "the consumer is being closed") -> None:
         """Give up everything, leave, and end."""
-        if not self.carrier.is_closed:
+        if not self.io_loop.is_closed:
             self.run(self.revoke(self.owned))
             self.run(self.membership.leave(5.0, reason))
-            self.carrier.close()
+            self.io_loop.close()
 
     def kill(self) -> None:
         """As a process that dies: nothing is said to the group."""
         with self.lock:
             self.has.clear()
-        self.carrier.close()
+        self.io_loop.close()
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
@@ -159,7 +159,9 @@ def partitions_of(**topics: int) -> list[TopicPartition]:
     return sorted(TopicPartition(topic, number) for topic, count in topics.items() for number in range(count))
 
 
-def settled(members: Iterable[GroupMember], wanted: Iterable[TopicPartition], seconds: float = WAIT_SECONDS) -> None:
+def wait_until_stable(
+    members: Iterable[GroupMember], wanted: Iterable[TopicPartition], seconds: float = WAIT_SECONDS
+) -> None:
     """Wait until all members are stable and together own what is wanted, each partition once."""
     members, wanted = list(members), sorted(wanted)
 

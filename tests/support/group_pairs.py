@@ -27,7 +27,7 @@ RESPONSE_SECONDS = 10.0
 #: Kafka processes a request that waits for other members within this time, before requests on other connections.
 PROCESSING_SECONDS = 0.03
 #: Kafka's timers run a little late: what only reads is repeated for this time.
-SETTLE_SECONDS = 1.0
+PROPAGATION_SECONDS = 1.0
 READS = (
     messages.DescribeGroupsRequest,
     messages.ConsumerGroupDescribeRequest,
@@ -160,9 +160,9 @@ class Walk:
         slot.was_waiting = not slot.reply.is_done
         if slot.was_waiting:
             time.sleep(PROCESSING_SECONDS)
-        self.settle()
+        self.compare_responses()
 
-    def settle(self) -> None:
+    def compare_responses(self) -> None:
         """Compare all responses that the embedded coordinator has."""
         found = []
         for slot in self.slots:
@@ -304,7 +304,7 @@ class Walk:
         self.trace.append(label)
         slot = Slot(Side(), Side(), self.tools, label=label, version=version)
         ours, theirs = self.groups.ask(request, version), self.tools.ask(request, version)
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + PROPAGATION_SECONDS
         while isinstance(request, READS) and time.monotonic() < deadline:
             if self.shown(ours, ours=True) == self.shown(theirs, ours=False):
                 break
@@ -499,7 +499,7 @@ class ClassicWalk(Walk):
             else:
                 self.tools.ask(request, 5)
         self.trace.append("leave all")
-        self.settle()
+        self.compare_responses()
 
 
 class ConsumerWalk(Walk):

@@ -80,11 +80,11 @@ def ask_blocking(options: dict[str, Any]) -> str:
 
 def ask_asyncio(options: dict[str, Any]) -> str:
     async def ask() -> str:
-        carrier = aio.AsyncioLoop(Client(ClientConfig.take(dict(options))))
+        io_loop = aio.AsyncioLoop(Client(ClientConfig.take(dict(options))))
         try:
-            return await carrier.run(metadata(), 15.0)
+            return await io_loop.run(metadata(), 15.0)
         finally:
-            await carrier.close()
+            await io_loop.close()
 
     return asyncio.run(ask())
 
@@ -92,11 +92,11 @@ def ask_asyncio(options: dict[str, Any]) -> str:
 @contextmanager
 def client_of(options: dict[str, Any]) -> Iterator[tuple[Client, Callable[[Flow[Any]], Any]]]:
     client = Client(ClientConfig.take(dict(options)))
-    carrier = sync.ThreadLoop(client)
+    io_loop = sync.ThreadLoop(client)
     try:
-        yield client, lambda flow: carrier.run(flow, 15.0)
+        yield client, lambda flow: io_loop.run(flow, 15.0)
     finally:
-        carrier.close(5.0)
+        io_loop.close(5.0)
 
 
 def refusal(options: dict[str, Any], ask: Callable[[dict[str, Any]], str] = ask_blocking) -> str:

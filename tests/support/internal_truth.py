@@ -8,11 +8,11 @@ from typing import Any
 Truth = dict[str, Any]
 
 
-def squeezed(told: Any) -> Any:
+def squeezed(reported: Any) -> Any:
     """Kafka's names and ours alike: no underscores, small letters."""
-    if isinstance(told, dict):
-        return {name.replace("_", "").lower(): squeezed(value) for name, value in told.items()}
-    return [squeezed(one) for one in told] if isinstance(told, list) else told
+    if isinstance(reported, dict):
+        return {name.replace("_", "").lower(): squeezed(value) for name, value in reported.items()}
+    return [squeezed(one) for one in reported] if isinstance(reported, list) else reported
 
 
 def check_record(shown: dict[str, Any], truth: Truth) -> None:

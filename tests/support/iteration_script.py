@@ -4,9 +4,9 @@ committed offsets that outlive a consumer.
 
 world = IterationWorld(monkeypatch)
 world.fill(ONE, 1000)
-face = world.open("thread", max_poll_records=500)     # subscribed, nothing assigned
-world.give(face, ONE)
-face.take(3)                                          # three records of `for record in consumer`, left by break
+client = world.open("thread", max_poll_records=500)     # subscribed, nothing assigned
+world.give(client, ONE)
+client.take(3)                                        # three records of `for record in consumer`, left by break
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ class IterationLoop(Loop):
         self.loop.run_until_complete(self.consumer.__aexit__(None if error is None else type(error), error, None))
 
 
-Face = IterationThreads | IterationLoop
-FACES: dict[str, Callable[..., Face]] = {"thread": IterationThreads, "asyncio": IterationLoop}
+ConsumerClient = IterationThreads | IterationLoop
+APIS: dict[str, Callable[..., ConsumerClient]] = {"thread": IterationThreads, "asyncio": IterationLoop}
 
 
 class IterationWorld:
@@ -162,7 +162,7 @@ class IterationWorld:
         self.stored: dict[TopicPartition, int] = {}
         self.on_commit: Callable[[dict[TopicPartition, int]], None] = lambda offsets: None
         self.batches = BATCHES
-        self._faces: list[Face] = []
+        self._clients: list[ConsumerClient] = []
         here = {"world": self}
         for name, kind in (("Fetcher", LogFetcher), ("CommittedOffsets", StoredOffsets), ("Positions", FromStore)):
             monkeypatch.setattr(consumer_core, name, type(name, (kind,), here))
@@ -191,37 +191,37 @@ class IterationWorld:
         data = b"".join(batch.data for batch in found)
         return SimpleNamespace(records=data, high_watermark=log.end, aborted_transactions=aborted)
 
-    def open(self, face: str, *partitions: TopicPartition, **options: Any) -> Face:
+    def open(self, client: str, *partitions: TopicPartition, **options: Any) -> ConsumerClient:
         """A consumer of the group, subscribed, with these partitions."""
-        made = FACES[face](**{"group_id": "billing", **options})
-        self._faces.append(made)
+        made = APIS[client](**{"group_id": "billing", **options})
+        self._clients.append(made)
         made.do("subscribe", ["orders"])
         if partitions:
             self.give(made, *partitions)
         return made
 
-    def assigned(self, face: str, *partitions: TopicPartition, **options: Any) -> Face:
+    def assigned(self, client: str, *partitions: TopicPartition, **options: Any) -> ConsumerClient:
         """A consumer without a group, with these partitions."""
-        made = FACES[face](**{"group_id": None, **options})
-        self._faces.append(made)
+        made = APIS[client](**{"group_id": None, **options})
+        self._clients.append(made)
         made.do("assign", list(partitions))
         return made
 
     @staticmethod
-    def handler(face: Face) -> Any:
+    def handler(client: ConsumerClient) -> Any:
         """What the membership of a consumer calls for a rebalance."""
-        return face.consumer._core.handler
+        return client.consumer._core.handler
 
-    def give(self, face: Face, *partitions: TopicPartition) -> None:
+    def give(self, client: ConsumerClient, *partitions: TopicPartition) -> None:
         """A rebalance that assigns these, too."""
-        given = face.flow(self.handler(face).assign(partitions, [*face.do("assignment"), *partitions]))
-        states = face.consumer._core.assignment.partitions
+        given = client.flow(self.handler(client).assign(partitions, [*client.do("assignment"), *partitions]))
+        states = client.consumer._core.assignment.partitions
         while not given.done or any(states[each].position is None for each in partitions):
-            face.wait(0.001)
+            client.wait(0.001)
 
     def close(self) -> None:
-        for face in self._faces:
-            face.end()
+        for client in self._clients:
+            client.end()
 
 
 @pytest.fixture

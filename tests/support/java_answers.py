@@ -128,7 +128,7 @@ class ProduceSettings:
 
 
 @dataclass(frozen=True)
-class ProduceVerdict:
+class ProduceResult:
     """A leader's answer: Kafka's error (0 NONE), the records it names, and the bytes the log then holds."""
 
     code: int
@@ -232,9 +232,9 @@ def read_written(answer: dict[str, Any]) -> bytes:
     return base64.b64decode(answer["data"])
 
 
-def read_verdict(answer: dict[str, Any]) -> ProduceVerdict:
+def read_produce_result(answer: dict[str, Any]) -> ProduceResult:
     """The answer to a question about a produced record set."""
-    return ProduceVerdict(
+    return ProduceResult(
         answer["code"],
         answer["name"],
         tuple(index for index, _ in answer.get("recordErrors", ())),

@@ -19,10 +19,10 @@ class WrittenMessage(NamedTuple):
     json: dict[str, Any]
 
 
-def written_message(judge: JavaJudge, name: str, version: int, told: dict[str, Any]) -> WrittenMessage:
+def written_message(judge: JavaJudge, name: str, version: int, reported: dict[str, Any]) -> WrittenMessage:
     """What the generated class of this full name makes of JSON."""
     spelt = name.encode()
-    question = struct.pack(">chi", b"J", version, len(spelt)) + spelt + json.dumps(told).encode()
+    question = struct.pack(">chi", b"J", version, len(spelt)) + spelt + json.dumps(reported).encode()
     answer = judge._ask(question)
     return WrittenMessage(base64.b64decode(answer["data"]), answer["json"])
 
@@ -68,9 +68,9 @@ def coordinated_groups(judge: JavaJudge, data: bytes) -> dict[str, CoordinatedGr
     """What the group coordinator lists and answers to OffsetFetch once it has replayed this log."""
     return {
         name: CoordinatedGroup(
-            told["protocolType"],
-            {(topic, partition): offset for topic, partition, offset in told["offsets"]},
-            {(topic, partition) for topic, partition, _ in told["unstable"]},
+            reported["protocolType"],
+            {(topic, partition): offset for topic, partition, offset in reported["offsets"]},
+            {(topic, partition) for topic, partition, _ in reported["unstable"]},
         )
-        for name, told in judge._ask(b"G" + data)["groups"].items()
+        for name, reported in judge._ask(b"G" + data)["groups"].items()
     }

@@ -36,13 +36,13 @@ from java_answers import (
     Filtered,
     JudgedRecord,
     JudgedRecordSet,
+    ProduceResult,
     ProduceSettings,
-    ProduceVerdict,
     bytes_question,
     read_delivered,
     read_filtered,
+    read_produce_result,
     read_record_set,
-    read_verdict,
     read_written,
     record_question,
 )
@@ -276,13 +276,13 @@ class JavaJudge:
         question = struct.pack(">cqqi", b"F", now, delete_retention_ms, len(choices))
         return read_filtered(self._ask(question + choices + data))
 
-    def validated(self, data: bytes, settings: ProduceSettings) -> ProduceVerdict:
+    def validated(self, data: bytes, settings: ProduceSettings) -> ProduceResult:
         """What LogValidator says."""
-        return read_verdict(self._ask(b"L" + settings.question() + data))
+        return read_produce_result(self._ask(b"L" + settings.question() + data))
 
-    def produced(self, data: bytes, settings: ProduceSettings) -> ProduceVerdict:
+    def produced(self, data: bytes, settings: ProduceSettings) -> ProduceResult:
         """What a leader answers to a produce request with this record set."""
-        return read_verdict(self._ask(b"P" + settings.question() + data))
+        return read_produce_result(self._ask(b"P" + settings.question() + data))
 
     def errors(self) -> list[dict[str, Any]]:
         """Kafka's table of errors: code, name, exception and retriable of each."""
@@ -342,6 +342,6 @@ class JavaJudge:
         assert self._log is not None
         code = self._process.wait()
         self._log.seek(0)
-        told = self._log.read().decode("utf-8", "replace").strip()
+        reported = self._log.read().decode("utf-8", "replace").strip()
         self.close()
-        return f"the Java judge ended with code {code} (killed after {self._timeout} s if -9):\n{told}"
+        return f"the Java judge ended with code {code} (killed after {self._timeout} s if -9):\n{reported}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Those whom Kafka's classes judge, behind one face: kcodec, and the oracle that the other tests hold kcodec to."""
+"""The subjects of Kafka's classes under one API: kcodec, and the oracle with which the other tests compare kcodec."""
 
 from __future__ import annotations
 

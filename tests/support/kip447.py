@@ -93,7 +93,7 @@ class Outcome:
     duplicates: int = 0
     open: int = 0
     waited: int = 0
-    told: Counter[str] = field(default_factory=Counter)
+    reported: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
 
@@ -106,11 +106,11 @@ class Outcome:
 
     def line(self) -> str:
         """For a results file."""
-        told = ", ".join(f"{word} x{times}" for word, times in sorted(self.told.items())) or "nothing"
-        verdict = "FAILED: " + ", ".join(self.faults()) if self.faults() else "ok"
+        reported = ", ".join(f"{word} x{times}" for word, times in sorted(self.reported.items())) or "nothing"
+        outcome_text = "FAILED: " + ", ".join(self.faults()) if self.faults() else "ok"
         return (
             f"{self.name:<34}{self.protocol:<10}{self.lost:>6}{self.duplicates:>12}{self.waited:>10}"
-            f"{self.seconds:>9.1f}  {verdict}  (A said: {told})"
+            f"{self.seconds:>9.1f}  {outcome_text}  (A said: {reported})"
         )
 
 
@@ -212,7 +212,7 @@ class Case:
         outcome.lost = sum(value not in times for value in self.values)
         outcome.duplicates = times.total() - len(times)
         outcome.waited = self.unstable_answers()
-        outcome.told = self.workers[self.a].said if self.a in self.workers else Counter()
+        outcome.reported = self.workers[self.a].said if self.a in self.workers else Counter()
         outcome.seconds = time.monotonic() - self._began
         return outcome
 

@@ -3,7 +3,7 @@
 
 world = PositionScript(auto_offset_reset="earliest")
 world.log("orders", 0, start=3, end=10)
-world.assign(A); world.settle(); world.at(A) == 3
+world.assign(A); world.run_until_idle(); world.at(A) == 3
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class PositionScript(AdminScript):
             self.scheduler.run_ready()
         self.now = until
 
-    def settle(self, seconds: float = 100.0) -> None:
+    def run_until_idle(self, seconds: float = 100.0) -> None:
         """Until nothing is awaited."""
         until = self.now + seconds
         self.scheduler.run_ready()
@@ -167,8 +167,8 @@ class PositionScript(AdminScript):
         found = self._parts("ListOffsets", node, request.topics, part)
         if found is None:
             return None
-        told = [messages.ListOffsetsTopicResponse(name=name, partitions=parts) for name, parts in found]
-        return messages.ListOffsetsResponse(topics=told)
+        reported = [messages.ListOffsetsTopicResponse(name=name, partitions=parts) for name, parts in found]
+        return messages.ListOffsetsResponse(topics=reported)
 
     def _epoch_ends(self, node: int, request: Any) -> Any:
         def part(partition: TopicPartition, one: Any, code: int) -> Any:
@@ -185,8 +185,8 @@ class PositionScript(AdminScript):
         found = self._parts("OffsetForLeaderEpoch", node, request.topics, part)
         if found is None:
             return None
-        told = [messages.OffsetForLeaderTopicResult(topic=name, partitions=parts) for name, parts in found]
-        return messages.OffsetForLeaderEpochResponse(topics=told)
+        reported = [messages.OffsetForLeaderTopicResult(topic=name, partitions=parts) for name, parts in found]
+        return messages.OffsetForLeaderEpochResponse(topics=reported)
 
     def _committed(self, node: int, request: Any) -> Any:
         (group,) = request.groups
@@ -210,5 +210,5 @@ class PositionScript(AdminScript):
                     )
                 )
             topics.append(messages.OffsetFetchResponseTopics(name=topic.name, partitions=parts))
-        told = messages.OffsetFetchResponseGroup(group_id=group.group_id, error_code=group_code, topics=topics)
-        return messages.OffsetFetchResponse(groups=[told])
+        reported = messages.OffsetFetchResponseGroup(group_id=group.group_id, error_code=group_code, topics=topics)
+        return messages.OffsetFetchResponse(groups=[reported])

@@ -146,7 +146,7 @@ class RawBroker:
 
         return answer_of(self.ask_until(request, 12, lambda answer: answer_of(answer).error_code))
 
-    def settled(self, topic: str, end: int) -> Any:
+    def fetched_up_to(self, topic: str, end: int) -> Any:
         """The same from the beginning, once the last stable offset has come to `end`: markers come after EndTxn."""
         deadline = time.monotonic() + SECONDS
         while (found := self.fetch(topic, isolation_level=1)).last_stable_offset < end:

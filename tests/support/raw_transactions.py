@@ -41,19 +41,19 @@ class HungTransaction:
 class RawTransactions:
     def __init__(self, bootstrap_servers: str) -> None:
         self._client = Client(ClientConfig(bootstrap_servers=bootstrap_servers, client_id="raw"))
-        self._carrier = ThreadLoop(self._client)
+        self._io_loop = ThreadLoop(self._client)
 
     def __enter__(self) -> RawTransactions:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._carrier.close()
+        self._io_loop.close()
 
     def init(self, transactional_id: str, timeout_ms: int = 60_000) -> ProducerIdAndEpoch:
         request = messages.InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, producer_id=-1, producer_epoch=-1
         )
-        answer = self._carrier.run(self._at_coordinator(transactional_id, request, lambda reply: reply.error_code, 4))
+        answer = self._io_loop.run(self._at_coordinator(transactional_id, request, lambda reply: reply.error_code, 4))
         assert answer.error_code == 0
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
@@ -79,7 +79,7 @@ class RawTransactions:
                 for one in topic.results_by_partition
             ]
 
-        answer = self._carrier.run(
+        answer = self._io_loop.run(
             self._at_coordinator(transactional_id, request, lambda reply: max(codes(reply)), highest=3)
         )
         return codes(answer)
@@ -114,7 +114,7 @@ class RawTransactions:
                 )
             ],
         )
-        return self._carrier.run(self._produce(partition, request, highest))
+        return self._io_loop.run(self._produce(partition, request, highest))
 
     def end(self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, highest: int = 4) -> int:
         request = messages.EndTxnRequest(
@@ -123,17 +123,17 @@ class RawTransactions:
             producer_epoch=producer.producer_epoch,
             committed=commit,
         )
-        answer = self._carrier.run(
+        answer = self._io_loop.run(
             self._at_coordinator(transactional_id, request, lambda reply: reply.error_code, highest)
         )
         return int(answer.error_code)
 
     def ask_coordinator(self, kind: str, key: str, request: Any) -> Any:
-        return self._carrier.run(self._at_coordinator(key, request, lambda reply: reply.error_code, kind=kind))
+        return self._io_loop.run(self._at_coordinator(key, request, lambda reply: reply.error_code, kind=kind))
 
     def state(self, transactional_id: str) -> str:
         request = messages.DescribeTransactionsRequest(transactional_ids=[transactional_id])
-        answer = self._carrier.run(
+        answer = self._io_loop.run(
             self._at_coordinator(transactional_id, request, lambda reply: reply.transaction_states[0].error_code)
         )
         return str(answer.transaction_states[0].transaction_state)
@@ -177,7 +177,7 @@ class RawTransactions:
             producer_epoch=producer.producer_epoch,
             group_id=group,
         )
-        answer = self._carrier.run(self._at_coordinator(name, request, lambda reply: reply.error_code, 3))
+        answer = self._io_loop.run(self._at_coordinator(name, request, lambda reply: reply.error_code, 3))
         assert answer.error_code == 0
         assert self.commit_offset(name, producer, group, partition, 1) == 0
         assert self.end(name, producer, commit=False) == 0
@@ -209,7 +209,7 @@ class RawTransactions:
         def code(reply: Any) -> int:
             return int(reply.topics[0].partitions[0].error_code)
 
-        return code(self._carrier.run(self._at_coordinator(group, request, code, 3, "group")))
+        return code(self._io_loop.run(self._at_coordinator(group, request, code, 3, "group")))
 
     def _at_coordinator(
         self, key: str, request: Any, code: Any, highest: int = 32767, kind: str = "transaction"

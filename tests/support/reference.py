@@ -240,7 +240,7 @@ def _walk(data: bytes, options: _Options, opened: dict[int, DecodeError]) -> _Wa
 # ------------------------------------------------------------------------------------------------- isolation, decoding
 
 
-def _settle(steps: list[Step], options: _Options) -> tuple[int, set[int], set[int]]:
+def _visibility(steps: list[Step], options: _Options) -> tuple[int, set[int], set[int]]:
     """(limit, steps of aborted transactions, steps of those that can no longer be settled)."""
     if options.isolation_level == "read_uncommitted":
         return UNBOUNDED, set(), set()
@@ -293,9 +293,9 @@ def _opened(data: bytes, header: Header, options: _Options, result: Result) -> I
         yield header.base_offset + raw.offset_delta, raw
 
 
-def _take(data: bytes, step: Step, options: _Options, fate: tuple[int, bool, bool], result: Result) -> None:
+def _take(data: bytes, step: Step, options: _Options, visibility: tuple[int, bool, bool], result: Result) -> None:
     """One batch: counted by its header where isolation or range rule it out, else opened. First match wins."""
-    limit, is_aborted, is_lost = fate
+    limit, is_aborted, is_lost = visibility
     counts, header = result.counts, step.header
     if header is None:
         counts.skipped_batches += 1
@@ -338,7 +338,7 @@ def _answer(data: bytes, options: _Options) -> Result:
     opened: dict[int, DecodeError] = {}
     while True:
         walked = _walk(data, options, opened)
-        limit, aborted, lost = _settle(walked.steps, options)
+        limit, aborted, lost = _visibility(walked.steps, options)
         result = Result(limit=None if limit == UNBOUNDED else limit)
         for index, step in enumerate(walked.steps):
             try:
@@ -369,12 +369,12 @@ def decode(
     max_decompressed_bytes: int = MIB_128,
 ) -> Result:
     """The records of a sequence of batches by the rules above."""
-    told = None
+    reported = None
     if aborted_transactions is not None:
-        told = tuple((entry[0], entry[1], entry[2] if len(entry) > 2 else None) for entry in aborted_transactions)
+        reported = tuple((entry[0], entry[1], entry[2] if len(entry) > 2 else None) for entry in aborted_transactions)
     options = _Options(
         isolation_level,
-        told,
+        reported,
         last_stable_offset,
         start_offset,
         end_offset,

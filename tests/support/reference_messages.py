@@ -4,7 +4,7 @@
     decode(kind, data, version) -> message        ValueError for anything that is not exactly one message
     encode(message, version) -> bytes             of values that the version can hold
     sample(kind, version, random) -> message      with something in every field of the version, now and then a default
-    differences(message, told, version)           against JSON of Kafka's converters, as "path: ours, theirs"
+    differences(message, reported, version)       against JSON of Kafka's converters, as "path: ours, theirs"
 
 It knows the declarations (`schema.fields`) and nothing of plans. Rules: KIP-482, KIP-893, Kafka's generated classes.
 """
@@ -282,10 +282,10 @@ def squeezed(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def differences(message: Struct, told: dict[str, Any], version: int, path: str = "") -> Iterator[str]:
+def differences(message: Struct, reported: dict[str, Any], version: int, path: str = "") -> Iterator[str]:
     """Where a message is not what Kafka's converter printed. Fields that the version lacks are not printed, and tagged
     ones only where they are not their default; of records the size is, of long bytes the size and the SHA-256."""
-    theirs = {squeezed(name): value for name, value in told.items()}
+    theirs = {squeezed(name): value for name, value in reported.items()}
     for name, field in fields(type(message)).items():
         value = getattr(message, name)
         if not field.versions.hold(version):
@@ -303,20 +303,20 @@ def differences(message: Struct, told: dict[str, Any], version: int, path: str =
     yield from (f"{path}{name}: not known here" for name in theirs)
 
 
-def value_differences(value: Any, told: Any, field: Field, version: int, path: str) -> Iterator[str]:
-    if isinstance(value, list) and isinstance(told, list) and len(value) == len(told):
-        for index, (ours, theirs) in enumerate(zip(value, told, strict=True)):
+def value_differences(value: Any, reported: Any, field: Field, version: int, path: str) -> Iterator[str]:
+    if isinstance(value, list) and isinstance(reported, list) and len(value) == len(reported):
+        for index, (ours, theirs) in enumerate(zip(value, reported, strict=True)):
             yield from value_differences(ours, theirs, field, version, f"{path}[{index}]")
-    elif isinstance(value, Struct) and isinstance(told, dict):
-        yield from differences(value, told, version, f"{path}.")
-    elif isinstance(value, bytes) and isinstance(told, dict):
-        if (len(value), hashlib.sha256(value).hexdigest()) != (told["size"], told["sha256"]):
-            yield f"{path}: {len(value)} bytes, {told}"
+    elif isinstance(value, Struct) and isinstance(reported, dict):
+        yield from differences(value, reported, version, f"{path}.")
+    elif isinstance(value, bytes) and isinstance(reported, dict):
+        if (len(value), hashlib.sha256(value).hexdigest()) != (reported["size"], reported["sha256"]):
+            yield f"{path}: {len(value)} bytes, {reported}"
     else:
         ours = value
         if isinstance(value, UUID):
             ours = base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
         elif isinstance(value, bytes):
             ours = base64.b64encode(value).decode()
-        if ours != told or type(ours) is not type(told):
-            yield f"{path}: {ours!r}, {told!r}"
+        if ours != reported or type(ours) is not type(reported):
+            yield f"{path}: {ours!r}, {reported!r}"

@@ -110,7 +110,7 @@ class GroupWorld:
     def sent(self, kind: type, client: str | None = None) -> list[Any]:
         return [request for _, who, request, _ in self.requests if type(request) is kind and client in (None, who)]
 
-    def settle(self, seconds: float = 60.0) -> None:
+    def run_until_stable(self, seconds: float = 60.0) -> None:
         """Until all members are stable in one generation, and everything is owned."""
         live = [client for client in self.clients if client.is_alive]
         wanted = {TopicPartition(name, n) for name, count in self.topics.items() for n in range(count)}
@@ -230,7 +230,7 @@ class GroupClient:
 
     # What a test does
 
-    def told(self, what: str) -> list[list[TopicPartition]]:
+    def reported(self, what: str) -> list[list[TopicPartition]]:
         return [partitions for name, partitions in self.events if name == what]
 
     def flow(self, flow: Flow[Any], seconds: float = 30.0) -> Any:

@@ -182,15 +182,15 @@ class TopicWorld(ScriptedCluster):
             for wanted in topic.partitions:
                 at = self.now, node, name or "?", wanted.partition, wanted.fetch_offset
                 self.fetches.append(at)
-                told = self.on_fetch(*at[1:])
-                if isinstance(told, FetchResponse):
-                    return told
+                reported = self.on_fetch(*at[1:])
+                if isinstance(reported, FetchResponse):
+                    return reported
                 if name is None:
-                    told = 100 if self.has_topic_ids else 3
-                elif told is None and not self._leads(node, name, wanted.partition):
-                    told = 6
-                if told:
-                    parts.append(FetchPartitionData(partition_index=wanted.partition, error_code=told))
+                    reported = 100 if self.has_topic_ids else 3
+                elif reported is None and not self._leads(node, name, wanted.partition):
+                    reported = 6
+                if reported:
+                    parts.append(FetchPartitionData(partition_index=wanted.partition, error_code=reported))
                 else:
                     assert name is not None
                     parts.append(self._records(self.served[name, wanted.partition], wanted, request))

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from producer_faces import stored
-from session_faces import FACES
+from producer_apis import stored
+from session_apis import APIS
 
 from kcodec.client import Producer
 from kcodec.errors import BrokerError, KcodecError
@@ -125,9 +125,11 @@ class Ended:
 class Run:
     """One case: its own input, output, group and ids."""
 
-    def __init__(self, case: Case, face: str, protocol: str, kafka: ApacheKafka, proxy: KafkaProxy, name: str) -> None:
+    def __init__(
+        self, case: Case, api_name: str, protocol: str, kafka: ApacheKafka, proxy: KafkaProxy, name: str
+    ) -> None:
         self.ended = Ended(case)
-        self.face = FACES[face]
+        self.session_class = APIS[api_name]
         self.kafka, self.proxy, self.name = kafka, proxy, name
         self.source, self.target = _topic(kafka), _topic(kafka)
         with Producer(bootstrap_servers=kafka.admin_servers) as producer:
@@ -166,7 +168,7 @@ class Run:
 
     def _copy(self, rule: Rule) -> Any:
         deadline = time.monotonic() + CASE_SECONDS
-        session = self.face(**self.options)
+        session = self.session_class(**self.options)
         first_hit = None
         while self._count() < RECORDS:
             assert time.monotonic() < deadline, f"{self._count()} of {RECORDS} records after {CASE_SECONDS:g} s"
@@ -177,7 +179,7 @@ class Run:
             error = self._transact(session)
             if isinstance(error, BrokerError) and error.remedy in ("recreate", "stop"):
                 session.close(CLOSE_SECONDS)
-                session = self.face(**self.options)
+                session = self.session_class(**self.options)
                 self.ended.sessions += 1
         return session
 
@@ -238,13 +240,13 @@ def _topic(kafka: ApacheKafka) -> str:
 
 
 def run_cases(
-    chosen: Iterable[Case], face: str, protocol: str, kafka: ApacheKafka, proxy: KafkaProxy, at_once: int
+    chosen: Iterable[Case], api_name: str, protocol: str, kafka: ApacheKafka, proxy: KafkaProxy, at_once: int
 ) -> list[Ended]:
     """Run cases at the same time."""
 
     def one(numbered: tuple[int, Case]) -> Ended:
         number, case = numbered
-        return Run(case, face, protocol, kafka, proxy, f"{face}-{protocol}-{number}").run()
+        return Run(case, api_name, protocol, kafka, proxy, f"{api_name}-{protocol}-{number}").run()
 
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(one, enumerate(chosen)))

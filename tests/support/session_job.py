@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from producer_faces import stored
-from session_faces import Looped, Threaded
+from producer_apis import stored
+from session_apis import Looped, Threaded
 
 from kcodec import TopicPartition
 from kcodec.broker import Broker
@@ -19,8 +19,8 @@ from kcodec.client import Admin, Producer
 from kcodec.testing.kafka import ApacheKafka
 
 Make = Callable[..., Any]
-# Each face with one of the protocols: what the two have to do with each other is the same flow.
-PAIRS = pytest.mark.parametrize(("face", "protocol"), [(Threaded, "classic"), (Looped, "consumer")])
+# Each API with one of the protocols: both APIs run the same flow for either protocol.
+PAIRS = pytest.mark.parametrize(("session_class", "protocol"), [(Threaded, "classic"), (Looped, "consumer")])
 SECONDS = 20.0
 PARTITIONS = 2
 
@@ -106,7 +106,7 @@ def first_poll(session: Any, job: Job) -> None:
 
 
 @contextmanager
-def watched(face: Any) -> Iterator[list[str]]:
+def watched(client: Any) -> Iterator[list[str]]:
     """The requests of a session, in the order they were sent, heartbeats of the background left out."""
     found: list[str] = []
 
@@ -114,7 +114,7 @@ def watched(face: Any) -> Iterator[list[str]]:
         if trace.kind == "request":
             found.append(type(trace.message).__name__.removesuffix("Request"))
 
-    watchers = face.session._client.network.watchers
+    watchers = client.session._client.network.watchers
     watchers.append(see)
     yield found
     watchers.remove(see)

@@ -123,7 +123,7 @@ FILES = ("txn-mixed-0", "txn-mixed-1")
 def offsets_of_files() -> set[tuple[Any, ...]]:
     """What Kafka's consumer delivered from the captured partitions."""
     found = map(golden, FILES)
-    return {(each.partition, told["offset"]) for each in found for told in consumed(each, "read_committed")}
+    return {(each.partition, reported["offset"]) for each in found for reported in consumed(each, "read_committed")}
 
 
 def paths_of_files() -> list[str]:

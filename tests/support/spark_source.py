@@ -35,8 +35,8 @@ class SparkSource:
             partition = self._jvm.org.apache.kafka.common.TopicPartition(each.topic, each.partition)
             given.append(self._source.KafkaOffsetRange(partition, each.start, each.end, self._jvm.scala.Option.empty()))
         calculator = self._source.KafkaOffsetRangeCalculator.apply(self._case_insensitive(options))
-        nobody = self._convert.asScala(self._jvm.java.util.ArrayList()).toSeq()
-        found = calculator.getRanges(self._convert.asScala(given).toSeq(), nobody)
+        no_executors = self._convert.asScala(self._jvm.java.util.ArrayList()).toSeq()
+        found = calculator.getRanges(self._convert.asScala(given).toSeq(), no_executors)
         return [
             OffsetRange(
                 one.topicPartition().topic(), one.topicPartition().partition(), one.fromOffset(), one.untilOffset()

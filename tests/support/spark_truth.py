@@ -40,19 +40,20 @@ def differences(rows: Sequence[Any], truth: Sequence[Truth], partition: Partitio
     if len(rows) != len(truth):
         return [f"{partition}: {len(rows)} rows, Kafka's consumer delivered {len(truth)}"]
     wrong = []
-    for row, told in zip(rows, truth, strict=True):
+    for row, reported in zip(rows, truth, strict=True):
         headers = [(header.key, header.value) for header in row.headers or ()]
         equal = {
-            "offset": row.offset == told["offset"],
-            "timestamp": milliseconds(row.timestamp) == told["timestamp"],
-            "timestampType": row.timestampType == TIMESTAMP_TYPES[told["timestampType"]],
-            "key": same_bytes(row.key, told["key"]),
-            "value": same_bytes(row.value, told["value"]),
-            "headers": same_headers(headers, told["headers"]) and (row.headers is None) == (not told["headers"]),
+            "offset": row.offset == reported["offset"],
+            "timestamp": milliseconds(row.timestamp) == reported["timestamp"],
+            "timestampType": row.timestampType == TIMESTAMP_TYPES[reported["timestampType"]],
+            "key": same_bytes(row.key, reported["key"]),
+            "value": same_bytes(row.value, reported["value"]),
+            "headers": same_headers(headers, reported["headers"])
+            and (row.headers is None) == (not reported["headers"]),
             "topic": row.topic == partition.topic,
             "partition": row.partition == partition.partition,
         }
-        wrong += [f"{partition} at offset {told['offset']}: {name}" for name, same in equal.items() if not same]
+        wrong += [f"{partition} at offset {reported['offset']}: {name}" for name, same in equal.items() if not same]
     return wrong
 
 

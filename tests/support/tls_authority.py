@@ -125,7 +125,7 @@ class Authority:
 def encrypt_key(certificate: Certificate, password: str) -> Path:
     """Another file with the certificate's key under a password; the password reaches openssl by a pipe."""
     path = certificate.key.with_suffix(".encrypted.key")
-    _openssl("pkcs8", "-topk8", "-in", certificate.key, "-out", path, "-passout", "stdin", told=password + "\n")
+    _openssl("pkcs8", "-topk8", "-in", certificate.key, "-out", path, "-passout", "stdin", reported=password + "\n")
     return path
 
 
@@ -145,13 +145,13 @@ def _date(when: datetime.datetime) -> str:
     return when.strftime("%Y%m%d%H%M%SZ")
 
 
-def _openssl(*arguments: object, told: str = "") -> None:
+def _openssl(*arguments: object, reported: str = "") -> None:
     program = shutil.which("openssl")
     if program is None:
         raise RuntimeError("openssl, which makes certificates for tests, is not installed")
     done = subprocess.run(
         [program, *map(str, arguments)],
-        input=told,
+        input=reported,
         capture_output=True,
         text=True,
         check=False,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads topics of a `TopicWorld` as the faces of read_topic do, and logs to be read."""
+"""Reads topics of a `TopicWorld` as both APIs of read_topic do, and logs to be read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = ConsumerSettings(
 
 
 class Reader:
-    """Reads in a world as the faces do, and keeps what it was given; `damage` as it would be raised."""
+    """Reads in a world as both APIs do, and keeps what it was given; `damage` as it would be raised."""
 
     def __init__(self, world: TopicWorld, topic: str = "t", *, max_rows: int | None = None, **settings: Any) -> None:
         self.world = world

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from both_faces import FACES, Told, Work
-from confluent_client import committed_offset, read_committed, settle
-from transaction_load import COMMITTED, Verdict, Written, judge, make_records
+from confluent_client import committed_offset, end_open_transactions, read_committed
+from transaction_apis import APIS, Reported, Work
+from transaction_load import COMMITTED, Findings, Written, judge, make_records
 
 from kcodec.errors import BrokerError, KcodecError
 from kcodec.offsets import ConsumerGroupMetadata, TopicPartition
@@ -100,7 +100,7 @@ class Ended:
     case: Case
     written: list[Written] = field(default_factory=list)
     offsets: list[tuple[str, int]] = field(default_factory=list)  # group id, what was to be committed
-    told: list[Told] = field(default_factory=list)
+    reported: list[Reported] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
 
@@ -171,28 +171,28 @@ def cases(transaction_version: int) -> Iterator[Case]:
     yield Case("FindCoordinator", "error 15 of the group", _error(15), must_commit=True, nth=2)
 
 
-def run_case(case: Case, face: str, proxy: KafkaProxy, topic: str, name: str) -> Ended:
+def run_case(case: Case, api_name: str, proxy: KafkaProxy, topic: str, name: str) -> Ended:
     """Run one case under a transactional id, a client id and a group of its own."""
     ended = Ended(case)
     rule = case.arm(case, proxy, name)
     options = {**OPTIONS, "bootstrap_servers": proxy.bootstrap_servers, "client_id": name, "transactional_id": name}
-    open_face = FACES[face]
-    producer = open_face(**options)
+    open_producer = APIS[api_name]
+    producer = open_producer(**options)
     try:
-        told = _transact(ended, producer, topic, name, 0)
+        reported = _transact(ended, producer, topic, name, 0)
         if not rule.hits:
             ended.faults.append("the fault never came about")
         rule.remove()
-        if case.must_commit and (told.outcome != COMMITTED or told.error is not None):
-            ended.faults.append(f"{told.outcome} although this passes by itself: {told.error!r}")
-        if case.must_fail and (told.outcome == COMMITTED or told.error is None):
-            ended.faults.append(f"{told.outcome} without an error although this cannot succeed")
+        if case.must_commit and (reported.outcome != COMMITTED or reported.error is not None):
+            ended.faults.append(f"{reported.outcome} although this passes by itself: {reported.error!r}")
+        if case.must_fail and (reported.outcome == COMMITTED or reported.error is None):
+            ended.faults.append(f"{reported.outcome} without an error although this cannot succeed")
         for number in (1, 2) if case.may_fence else (1,):
-            if isinstance(told.error, BrokerError) and told.error.remedy in ("recreate", "stop"):
+            if isinstance(reported.error, BrokerError) and reported.error.remedy in ("recreate", "stop"):
                 producer.close()
-                producer = open_face(**options)
-            before, told = told, _transact(ended, producer, topic, name, number)
-        again = told
+                producer = open_producer(**options)
+            before, reported = reported, _transact(ended, producer, topic, name, number)
+        again = reported
         if again.outcome != COMMITTED:
             ended.faults.append(f"the next transaction is {again.outcome} after {before.error!r}: {again.error!r}")
     finally:
@@ -204,51 +204,51 @@ def run_case(case: Case, face: str, proxy: KafkaProxy, topic: str, name: str) ->
     return ended
 
 
-def _transact(ended: Ended, producer: Any, topic: str, name: str, number: int) -> Told:
+def _transact(ended: Ended, producer: Any, topic: str, name: str, number: int) -> Reported:
     records = make_records(name, number, range(PARTITIONS), 2)
     group = f"{name}-{number}"
-    told: Told = producer.transact(
+    reported: Reported = producer.transact(
         Work(topic, records, {TopicPartition(topic, 0): 7 + number}, ConsumerGroupMetadata(group))
     )
-    ended.told.append(told)
-    ended.written.append(Written(name, number, records, told.outcome))
+    ended.reported.append(reported)
+    ended.written.append(Written(name, number, records, reported.outcome))
     ended.offsets.append((group, 7 + number))
-    if told.error is not None and not isinstance(told.error, KcodecError):
-        ended.faults.append(f"an error that is not kcodec's: {told.error!r}")
-    if told.error is not None and told.outcome == COMMITTED:
-        ended.faults.append(f"committed, and yet {told.error!r}")
-    for call, seconds in told.seconds.items():
+    if reported.error is not None and not isinstance(reported.error, KcodecError):
+        ended.faults.append(f"an error that is not kcodec's: {reported.error!r}")
+    if reported.error is not None and reported.outcome == COMMITTED:
+        ended.faults.append(f"committed, and yet {reported.error!r}")
+    for call, seconds in reported.seconds.items():
         # The end of a block is a commit, and an abort where that fails.
         limit = CALL_SECONDS * (2 if call == "end" else 1)
         if seconds > limit + SLACK_SECONDS:
             ended.faults.append(f"{call} took {seconds:.1f} s, by its options at most {limit} s")
-    return told
+    return reported
 
 
 def _warm_up(kafka: ApacheKafka, topic: str) -> None:
     """The first transaction of a broker makes its internal topics, which takes longer than the cases have."""
     name = f"{topic}-first"
-    first = FACES["blocking"](bootstrap_servers=kafka.admin_servers, transactional_id=name)
+    first = APIS["blocking"](bootstrap_servers=kafka.admin_servers, transactional_id=name)
     try:
-        told = first.transact(Work(topic, {}, {TopicPartition(topic, 0): 1}, ConsumerGroupMetadata(name)))
+        reported = first.transact(Work(topic, {}, {TopicPartition(topic, 0): 1}, ConsumerGroupMetadata(name)))
     finally:
         first.close()
-    assert told.outcome == COMMITTED, told.error
+    assert reported.outcome == COMMITTED, reported.error
 
 
 def run_cases(
-    chosen: Iterable[Case], face: str, kafka: ApacheKafka, proxy: KafkaProxy, at_once: int = 12
-) -> tuple[list[Ended], Verdict]:
+    chosen: Iterable[Case], api_name: str, kafka: ApacheKafka, proxy: KafkaProxy, at_once: int = 12
+) -> tuple[list[Ended], Findings]:
     """Run cases at the same time, each with its own names, and compare the reports with the log."""
     topic = kafka.create_topic(partitions=PARTITIONS)
     _warm_up(kafka, topic)
     with ThreadPoolExecutor(at_once) as pool:
         running = [
-            pool.submit(run_case, case, face, proxy, topic, f"{topic}-{face}-{number}")
+            pool.submit(run_case, case, api_name, proxy, topic, f"{topic}-{api_name}-{number}")
             for number, case in enumerate(chosen)
         ]
         ended = [one.result() for one in running]
-    settle(kafka.admin_servers, [one.written[0].producer for one in ended])
+    end_open_transactions(kafka.admin_servers, [one.written[0].producer for one in ended])
     found = read_committed(kafka.admin_servers, topic, PARTITIONS)
     seen = {value for values in found.values() for value in values}
     for one in ended:

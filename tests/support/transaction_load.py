@@ -53,7 +53,7 @@ class Written:
 
 
 @dataclass
-class Verdict:
+class Findings:
     """What a run came to. All but the first five are faults.
 
     lost:         records of transactions reported committed that no reader finds.
@@ -105,40 +105,40 @@ def make_records(producer: str, number: int, partitions: Iterable[int], each: in
     return {partition: [value(producer, number, partition, index) for index in range(each)] for partition in partitions}
 
 
-def judge(written: Iterable[Written], found: dict[int, list[bytes]]) -> Verdict:
+def judge(written: Iterable[Written], found: dict[int, list[bytes]]) -> Findings:
     """Hold what producers reported against what a read_committed reader found, by partition."""
-    verdict = Verdict()
+    findings = Findings()
     counts = {partition: Counter(values) for partition, values in found.items()}
     known: set[bytes] = set()
     for one in written:
-        _judge_one(verdict, one, counts)
+        _judge_one(findings, one, counts)
         known.update(text for values in one.records.values() for text in values)
     for values in found.values():
-        verdict.strange += sum(text not in known for text in values)
+        findings.strange += sum(text not in known for text in values)
         last: dict[bytes, bytes] = {}
         for text in values:
             producer = text.split(b"/", 1)[0]
-            verdict.disordered += text < last.get(producer, b"")
+            findings.disordered += text < last.get(producer, b"")
             last[producer] = text
-    return verdict
+    return findings
 
 
-def _judge_one(verdict: Verdict, one: Written, counts: dict[int, Counter[bytes]]) -> None:
+def _judge_one(findings: Findings, one: Written, counts: dict[int, Counter[bytes]]) -> None:
     seen = [counts.get(partition, Counter())[text] for partition, texts in one.records.items() for text in texts]
     there = sum(times > 0 for times in seen)
-    verdict.transactions += 1
-    setattr(verdict, one.outcome, getattr(verdict, one.outcome) + 1)
-    before = verdict.faults
-    verdict.duplicated += sum(times - 1 for times in seen if times > 1)
-    verdict.torn += 0 < there < len(seen)
+    findings.transactions += 1
+    setattr(findings, one.outcome, getattr(findings, one.outcome) + 1)
+    before = findings.faults
+    findings.duplicated += sum(times - 1 for times in seen if times > 1)
+    findings.torn += 0 < there < len(seen)
     if one.outcome == COMMITTED:
-        verdict.lost += len(seen) - there
+        findings.lost += len(seen) - there
     elif one.outcome == ABORTED:
-        verdict.aborted_read += there > 0
+        findings.aborted_read += there > 0
     elif one.outcome == GIVEN_UP:
-        verdict.given_up_read += there > 0
-    if verdict.faults > before and len(verdict.examples) < 10:
-        verdict.examples.append(f"{one.producer}/{one.number} {one.outcome}: {there} of {len(seen)} records read")
+        findings.given_up_read += there > 0
+    if findings.faults > before and len(findings.examples) < 10:
+        findings.examples.append(f"{one.producer}/{one.number} {one.outcome}: {there} of {len(seen)} records read")
 
 
 def run_producers(

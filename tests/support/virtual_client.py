@@ -41,7 +41,7 @@ class VirtualTime:
         self.now = 1000.0
         self.withheld: frozenset[str] = frozenset()
         self.asked: list[tuple[float, str]] = []
-        self.carriers: list[VirtualCarrier] = []
+        self.io_loops: list[VirtualIoLoop] = []
 
     def run_until(self, is_over: Callable[[], bool], deadline: float | None = None) -> bool:
         """Let time go by until that is so; False if it is not at the deadline."""
@@ -51,7 +51,7 @@ class VirtualTime:
                 pass
             if is_over():
                 return True
-            times = [carrier.client.scheduler.next_wakeup() for carrier in self.carriers]
+            times = [io_loop.client.scheduler.next_wakeup() for io_loop in self.io_loops]
             following = min((when for when in times if when is not None), default=limit)
             if deadline is not None and following > deadline:
                 self.now = max(self.now, deadline)
@@ -61,7 +61,7 @@ class VirtualTime:
 
     def _turn(self) -> bool:
         """Run what is due in every client; whether there was anything."""
-        found = [carrier.turn() for carrier in self.carriers]
+        found = [io_loop.turn() for io_loop in self.io_loops]
         return any(found)
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ class VirtualTime:
 
         threads = SimpleNamespace(Event=Event, Lock=threading.Lock, Condition=threading.Condition)
         for module in (producer, consumer, session, admin, shared):
-            patch.setattr(module, "IoLoop", lambda client: VirtualCarrier(world, client))
+            patch.setattr(module, "IoLoop", lambda client: VirtualIoLoop(world, client))
         for module in (client_module, producer, consumer, session, admin, shared):
             patch.setattr(module, "Client", Client)
         for module in (producer, consumer, session, waiting):
@@ -99,7 +99,7 @@ class VirtualTime:
         patch.setattr(waiting, "threading", threads)
 
 
-class VirtualCarrier:
+class VirtualIoLoop:
     """In place of the I/O thread: everything runs where a call waits."""
 
     def __init__(self, world: VirtualTime, client: Any) -> None:
@@ -107,7 +107,7 @@ class VirtualCarrier:
         self.is_closed = False
         self.io_turn = IoTurn()
         self._posted: deque[Callable[[], None]] = deque()
-        world.carriers.append(self)
+        world.io_loops.append(self)
         client.start(self, self._run_blocking)
 
     def _run_blocking(self, function: Callable[[], Any], done: Done) -> None:
@@ -148,7 +148,7 @@ class VirtualCarrier:
     def close(self, timeout: float = 5.0) -> None:
         if not self.is_closed:
             self.is_closed = True
-            self.world.carriers.remove(self)
+            self.world.io_loops.remove(self)
             self.client.stop()
             self.client.scheduler.network.close()
 

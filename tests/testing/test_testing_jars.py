@@ -141,8 +141,8 @@ def test_a_jar_without_a_checksum_is_refused_in_a_supported_version(ivy: Path) -
 
 def test_other_versions_say_that_their_jars_have_no_checksums(ivy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jars.fetch(ivy / "cache" / "libs", ONE)
-    told = capsys.readouterr().err
-    assert "1 jars of org.example:one:1.0 are checked against the checksums of their server only" in told
+    reported = capsys.readouterr().err
+    assert "1 jars of org.example:one:1.0 are checked against the checksums of their server only" in reported
 
 
 def test_every_supported_version_has_checksums() -> None:

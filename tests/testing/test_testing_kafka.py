@@ -126,12 +126,12 @@ def test_transaction_versions_that_a_kafka_lacks_are_refused() -> None:
 
 
 def test_arguments_that_cannot_work_are_refused() -> None:
-    for arguments, told in (
+    for arguments, reported in (
         ({"nodes": 0}, "nodes must be at least 1"),
         ({"sasl": "GSSAPI"}, "unknown SASL mechanism 'GSSAPI'"),
         ({"authorizer": True}, "requires authenticated users"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=reported):
             ApacheKafka(**arguments)
     with pytest.raises(ValueError, match="does not use TLS: start it with tls=True"):
         _ = ApacheKafka().certificates

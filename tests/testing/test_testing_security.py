@@ -24,12 +24,12 @@ from kcodec.testing.pytest_plugin import KafkaFactory
 def log_in(options: dict[str, object]) -> set[int]:
     """The brokers that a client with these options learns of."""
     client = Client(ClientConfig.take(options))
-    carrier = ThreadLoop(client)
+    io_loop = ThreadLoop(client)
     try:
-        carrier.run(client.cluster.refresh(10), 10)
+        io_loop.run(client.cluster.refresh(10), 10)
         return set(client.cluster.brokers)
     finally:
-        carrier.close(5)
+        io_loop.close(5)
 
 
 def test_signed_tokens_are_taken_as_long_as_they_hold(apache_kafka_factory: KafkaFactory) -> None:

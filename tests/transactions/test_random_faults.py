@@ -17,10 +17,10 @@ def test_under_random_faults_the_log_says_what_was_reported(apache_kafka: Apache
         hunt.run(seconds=6.0)
     hunt.judge()
     assert hunt.faults == []
-    whole = [number for number, told in hunt.told.items() if told.committed and told.sent]
+    whole = [number for number, reported in hunt.reported.items() if reported.committed and reported.sent]
     assert whole
 
-    hunt.told[whole[0]].committed = False
-    hunt.told[whole[1]].sent[0] = 99
+    hunt.reported[whole[0]].committed = False
+    hunt.reported[whole[1]].sent[0] = 99
     hunt.judge()
     assert [fault.partition(":")[0] for fault in hunt.faults] == [f"transaction {number}" for number in whole[:2]]

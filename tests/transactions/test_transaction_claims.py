@@ -83,7 +83,7 @@ def test_the_consumer_omits_aborted_records_not_the_broker(
     producer = broker.init_producer_id(transactional_id)
     broker.produce(topic, producer, [b"aborted"], 0, transactional_id)
     broker.end_transaction(transactional_id, producer, commit=False)
-    fetched = broker.settled(topic, 2)
+    fetched = broker.fetched_up_to(topic, 2)
     assert values(fetched) == [b"aborted"]
     (aborted,) = fetched.aborted_transactions
     assert (aborted.producer_id, aborted.first_offset) == (producer.producer_id, 0)
@@ -95,7 +95,7 @@ def test_an_aborted_record_is_visible_to_read_uncommitted(broker: RawBroker, top
     producer = broker.init_producer_id(transactional_id)
     broker.produce(topic, producer, [b"aborted"], 0, transactional_id)
     broker.end_transaction(transactional_id, producer, commit=False)
-    broker.settled(topic, 2)
+    broker.fetched_up_to(topic, 2)
     assert values(broker.fetch(topic, isolation_level=READ_UNCOMMITTED)) == [b"aborted"]
 
 
@@ -110,7 +110,7 @@ def test_without_transactions_last_stable_is_high_watermark(
     fetched = broker.fetch(topic, isolation_level=READ_COMMITTED)
     assert (fetched.last_stable_offset, fetched.high_watermark) == (1, 3)
     broker.end_transaction(transactional_id, producer, commit=True)
-    fetched = broker.settled(topic, 4)
+    fetched = broker.fetched_up_to(topic, 4)
     assert fetched.last_stable_offset == fetched.high_watermark == 4  # the marker has an offset, too
 
 
@@ -122,7 +122,7 @@ def test_an_open_transaction_holds_back_the_records_of_others(
     assert broker.produce(topic, None, [b"no transaction"]).base_offset == 1
     assert values(broker.fetch(topic, isolation_level=READ_COMMITTED)) == []
     broker.end_transaction(transactional_id, producer, commit=False)
-    fetched = broker.settled(topic, 3)
+    fetched = broker.fetched_up_to(topic, 3)
     pairs = [(one.producer_id, one.first_offset) for one in fetched.aborted_transactions]
     assert values(fetched, isolation_level="read_committed", aborted_transactions=pairs) == [b"no transaction"]
 
@@ -132,7 +132,7 @@ def test_a_new_instance_aborts_what_the_old_one_left_open(broker: RawBroker, top
     broker.produce(topic, old, [b"left open"], 0, transactional_id)
     new = broker.init_producer_id(transactional_id)
     assert new.producer_id == old.producer_id and new.producer_epoch > old.producer_epoch
-    assert broker.settled(topic, 2).aborted_transactions[0].first_offset == 0
+    assert broker.fetched_up_to(topic, 2).aborted_transactions[0].first_offset == 0
     assert broker.end_transaction(transactional_id, old, commit=True).error_code == ErrorCode.PRODUCER_FENCED
     assert broker.produce(topic, old, [b"late"], 1, transactional_id).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
@@ -160,7 +160,7 @@ def test_offsets_of_a_transaction_have_gaps(broker: RawBroker, topic: str, trans
         broker.produce(topic, producer, [b"one"], 0, transactional_id)
         answer = broker.end_transaction(transactional_id, producer, commit=True)
         producer = Producer(answer.producer_id, answer.producer_epoch)
-        fetched = broker.settled(topic, end)
+        fetched = broker.fetched_up_to(topic, end)
     assert [record.offset for record in kcodec.decode(fetched.records).records()] == [0, 2]
 
 
@@ -198,7 +198,7 @@ def test_a_late_copy_of_a_request_ends_the_next_transaction(
         assert (
             old_broker.end_transaction(transactional_id, producer, commit=False, version=4).error_code == ErrorCode.NONE
         )
-    assert len(old_broker.settled(old_topic, 4).aborted_transactions) == 2
+    assert len(old_broker.fetched_up_to(old_topic, 4).aborted_transactions) == 2
     commit = old_broker.end_transaction(transactional_id, producer, commit=True, version=4)
     assert commit.error_code == ErrorCode.INVALID_TXN_STATE  # it was aborted, by the copy
 
@@ -211,7 +211,7 @@ def test_a_late_record_joins_the_next_transaction(old_broker: RawBroker, old_top
     late = old_broker.produce(old_topic, producer, [b"of the first"], 0, transactional_id, version=11)
     assert late.error_code == ErrorCode.NONE
     assert old_broker.end_transaction(transactional_id, producer, commit=True, version=4).error_code == ErrorCode.NONE
-    fetched = old_broker.settled(old_topic, 2)
+    fetched = old_broker.fetched_up_to(old_topic, 2)
     assert values(fetched, isolation_level="read_committed", aborted_transactions=[]) == [b"of the first"]
 
 
@@ -245,7 +245,7 @@ def test_a_fenced_writer_reaches_a_partition_it_never_added(
         assert old_broker.add_partition(transactional_id, old, topic) == 0
     new = old_broker.init_producer_id(transactional_id)
     for topic in named:
-        old_broker.settled(topic, 1)
+        old_broker.fetched_up_to(topic, 1)
     late = old_broker.produce(other_topic, old, [b"fenced"], 0, transactional_id, version=11)
     if are_named:
         assert late.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -254,7 +254,7 @@ def test_a_fenced_writer_reaches_a_partition_it_never_added(
     assert old_broker.add_partition(transactional_id, new, other_topic) == 0
     old_broker.produce(other_topic, new, [b"new"], 0, transactional_id, version=11)
     assert old_broker.end_transaction(transactional_id, new, commit=True, version=4).error_code == ErrorCode.NONE
-    fetched = old_broker.settled(other_topic, 3)
+    fetched = old_broker.fetched_up_to(other_topic, 3)
     pairs = [(one.producer_id, one.first_offset) for one in fetched.aborted_transactions or ()]
     seen = values(fetched, isolation_level="read_committed", aborted_transactions=pairs)
     assert seen == [b"fenced", b"new"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both faces of the group transact session under one set of calls, for tests that hold for both.
+"""Both APIs of the group transact session under one set of calls, for tests that hold for both.
 
-    with face(**options) as session:
+    with session_class(**options) as session:
         with session.transaction() as txn:
             for record in txn.poll(1.0): txn.send(...)
 
@@ -50,38 +50,38 @@ class Threaded:
 
 
 class _Block:
-    """A transaction of the asyncio session, awaited for whoever cannot."""
+    """A transaction of the asyncio session, for tests that do not await."""
 
-    def __init__(self, face: Looped, timeout: float | None) -> None:
-        self._face = face
-        self._txn = face.session.transaction(timeout)
+    def __init__(self, client: Looped, timeout: float | None) -> None:
+        self._client = client
+        self._txn = client.session.transaction(timeout)
 
     def __enter__(self) -> Self:
-        self._face.run(self._txn.__aenter__())
+        self._client.run(self._txn.__aenter__())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._face.run(self._txn.__aexit__(kind, error, trace))
+        self._client.run(self._txn.__aexit__(kind, error, trace))
 
     def poll(self, timeout: float | None = 1.0) -> Any:
-        return self._face.run(self._txn.poll(timeout))
+        return self._client.run(self._txn.poll(timeout))
 
     def poll_arrow(self, timeout: float | None = 1.0) -> Any:
-        return self._face.run(self._txn.poll_arrow(timeout))
+        return self._client.run(self._txn.poll_arrow(timeout))
 
     def send(self, *arguments: Any, **options: Any) -> Any:
-        return self._face.run(self._txn.send(*arguments, **options))
+        return self._client.run(self._txn.send(*arguments, **options))
 
     def send_arrow(self, *arguments: Any, **options: Any) -> Any:
-        return self._face.run(self._txn.send_arrow(*arguments, **options))
+        return self._client.run(self._txn.send_arrow(*arguments, **options))
 
     def seek(self, *arguments: Any) -> None:
-        self._face.run(self._txn.seek(*arguments))
+        self._client.run(self._txn.seek(*arguments))
 
     def abort(self) -> None:
-        self._face.run(self._txn.abort())
+        self._client.run(self._txn.abort())
 
     @property
     def committed(self) -> bool | None:
@@ -124,5 +124,5 @@ class Looped(Threaded):
             self._loop.close()
 
 
-FACES = {face.name: face for face in (Threaded, Looped)}
-BOTH_FACES = pytest.mark.parametrize("face", [Threaded, Looped], ids=list(FACES))
+APIS = {one.name: one for one in (Threaded, Looped)}
+BOTH_APIS = pytest.mark.parametrize("session_class", [Threaded, Looped], ids=list(APIS))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both faces of the producer under one set of calls, for tests that hold for both."""
+"""Both APIs of the producer under one set of calls, for tests that hold for both."""
 
 from __future__ import annotations
 
@@ -82,23 +82,23 @@ class Looped:
             self.loop.close()
 
 
-Face = Threaded | Looped
-MakeFace = Callable[..., Face]
+ProducerClient = Threaded | Looped
+MakeClient = Callable[..., ProducerClient]
 
 
 @pytest.fixture(params=[Threaded, Looped], ids=["thread", "asyncio"])
-def make_face(request: pytest.FixtureRequest) -> Iterator[MakeFace]:
+def make_client(request: pytest.FixtureRequest) -> Iterator[MakeClient]:
     """Makes producers that are closed when the test is over, what is left then being given up."""
-    made: list[Face] = []
+    made: list[ProducerClient] = []
 
-    def make(servers: str, **options: Any) -> Face:
+    def make(servers: str, **options: Any) -> ProducerClient:
         made.append(request.param(servers, **options))
         return made[-1]
 
     yield make
-    for face in made:
+    for client in made:
         with suppress(kcodec.DeliveryErrors):
-            face.end(5.0)
+            client.end(5.0)
 
 
 def stored(kafka: ApacheKafka | Broker, topic: str, partition: int = 0) -> kcodec.log.Log:

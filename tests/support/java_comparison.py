@@ -316,8 +316,8 @@ def assert_same_records(outcome: Outcome, batches: Sequence[JudgedBatch]) -> Non
     types = [batch.header["timestampType"] for batch in batches for _ in batch.records]
     assert outcome.timestamp_types == types
     assert outcome.sequences == [sequence for batch in batches for sequence in batch.sequences]
-    told = [pair for pair in outcome.controls if pair[0] is not None]
+    reported = [pair for pair in outcome.controls if pair[0] is not None]
     controls = [(control.type_id, control.coordinator_epoch) for batch in batches for control in batch.controls]
-    assert [type_id for type_id, _ in told] == [type_id for type_id, _ in controls]
+    assert [type_id for type_id, _ in reported] == [type_id for type_id, _ in controls]
     ends = [(type_id, epoch) for type_id, epoch in controls if type_id in (ABORT, COMMIT)]
-    assert [pair for pair in told if pair[0] in (ABORT, COMMIT)] == ends
+    assert [pair for pair in reported if pair[0] in (ABORT, COMMIT)] == ends

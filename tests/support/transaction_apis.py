@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocking and the asyncio producer under one face, so that one test walks both."""
+"""The sync and the asyncio producer under one set of calls, so that one test covers both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Work:
 
 
 @dataclass
-class Told:
+class Reported:
     """What the producer said of it, and how long each call took."""
 
     outcome: str = GIVEN_UP
@@ -53,36 +53,36 @@ class Blocking:
 
         self.producer = Producer(**options)
 
-    def transact(self, work: Work) -> Told:
-        told = Told()
+    def transact(self, work: Work) -> Reported:
+        reported = Reported()
         transaction = None
         try:
-            with told.timed("begin"):
+            with reported.timed("begin"):
                 block = self.producer.transaction()
                 transaction = block.__enter__()
             try:
-                with told.timed("send"):
+                with reported.timed("send"):
                     for partition, values in work.records.items():
                         for value in values:
                             transaction.send(work.topic, value, partition=partition)
                 if work.group is not None:
-                    with told.timed("send_offsets"):
+                    with reported.timed("send_offsets"):
                         transaction.send_offsets(work.offsets, work.group)
                 if not work.commit:
-                    with told.timed("abort"):
+                    with reported.timed("abort"):
                         transaction.abort()
             except Exception as error:
-                with told.timed("end after an error"):
+                with reported.timed("end after an error"):
                     block.__exit__(type(error), error, error.__traceback__)
                     raise
             else:
-                with told.timed("end"):
+                with reported.timed("end"):
                     block.__exit__(None, None, None)
         except Exception as error:  # noqa: BLE001 - the test judges it
-            told.error = error
+            reported.error = error
         if transaction is not None:
-            told.outcome = OUTCOMES[transaction.committed]
-        return told
+            reported.outcome = OUTCOMES[transaction.committed]
+        return reported
 
     def close(self) -> None:
         self.producer.close()
@@ -100,39 +100,39 @@ class Asyncio:
 
         return Producer(**options)
 
-    def transact(self, work: Work) -> Told:
+    def transact(self, work: Work) -> Reported:
         return self._runner.run(self._transact(work))
 
-    async def _transact(self, work: Work) -> Told:
-        told = Told()
+    async def _transact(self, work: Work) -> Reported:
+        reported = Reported()
         transaction = None
         try:
-            with told.timed("begin"):
+            with reported.timed("begin"):
                 block = self.producer.transaction()
                 transaction = await block.__aenter__()
             try:
-                with told.timed("send"):
+                with reported.timed("send"):
                     for partition, values in work.records.items():
                         for value in values:
                             await transaction.send(work.topic, value, partition=partition)
                 if work.group is not None:
-                    with told.timed("send_offsets"):
+                    with reported.timed("send_offsets"):
                         await transaction.send_offsets(work.offsets, work.group)
                 if not work.commit:
-                    with told.timed("abort"):
+                    with reported.timed("abort"):
                         await transaction.abort()
             except Exception as error:
-                with told.timed("end after an error"):
+                with reported.timed("end after an error"):
                     if not await block.__aexit__(type(error), error, error.__traceback__):
                         raise
             else:
-                with told.timed("end"):
+                with reported.timed("end"):
                     await block.__aexit__(None, None, None)
         except Exception as error:  # noqa: BLE001 - the test judges it
-            told.error = error
+            reported.error = error
         if transaction is not None:
-            told.outcome = OUTCOMES[transaction.committed]
-        return told
+            reported.outcome = OUTCOMES[transaction.committed]
+        return reported
 
     def close(self) -> None:
         try:
@@ -141,4 +141,4 @@ class Asyncio:
             self._runner.close()
 
 
-FACES: dict[str, type[Blocking] | type[Asyncio]] = {"blocking": Blocking, "asyncio": Asyncio}
+APIS: dict[str, type[Blocking] | type[Asyncio]] = {"blocking": Blocking, "asyncio": Asyncio}
