@@ -492,8 +492,8 @@ class RecordIterator:
 
 @final
 class AsyncRecordIterator:
-    """What `async for` iterates. It is its own awaitable, so that a record that is here takes no object and no
-    coroutine.
+    """The iterator of `async for`. It is also the awaitable of each step, so that a record that has already arrived
+    needs no further object and no coroutine.
 
     request: a coroutine function that returns the next Delivery.
     """

@@ -26,6 +26,15 @@ RECORD = {"value": bytes(10_000), "partition": 0}
 COUNT = 4000
 
 
+def with_topic(peer: Peer, request: Request) -> bytes | None:
+    """The usual response; that to Metadata has the topic."""
+    if request.api_key == MetadataRequest.api_key:
+        partition = MetadataResponsePartition(partition_index=0, leader_id=1, replica_nodes=[1], isr_nodes=[1])
+        topic = MetadataResponseTopic(name="orders", partitions=[partition])
+        return peer.metadata_reply(request, topics=[topic])
+    return peer.usual(request)
+
+
 @pytest.fixture
 def stalled() -> Iterator[Peer]:
     """A broker that reads one Produce request, and nothing after it."""
@@ -35,11 +44,7 @@ def stalled() -> Iterator[Peer]:
         if request.api_key == ProduceRequest.api_key:
             ended.wait(60)
             return None
-        if request.api_key == MetadataRequest.api_key:
-            partition = MetadataResponsePartition(partition_index=0, leader_id=1, replica_nodes=[1], isr_nodes=[1])
-            topic = MetadataResponseTopic(name="orders", partitions=[partition])
-            return peer.metadata_reply(request, topics=[topic])
-        return peer.usual(request)
+        return with_topic(peer, request)
 
     with Peer(answer) as peer:
         yield peer
@@ -96,11 +101,7 @@ def test_a_record_that_the_system_does_not_take_is_sent_again() -> None:
                 request.socket.close()  # with a reset, once the stream on it is closed
                 raise ConnectionResetError
             return None
-        if request.api_key == MetadataRequest.api_key:
-            partition = MetadataResponsePartition(partition_index=0, leader_id=1, replica_nodes=[1], isr_nodes=[1])
-            topic = MetadataResponseTopic(name="orders", partitions=[partition])
-            return peer.metadata_reply(request, topics=[topic])
-        return peer.usual(request)
+        return with_topic(peer, request)
 
     with Peer(answer) as peer:
         client = Looped(peer.address, **OPTIONS)

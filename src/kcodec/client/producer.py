@@ -246,7 +246,7 @@ class Producer(ProducerBase):
 
     def _called_partition(self, topic: str, key: Any) -> int:
         """Return the partition that the function `partitioner` chooses."""
-        from kcodec.producer.partitioning import called_partition
+        from kcodec.producer.partitioner_option import called_partition
 
         assert self._partitioner is not None
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kcodec.arguments import partitions_of
 from kcodec.client.interruption import INTERRUPTED_ABORT_SECONDS, abort_of, announced, limited_seconds
@@ -21,12 +21,43 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 from kcodec.transactions.state import TO_ABORT, Event, State
 
 if TYPE_CHECKING:
-    from kcodec.client.producer import Delivery, Producer, TableDelivery
+    from kcodec.client.waiting import Delivery, TableDelivery
     from kcodec.producer.delivery import OnDelivery
     from kcodec.transactions.handle import TransactionHandle, WriterReceipt
+    from kcodec.transactions.manager import TransactionManager
     from kcodec.transactions.transaction import ProducerTransaction
 
+T = TypeVar("T")
 log = logging.getLogger("kcodec.transactions")
+
+
+class TransactionalProducer(Protocol):
+    """The methods of `Producer` that a transaction calls."""
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """See `Producer.send`."""
+        ...
+
+    def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
+        """See `Producer.send_arrow`."""
+        ...
+
+    def _run(self, flow: Flow[T]) -> T: ...
+
+    def _manager(self) -> TransactionManager: ...
+
+    def _begin_at_once(self, manager: TransactionManager) -> ProducerTransaction | None: ...
+
+    def _begun(self, flow: Flow[T], timeout: float | None) -> Flow[T]: ...
 
 
 class Transaction:
@@ -42,7 +73,9 @@ class Transaction:
     the abort; ProducerFencedError; TransactionTimedOutError; UnknownOutcomeError, and `committed` is None.
     """
 
-    def __init__(self, producer: Producer, partitions: Iterable[TopicPartition], timeout: float | None) -> None:
+    def __init__(
+        self, producer: TransactionalProducer, partitions: Iterable[TopicPartition], timeout: float | None
+    ) -> None:
         self._producer = producer
         self._manager = producer._manager()
         self._partitions = tuple(partitions_of(partitions))

@@ -82,7 +82,7 @@ class ConnectionOwner(ABC):
         self.metrics = options.metrics
         self.is_measured = not are_ignored(options.metrics)
         self.watchers: list[Callable[[Trace], None]] = []
-        #: Addresses that sent a response: whatever goes wrong there later, it is not the kind of listener.
+        #: Addresses that sent a response. A later failure there is not caused by the security protocol of the listener.
         self.spoken_with: set[Address] = set()
 
     @abstractmethod
@@ -316,7 +316,7 @@ class Connection:
                 reason += f"; the last connection failed: {str(cause).removeprefix(f'{self.name}: ')}"
             pending.finish(None, RequestTimedOutError(reason))
         elif pending in self._in_flight:
-            # Answers come in order: behind one that does not come, none will. A new connection begins afresh.
+            # Responses arrive in order, so without this one none of the later ones arrives. A new connection is needed.
             self._in_flight.remove(pending)
             self._count_failed(pending)
             reason = f"{self.name}: no response to {what} within {seconds_text(seconds)}"
@@ -346,7 +346,7 @@ class Connection:
             return
         try:
             self._tls = TlsLayer(context, self.network.options.security.server_hostname(self.address.host))
-        except (ValueError, TypeError) as error:  # a name that cannot be asked for, such as an empty one
+        except (ValueError, TypeError) as error:  # a name that TLS cannot request, such as an empty one
             self.close(AuthenticationError(f"TLS with {self.name}: {error}"))
             return
         self._run_tls(b"")
@@ -374,7 +374,7 @@ class Connection:
     def closed(self, error: BaseException | None) -> None:
         """Handle the end of the connection, or the failure to open it."""
         if self._negotiation is not None and not self._negotiation.done:
-            # A broker that refuses a login says why and closes in one breath: its answer is taken first.
+            # A broker that refuses a login responds with the reason and closes at once: the response is handled first.
             self.network.scheduler.call_soon(lambda: self._ended(error))
         else:
             self._ended(error)
@@ -559,8 +559,8 @@ class Connection:
         if self.is_closed:
             return
         if task.error is not None:
-            # A call expects a TransportError or an UnsupportedError, so those are all that it may get of a broker that
-            # refuses to say its versions.
+            # A call expects a TransportError or an UnsupportedError, so an error code in the response to ApiVersions is
+            # raised as one of them.
             error = task.error
             is_named = isinstance(error, KcodecError)
             if not isinstance(error, TransportError | UnsupportedError):

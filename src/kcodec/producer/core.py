@@ -29,7 +29,7 @@ from kcodec.producer.delivery import Delivery, TableDelivery
 from kcodec.producer.failures import Failures
 from kcodec.producer.identity import ProducerIdManager
 from kcodec.producer.options import DEFAULT_PARTITIONER, ProducerSettings
-from kcodec.producer.partitioning import accumulator_of, partitions_of_keys
+from kcodec.producer.partitioner_option import accumulator_of, partitions_of_keys
 from kcodec.producer.produce_responses import ProduceResponses
 from kcodec.producer.reports import CloseReport, waiting_text
 from kcodec.producer.sender import Sender

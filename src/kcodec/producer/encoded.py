@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoded record batches for `send_encoded`: what is checked before a batch is sent without decoding its records."""
+"""Encoded record batches for `send_encoded`: the checks of a batch that is sent without decoding its records."""
 
 from __future__ import annotations
 

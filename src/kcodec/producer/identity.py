@@ -49,7 +49,7 @@ NO_TRANSACTION_TIMEOUT_MS = 2_147_483_647
 #: Of batches without one: neither numbered nor checked for duplicates.
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 #: Errors of Produce about the producer, not about the partition or the records: its sequence, id, epoch, transaction or
-#: transactional id. The source decides on them. A broker checks all of it before it appends.
+#: transactional id. The `ProducerIdManager` decides on them. A broker checks all of it before it appends.
 IDENTITY_ERRORS = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -10,8 +10,8 @@
     fnv1a                FNV-1a                   is hashed as an empty one     is hashed
     random               none                     as partitioner.py says        as a record without a key
 
-murmur2_random is the default, which the compiled core has. `partitioning.py` computes the others before a record is
-appended.
+murmur2_random is the default, which the compiled core has. `partitioner_option.py` computes the others before a record
+is appended.
 """
 
 from __future__ import annotations

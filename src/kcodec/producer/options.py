@@ -17,7 +17,7 @@ from kcodec.quantities import number_text
 
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
 DEFAULT_PARTITIONER = "murmur2_random"
-#: Names of partitioners, which are librdkafka's; `kcodec.producer.partitioning` says what they do.
+#: Names of partitioners, which are librdkafka's; `kcodec.producer.partitioner_option` says what they do.
 PARTITIONERS = (
     *("murmur2_random", "murmur2", "consistent_random", "consistent"),
     *("fnv1a_random", "fnv1a", "random"),

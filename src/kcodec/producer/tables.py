@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables to batches for `send_arrow`: columns go straight into the compiled encoder, no row becomes a Python object."""
+"""Encoding of tables for `send_arrow`: the compiled encoder reads the columns, and no row becomes a Python object."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding inside a task of Spark's, without the data source: ``mapInArrow`` and ``rdd.mapPartitions``.
+"""Decoding inside a Spark task, without the data source: ``mapInArrow`` and ``rdd.mapPartitions``.
 
 Both run where the bytes are and work on Spark 3.5, too. Isolation defaults to read_uncommitted, as everywhere in Kafka.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`map_batches`: topics through a Python function in Spark, with no row of theirs in the JVM; batch and streaming."""
+"""`map_batches`: apply a Python function to the records of topics in Spark, batch or streaming, outside of the JVM."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The position of a query of Spark's own Kafka source, from its checkpoint, so that another query can carry on.
+"""The position of a query of Spark's own Kafka source, from its checkpoint, so that another query can continue there.
 
 A checkpoint (OffsetSeqLog, CommitLog) has for each batch a file in ``offsets``, written before it runs, and one in
 ``commits``, written after it: a version, the batch's metadata, and a line for each source: its offsets as JSON, ``-``

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of clients as Spark has them: ``kafka.sasl.mechanism`` or ``sasl_mechanism``, and credentials by a provider.
+"""Client options in the spelling of Spark (``kafka.sasl.mechanism``) or kcodec (``sasl_mechanism``), and their secrets.
 
 ``kcodec.token.provider=module:function`` names a function that each process imports and calls where it connects, so
 that no secret is in the options of a query, which Spark keeps in plans and checkpoints of its own. It returns

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns Spark sees: those of Spark's own Kafka source, in its order, and ours behind them.
+"""The columns of a query: those of Spark's own Kafka source, in the same order, and then the additional ones.
 
 Names and types are those of Spark's ``KafkaRecordToRowConverter``; every column is nullable. ``includeHeaders`` adds
 ``headers`` (NULL, not empty, where a record has none), ``includeBatchMeta`` the six columns that Spark's source lacks.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what the core decoded to the Arrow batches and tuples Spark takes.
+"""Conversion of decoded records into the Arrow batches and tuples that Spark accepts.
 
 Streams of files come in Spark's layout already and only change their columns' names; a record set decoded by
 ``kcodec.decode`` changes its layout here, column by column, never row by row.

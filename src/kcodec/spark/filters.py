@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark's filters allow to leave unread: whole partitions, and offsets at both ends.
+"""Pruning by Spark's filters: partitions, and offsets at both ends of a range, that need not be read.
 
 Spark (4.1 and newer, with ``spark.sql.python.filterPushdown.enabled`` and option ``pushdown``) offers conjuncts on
 columns. Every row that is read is still filtered by Spark, so a filter not understood here costs time and nothing else.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a user names (a segment, a partition directory, a folder of them, a glob) to partitions to be read.
+"""The partitions at a path that a user names: a segment, a partition directory, a folder of them, or a glob.
 
 Segments of one directory belong to one partition and are planned together, whichever of them were named: the marker
 of a transaction may be in a segment that was not named.

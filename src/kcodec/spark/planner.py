@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which offsets of which topics a query reads: from topics, offsets, times and limits to ranges, one for each task.
+"""The offset ranges that a query reads, one for each task, computed from its topics, offsets, timestamps and limits.
 
-Pure functions over what a client has found out; nothing here knows Spark or a broker. Options, defaults and results are
-those of Spark's own Kafka source (KafkaSourceProvider, ConsumerStrategy, JsonUtils, KafkaOffsetRangeCalculator and
-KafkaMicroBatchStream); tests compare them with its classes. Where that source misreads an option without an error (an
-offset 5.7 is 5, null is 0, one beyond 64 bits wraps around, text behind the JSON is passed over), a ValueError is
-raised here.
+The functions are pure: a client has requested their input, and they use neither Spark nor a broker. Options, defaults
+and results are those of Spark's own Kafka source (KafkaSourceProvider, ConsumerStrategy, JsonUtils,
+KafkaOffsetRangeCalculator and KafkaMicroBatchStream); tests compare them with its classes. Where that source
+misreads an option without an error (an offset 5.7 is 5, null is 0, one beyond 64 bits wraps around, text behind the
+JSON is passed over), a ValueError is raised here.
 
     SourceTopics, parse_source_topics  assign, subscribe, subscribePattern
     OffsetLimit, parse_offset_limit     startingOffsets, endingOffsets, ...ByTimestamp, ...Timestamp, ...Strategy

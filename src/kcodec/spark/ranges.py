@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task reads: ranges of files, planned on the driver by headers only, each with the outcome of its transactions.
+"""The input of a task: ranges of files, planned on the driver by headers only, with the outcome of their transactions.
 
 A transaction may begin in one range and end in another, so no task can find out its outcome: the driver does, once for
 each partition, and each range has the outcomes that concern its offsets. Executors open only the files they read.

@@ -96,13 +96,6 @@ class SinkColumns:
         unused = tuple(name for position, name in enumerate(names) if position not in used)
         return cls(tuple(positions.items()), topic, unused)
 
-    @classmethod
-    def of_arrow(cls, schema: pa.Schema, topic: str | None = None) -> SinkColumns:
-        """Find the columns of a sink in an Arrow schema, as PySpark reads it; `large_` types are allowed."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return cls.of(from_arrow_schema(schema), topic)
-
     def by_topic(self, batch: pa.RecordBatch) -> Iterator[TopicRows]:
         """Yield the rows of a batch, topic by topic, as `Producer.send_arrow` takes them; rows keep their order.
 

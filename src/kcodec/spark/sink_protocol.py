@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which batch of a query a Kafka sink has committed last, and what that means for the batch at hand. No Spark, no I/O.
+"""The last batch that a Kafka sink has committed for a query, and the decision on the current batch. No Spark, no I/O.
 
 A batch and its number are committed in one transaction, so that Kafka alone says which batches were written: Spark's
 commit log is written afterwards and may lag by one batch. The progress is an offset that the group `application` has

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between Spark and `sink_transactions`: the function of `foreachBatch`, and the job that writes a batch."""
+"""The function that a sink passes to `foreachBatch`, and the Spark job with which it writes a batch.
+
+`kcodec.spark.sink_transactions` has the transaction of the batch.
+"""
 
 from __future__ import annotations
 

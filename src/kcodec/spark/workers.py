@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions on their way to Spark's workers, whose Python may lack kcodec or have another version of it."""
+"""Pickling of functions for Spark's workers, whose Python may lack kcodec or have another version of it."""
 
 from __future__ import annotations
 

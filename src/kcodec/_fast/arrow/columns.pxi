@@ -112,7 +112,7 @@ cdef list _split_parts(list parts):
 
 
 cdef list _joined_parts(list parts):
-    """The same rows, those of one chunk that follow one another in one part."""
+    """Return the same rows, with adjacent parts of one chunk joined."""
     cdef _Rows rows, last = None
     found = []
     for rows in parts:

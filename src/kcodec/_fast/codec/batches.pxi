@@ -207,7 +207,7 @@ cdef class RecordBatch:
         return self.decode(control_records="include").records()
 
     def _with_loader(self, loader):
-        """A copy whose bytes loader() brings when they are asked for."""
+        """Return a copy that calls loader() for its bytes when they are first used."""
         cdef RecordBatch batch = _batch_of(&self.header, None, self.path, self.limits)
         batch.loader = loader
         return batch

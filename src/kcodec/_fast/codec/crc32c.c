@@ -168,8 +168,8 @@ AVX512 static uint32_t crc32c_avx512(uint32_t crc, const uint8_t *data, size_t s
     return ~crc32q_tail(state, data, size);
 }
 
-// What the processor has, and of its registers what the system saves. Asked of the processor itself: the compilers' own
-// question needs a run-time library that is not linked everywhere.
+// The instructions of the processor, as far as the system saves the registers that they need. The processor is queried
+// directly, because the compilers' own query needs a run-time library that is not linked everywhere.
 typedef struct { int sse42, avx512; } Abilities;
 
 static Abilities find_abilities(void) {

@@ -61,7 +61,7 @@ cdef class RecordCursor:
         return records
 
     cdef bint next_rows(self) except -1:
-        """Goes to the next rows; False where there are no more."""
+        """Go to the next rows. Return False if there are no more."""
         cdef _Rows rows
         if self.steps is not None:
             rows = self.steps.take()

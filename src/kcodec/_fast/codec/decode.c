@@ -70,7 +70,7 @@ int decode_control_types(const DecodeSettings *settings, const uint8_t *data, in
 
 // ------------------------------------------------------------------------------------------------------------- chunks
 
-// What delivering table[begin..end), and what lies ahead of it, will about make: bytes of records, and rows.
+// An estimate of the bytes and the rows of the records in table[begin..end) and in the batches after it (run->ahead).
 static int64_t estimate(const DecodeRun *run, int64_t begin, int64_t end, int64_t *rows) {
     int64_t bytes = 0, stored = 0;
     *rows = 0;
@@ -91,7 +91,7 @@ static int64_t estimate(const DecodeRun *run, int64_t begin, int64_t end, int64_
     return bytes;
 }
 
-// A batch that is given a chunk to itself, by what its header says of it.
+// Whether a batch gets a chunk of its own, by its header.
 static int is_large(const BatchHeader *header) { return header->magic == 2 && header->records_count > CONSTANT_ROWS; }
 
 static Chunk *open_chunk(DecodeRun *run, int64_t at, int64_t end) {
@@ -312,8 +312,8 @@ static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, in
     return 0;
 }
 
-// Decodes table[*at], and what can be done in one go with it up to `stop`; *at is then the last of them, or the one that
-// was refused. `end`: of the batches that are likely to follow into the same chunk.
+// Decodes table[*at] and the batches up to `stop` that can be decoded together with it; *at is then the last of them, or
+// the one that was refused. `end`: the end of the batches that will probably be in the same chunk.
 static int decode_some(DecodeRun *run, Decompressor *decompressor, int64_t *at, int64_t stop, int64_t end, Fault *fault) {
     if (is_small_batch(&run->table[*at]) && --run->small_wait < 0) {
         SmallResult result = decode_small_batches(run, decompressor, at, stop, fault);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The run over a table of batches whose outcome is known: CRC of every batch, decompression and columns of those that are
-// delivered. Runs without the GIL, on one thread or on several that take batches from each other.
+// Decodes a table of batches whose outcome is known: checks the CRC of every batch, and decompresses those that are
+// delivered into columns. Runs without the GIL, on one thread or on several that take batches from each other.
 #ifndef KCODEC_DECODE_H
 #define KCODEC_DECODE_H
 

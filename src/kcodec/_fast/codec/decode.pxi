@@ -254,7 +254,7 @@ cdef class _Decoding:
         return count
 
     cdef int check_all(self) except -1:
-        """Forgets all corruption found so far but that of structure, and finds what CRC and header fields tell."""
+        """Reset the outcome of each batch: keep only errors of structure, and check CRC and header fields again."""
         cdef int64_t at
         cdef Fault fault
         cdef BatchHeader *batches = table_batches(&self.table)
@@ -288,8 +288,9 @@ cdef class _Decoding:
             self.visibility.isolation == READ_COMMITTED_BY_MARKERS
             or (self.visibility.isolation == READ_COMMITTED_BY_LIST and self.on_error == ON_ERROR_SKIP)
         ):
-            # Batches that then proved corrupt were part of what was resolved. Again without those whose
-            # header shows it, and again for each turn that finds more in the records.
+            # The visibility was computed with batches that decoding then found to be corrupt. Compute it again
+            # without the batches whose CRC or header fields are wrong, and once more after each turn in which
+            # decoding finds further corrupt batches.
             if together:
                 scan_begin(&self.table)
                 self.scan_all()
@@ -298,7 +299,7 @@ cdef class _Decoding:
                 end = self.end
                 skipped = self.skipped_so_far()
                 turns += 1
-                if turns > MOST_TURNS:  # bytes made for it could ask for a turn a batch
+                if turns > MOST_TURNS:  # crafted data could require one turn for each batch
                     self.on_error = ON_ERROR_STOP
                 self.table_first()
         if self.table.corrupt >= 0 and self.table.corrupt <= self.end:
@@ -306,10 +307,10 @@ cdef class _Decoding:
         return 0
 
     cdef object reached_offset(self):
-        """The last offset a reader has behind it at the end; None without a batch.
+        """The greatest offset that the reader has passed at the end; None without a batch.
 
-        A message of magic 0 or 1 never takes it back, so of those at the end, and of the batch before them, the
-        greatest counts (see header_reached).
+        The offset of a message of magic 0 or 1 may be lower than that of a message before it. The result is therefore
+        the greatest offset of all such messages at the end and of the batch before them (see header_reached).
         """
         cdef BatchHeader *header
         cdef int64_t at = self.end - 1

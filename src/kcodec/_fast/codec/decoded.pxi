@@ -257,7 +257,7 @@ cdef DecodedRecords _decoded_of(_Layout layout, list parts, DecodedRecords like=
 
 
 # ------------------------------------------------------------------------------------------------------------ pickling
-# A chunk travels as the bytes of its buffers. Rows of a part are cut out on the other side, as Arrow slices are.
+# A chunk is pickled whole, as the bytes of its buffers. A part with only some of its rows is sliced after unpickling.
 
 cdef bytes _buffer_bytes(const Buffer *buffer, int64_t size):
     return b"" if buffer.data == NULL else PyBytes_FromStringAndSize(<const char *>buffer.data, size)

@@ -45,8 +45,8 @@ void decompressor_release(Decompressor *self) {
     self->lent = 0;
     if (self->scratch.capacity > SCRATCH_KEPT_BYTES) buffer_release(&self->scratch, (size_t)self->scratch_used);
     self->scratch_used = 0;
-    // A context is never freed: its Python objects could not be let go of here, and there are no more of them than
-    // there have been threads at one time.
+    // A context is never freed, because its Python objects cannot be released here. There are at most as many contexts as
+    // there were threads at the same time.
     lock_take(&contexts.lock);
     self->next = contexts.waiting;
     contexts.waiting = self;

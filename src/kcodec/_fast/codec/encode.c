@@ -96,7 +96,7 @@ static int header_at(const HeaderSource *source, int64_t at, HeaderField *header
     return 0;
 }
 
-// The headers of a record whose bytes up to `p` are written from `body` on. NULL with the fault; memory may have moved.
+// Writes the headers of a record at `p`. Returns the position behind them, or NULL with the fault; memory may have moved.
 static __attribute__((noinline)) uint8_t *put_headers(BatchWriter *writer, const HeaderSource *source, uint8_t *p,
                                                       int64_t row, Fault *fault) {
     int64_t begin;
@@ -133,7 +133,7 @@ static inline int64_t payload_bytes(const Payload *payload) {
     return payload->length > 0 ? payload->length : 0;
 }
 
-// Writes one record behind the open batch. What is odd has been checked but for sizes; *length is the batch's with it.
+// Appends one record to the open batch. All but the sizes was checked before; *length becomes the length of the batch.
 static inline __attribute__((always_inline)) int put_record(BatchWriter *writer, const RecordFields *record,
                                                             const HeaderSource *headers, int64_t row, int64_t *length,
                                                             Fault *fault) {

@@ -201,8 +201,11 @@ cdef int _empty_batch(_Writer writer, object like) except -1:
 
 
 cdef object _with_create_times(object source, RecordBatch like):
-    """Of a batch that the broker stamped, a reader sees one time for all records, but each keeps its own: it is read
-    from `like`, so that the bytes come out the same."""
+    """Return the records with the timestamps that are stored in the batch `like`.
+
+    Readers of a batch with LogAppendTime see the broker's timestamp for all records, but each record still has its own
+    in the encoded bytes. With these timestamps the encoded bytes are again the same.
+    """
     if not like.header.attributes & ATTRIBUTE_LOG_APPEND_TIME or not like.header.records_count:
         return source
     if isinstance(source, DecodedRecords):

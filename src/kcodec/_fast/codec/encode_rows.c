@@ -60,7 +60,7 @@ static int64_t offset_at(const BinaryInput *column, int64_t at) {
     return column->kind == INPUT_BINARY ? ((const int32_t *)column->offsets)[at] : ((const int64_t *)column->offsets)[at];
 }
 
-// Bytes of `count` rows of a column, where two of its offsets give that number.
+// The bytes of `count` rows of a column if two of its offsets determine that number, else 0.
 static int64_t bytes_of(const BinaryInput *column, int64_t row, int64_t count) {
     int is_bytes = column->kind == INPUT_BINARY || column->kind == INPUT_LARGE_BINARY;
     if (column->index_width || !is_bytes || count <= 0 || column->data_end <= column->data) return 0;
@@ -156,8 +156,8 @@ static inline __attribute__((always_inline)) uint8_t *put_nullable(uint8_t *p, c
     return put_plain(put_varint(p, (uint64_t)field->length << 1), field);
 }
 
-// What the loop below reads, in variables of its own: through pointers to bytes, all that is not would have to be read again
-// after every store.
+// Copies of the variables that the loop below reads. As its stores go through pointers to bytes, the compiler would
+// otherwise have to read all of them again after every store.
 typedef struct {
     const int64_t *timestamps;
     const uint8_t *timestamp_validity;
@@ -212,7 +212,7 @@ static inline __attribute__((always_inline)) int64_t plain_timestamp(const Plain
     return has_nulls && input_is_null(rows->timestamp_validity, rows->timestamp_first + row) ? INT64_MIN : rows->timestamps[row];
 }
 
-// The headers of a row behind q; NULL where a name is null or there is no room before `end`.
+// Writes the headers of a row at q. Returns NULL if a name is null, or if they may not fit before `end`.
 static inline __attribute__((always_inline)) uint8_t *fast_headers(const PlainRows *rows, int64_t row, uint8_t *q,
                                                                    const uint8_t *end, int has_nulls) {
     int64_t at = 0, last = 0;
@@ -231,8 +231,8 @@ static inline __attribute__((always_inline)) uint8_t *fast_headers(const PlainRo
     return q;
 }
 
-// The checked rows from `row` on behind the open batch, for as long as nothing is odd and there is room; the first row not taken, or
-// -1 with the fault. *is_full: that row does not fit into the batch any more.
+// Appends the checked rows from `row` on to the open batch, up to a row that needs append_odd_row or does not fit. Returns the
+// first row that was not appended, or -1 with the fault. *is_full: that row does not fit into the batch.
 static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *writer, const PlainRows *rows, int64_t row,
                                                                 int *is_full, int has_nulls, int has_headers) {
     const int64_t base_timestamp = writer->base_timestamp, first_row = row, most = writer->settings.max_batch_bytes;
@@ -282,10 +282,10 @@ static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *wri
     return row;
 }
 
-// Batch after batch, until a row is odd or there is no room for it: that row is append_odd_row's, which decides, grows memory
-// and names faults. The first row not taken, or -1 with the fault.
+// Appends rows, batch after batch, up to a row that needs append_odd_row, which decides, grows memory and names faults.
+// Returns the first row that was not appended, or -1 with the fault.
 static int64_t fast_rows(BatchWriter *writer, const PlainRows *input, int64_t row, int one_batch, Fault *fault) {
-    const PlainRows rows = *input;  // whose address no call gets to know, so that stores of bytes cannot be to it
+    const PlainRows rows = *input;  // no call gets its address, so that stores of bytes cannot change it
     for (;;) {
         int is_full = 0;
         if (!writer->is_open) {
@@ -293,7 +293,7 @@ static int64_t fast_rows(BatchWriter *writer, const PlainRows *input, int64_t ro
             if (timestamp < -1) return row;
             if (writer_begin_batch(writer, writer->next_offset, timestamp, fault)) return -1;
         }
-        // each call is a loop of its own, without the tests that its columns never need
+        // inlined with constants: each loop has only the tests that its columns need
         if (rows.has_nulls) row = fast_batch(writer, &rows, row, &is_full, 1, rows.lists != NULL);
         else if (rows.lists) row = fast_batch(writer, &rows, row, &is_full, 0, 1);
         else row = fast_batch(writer, &rows, row, &is_full, 0, 0);

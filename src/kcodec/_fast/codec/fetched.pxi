@@ -142,7 +142,7 @@ cdef class FetchedRecords:
         return self.steps.table.needed if self.steps.table.done else 0
 
     cdef int next_rows(self) except -1:
-        """Decodes on. Where that fails, or there is no more: is_done."""
+        """Decode the next rows. Set is_done after an error, and if there are no more."""
         try:
             if self.cursor.next_rows():
                 return 0

@@ -10,7 +10,7 @@ cdef extern from "_fast/codec/guard.h" nogil:
 
 
 cdef inline int _enter(int *in_use, object user) except -1:
-    """Begin a use; use_end() is due. RuntimeError if there is one already."""
+    """Begin a use, which the caller ends with use_end(). Raise RuntimeError if another use has not ended."""
     if not use_begin(in_use):
         raise RuntimeError(f"the {type(user).__name__} is in use by another thread or by a call that has not returned; "
                            "create one for each thread")
@@ -18,7 +18,7 @@ cdef inline int _enter(int *in_use, object user) except -1:
 
 
 cdef inline int _make_once(int *is_made, object user) except -1:
-    """For an __init__ that may run once only. TypeError if it has run before."""
+    """Mark an object as initialized. Raise TypeError if its __init__ has run before."""
     if not use_begin(is_made):
         raise TypeError(f"{type(user).__name__}.__init__ cannot be called a second time")
     return 0

@@ -127,7 +127,7 @@ static int fill_table(uint32_t *table, unsigned bits, unsigned capacity, const u
         for (unsigned last = at + counts[length]; at < last; at++)
             table[reversed(code++, length)] = entries[sorted[at]] | length;
     }
-    // longer ones: those that begin alike follow each other, and their table is as large as fills the space they leave
+    // longer codes: those with the same first bits follow each other and share a second table, large enough for all of them
     unsigned next = size, end = size, first = size;
     for (; length <= longest; length++, code <<= 1) {
         for (unsigned left = counts[length]; left; left--, at++, code++) {
@@ -245,7 +245,7 @@ static inline void copy_match(uint8_t *to, unsigned distance, unsigned length) {
     }
 }
 
-// The symbols of a block, up to its end. `out_end`: of what may be made.
+// Reads the symbols of a block, up to its end. `out_end`: the end of the output that may be written.
 static int read_symbols(const Tables *tables, Bits *bits, const uint8_t *begin, uint8_t **place, const uint8_t *out_end) {
     Bits in = *bits;
     uint8_t *out = *place;

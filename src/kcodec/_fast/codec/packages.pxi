@@ -4,8 +4,8 @@
 
 cdef enum:
     GZIP_STEP = 1 << 20  # the most one call makes; without a bound the package would allocate what a stream claims
-    # The package copies what a call leaves of its input, so it is given slices: a small one where a member begins, then
-    # larger ones. Members of a few bytes and streams of many megabytes both take time by their size.
+    # The package copies the input that a call does not use, so each call gets a slice: a small one at the beginning of
+    # a member, then larger ones. The time is then proportional to the size, for small members and for large ones.
     GZIP_FIRST_INPUT = 512
     GZIP_MOST_INPUT = 64 << 10
 
@@ -46,7 +46,7 @@ cdef int _use_zstd_library_from_now_on() except -1:
 
 
 cdef class _PackageState:
-    """What one context keeps between calls: its own zstd decompressor (two threads must not share one), lent bytes."""
+    """The state of one context between calls: its zstd decompressor, which no other thread may use, and its bytes."""
 
     cdef object zstandard, zstd, decompress_frame   # the package, a decompressor, its method
     cdef object isal_zlib, member_of                # the package, its decompressobj
@@ -149,8 +149,8 @@ cdef class _PackageState:
         return 1
 
 
-# Exceptions that were raised inside a call without the GIL, by the number that stands for them in a FAULT_PYTHON. Of
-# several threads of one call only one has its exception raised: the others' are dropped once there are newer ones.
+# Exceptions that were raised inside a call without the GIL, by the number that stands for them in a FAULT_PYTHON. If
+# several threads of one call fail, only one exception is raised; newer entries replace those of the other threads.
 cdef enum:
     MOST_PYTHON_ERRORS = 256
 cdef dict _python_errors = {}

@@ -56,7 +56,8 @@ int buffer_acquire(Buffer *buffer, size_t capacity) {
     if (class >= CLASSES) return -1;
     int found = 0;
     lock_take(&pool.lock);
-    // A buffer that has grown waits among larger ones: they do as well, capacity that is not touched costs nothing.
+    // A buffer that has grown is returned to a larger class. A larger buffer can be used, too: capacity that is not touched
+    // costs nothing.
     int larger = class;
     while (larger < CLASSES - 1 && larger < class + CLASSES_ABOVE && !pool.depth[larger]) larger++;
     if (pool.depth[larger]) {

@@ -18,7 +18,7 @@ _OPTIONAL_FIELDS = ("control_type", "coordinator_epoch", "key_schema_id", "value
                     "leader_epoch")
 
 cdef object _ABSENT = object()
-# of what is read out of both key and value: which of the two is not there
+# for values that come from both the key and the value: which of the two is absent
 cdef object _ABSENT_KEY = object()
 cdef object _ABSENT_VALUE = object()
 
@@ -45,9 +45,9 @@ cdef object _coordinator_epoch_of(object control_type, object value):
     return int.from_bytes(value[2:6], "big", signed=True)
 
 
-# no_gc: what it holds is bytes, numbers and text, nothing that leads back to it. To be seen by the collector would cost
-# a reader of records a fifth of its time. A value that a deserializer has made may lead back to it, if an application
-# stores the record in its own value; such a circle is never collected.
+# no_gc: a record has bytes, numbers and text, which cannot refer back to it. If the garbage collector tracked records,
+# reading them would take a fifth longer. A value that a deserializer returned can refer to the record if the
+# application stores the record in it; such a cycle is never collected.
 @cython.no_gc
 cdef class Record:
     """A record of a batch. Immutable.
@@ -63,8 +63,8 @@ cdef class Record:
     def __init__(self, offset, timestamp, timestamp_type, key, value, headers=(), sequence=-1, control_type=None,
                  coordinator_epoch=None, key_schema_id=None, value_schema_id=None, topic=None, partition=None,
                  leader_epoch=None):
-        # What encode() reads of a record it does not own: the fields change no more once they are set. All code that is
-        # not ours runs before the first of them is.
+        # encode() reads these fields without holding references, so they must not change once they are set. Code of the
+        # application (such as __int__) therefore runs before the first field is set.
         offset, timestamp, sequence, headers = int(offset), int(timestamp), int(sequence), tuple(headers)
         timestamp_type = TimestampType(timestamp_type)
         if self._offset is not None:  # also of a record that was decoded, for which no __init__ ran
@@ -235,7 +235,7 @@ cdef struct _KnownPair:
 
 
 cdef inline uint64_t _few_bytes(const char *bytes, int32_t length) noexcept nogil:
-    """Up to seven bytes as a number; those of another value of the same length make another one."""
+    """Return up to seven bytes as a number. Different values of the same length give different numbers."""
     cdef uint32_t front, back
     if length >= 4:
         memcpy(&front, bytes, 4)
@@ -278,8 +278,8 @@ cdef class _HeaderNames:
     cdef list names
     cdef _KnownPair *pairs[NAMES_KEPT]  # PAIR_SLOTS of them
     cdef int32_t scores[NAMES_KEPT]     # negative: given up
-    # The last row whose names were looked up one by one; `names` has them. changes: counts such rows, as what allocates
-    # below may collect garbage, and so run code that reads another row.
+    # The last row whose names were looked up one by one; they are in `names`. changes: the number of such rows. An
+    # allocation below may start the garbage collector, which may run code that reads another row.
     cdef const char *row_names
     cdef int32_t row_ends[NAMES_KEPT]
     cdef int64_t row_count, changes
@@ -356,7 +356,7 @@ cdef class _HeaderNames:
                 self.row_ends[at] = ends[at + 1] - ends[0]
 
     cdef inline tuple known_at(self, const Chunk *chunk, int64_t place, int64_t at):
-        """As header_at, of a row whose names are known."""
+        """As header_at, for a row whose names are known."""
         cdef const int32_t *ends = <const int32_t *>chunk.header_value.offsets.data
         cdef const char *value = <const char *>chunk.header_value.data.data + ends[at]
         cdef int32_t length = ends[at + 1] - ends[at]

@@ -32,8 +32,8 @@ cdef class _Source:
         return self.view.len
 
 
-# Views point into the caller's bytes: a chunk of them holds the _Source. Arrow may let go on any thread, and after the
-# interpreter has ended: then there is nothing left to count.
+# Views point into the caller's bytes, so a chunk with views holds a reference to the _Source. Arrow may release it on
+# any thread, and also after the interpreter has ended, when there are no reference counts any more.
 cdef void _retain_object(void *owner) noexcept nogil:
     with gil:
         Py_INCREF(<object>owner)

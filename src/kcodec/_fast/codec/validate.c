@@ -8,8 +8,8 @@ static int is_out_of_range(const RecordRules *rules, int64_t timestamp) {
     return difference > rules->before_max_ms || ahead > rules->after_max_ms;
 }
 
-// A topic of CreateTime takes a producer's times within bounds, even where the batch claims a broker's stamp; else such a
-// claim is refused.
+// A topic with CreateTime accepts a timestamp within bounds, even if the batch claims to have LogAppendTime. In a topic with
+// LogAppendTime, and for a record without a timestamp, that claim is refused.
 static int has_wrong_time(const RecordRules *rules, int64_t timestamp) {
     if (rules->is_create_time && timestamp != -1) return is_out_of_range(rules, timestamp);
     return (rules->header->attributes & ATTRIBUTE_LOG_APPEND_TIME) != 0;

@@ -22,7 +22,7 @@ typedef struct {
     int is_stream_fault;          // the fault is one of decompression
 } RecordRules;
 
-// Looks at all of them. -1: they are none, or cannot be decompressed; fault->record names one.
+// Checks all records. -1: a record is invalid, or they cannot be decompressed; fault->record names the record.
 int validate_records(RecordRules *rules, Decompressor *decompressor, const uint8_t *stored, int64_t limit, Fault *fault);
 
 #endif

@@ -221,7 +221,7 @@ cdef class _Writer:
         return 0
 
     cdef int set_last_offset(self, object last_offset) except -1:
-        """Of the open batch, or of one without records."""
+        """Set the last offset of the open batch, or of a batch without records."""
         cdef BatchHeader *header = &self.writer.settings.header
         cdef int64_t base = header.base_offset, least = header.base_offset
         if self.writer.is_open:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has to be known of zstd frames before a decompressor sees them, and the system's libzstd where there is one.
+// The sizes in the headers of zstd frames, checked before decompression, and the system's libzstd if there is one.
 #ifndef KCODEC_ZSTD_H
 #define KCODEC_ZSTD_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages as Python objects: where their slots lie, and reading and filling those without Python's attribute lookup.
+// Messages as Python objects: the offsets of their slots, and access to the slots without Python's attribute lookup.
 // A message class has `__slots__` and nothing else, so a field is one pointer at a fixed offset of every instance.
 #ifndef KCODEC_MESSAGE_OBJECT_H
 #define KCODEC_MESSAGE_OBJECT_H

@@ -16,7 +16,7 @@ cdef struct MessageWriter:
     int depth, tagged_depth
     MessageStep steps[DEEPEST]
     PyObject *title
-    # where records stay outside: [(position, memoryview), ...] of those of at least least_part bytes; else NULL
+    # [(position, memoryview), ...] of the records of at least least_part bytes that are not copied; NULL: copy all
     PyObject *parts
     Py_ssize_t least_part, parts_size
 
@@ -27,8 +27,11 @@ _INTEGERS = {
 
 
 cdef int _refuse(MessageWriter *writer, const MessageOp *op, object value, str reason) except -1:
-    """An EncodeError that names the field. The value of a secret is not in it; call it outside `except`, whose
-    exception may hold it. What may not pickle is there as text."""
+    """Raise an EncodeError that names the field and its value; the value of a secret is left out.
+
+    Call it outside of `except` blocks, as the exception that is handled there may contain the secret. A value that is
+    not a number, text or bytes is stored in the error as its repr, because it may not be picklable.
+    """
     path = _message_path(writer.steps, writer.depth)
     if op != NULL and op.is_secret:
         raise EncodeError(f"{<object>writer.title}: {path} {reason}", field=path)

@@ -106,7 +106,7 @@ cdef struct MessageSlot:
 
 cdef struct MessageOp:
     int32_t kind, place, tag
-    # the least bytes of one value: of an array, of one of its elements
+    # the minimum number of bytes of one value, or of one element of an array
     int32_t least
     bint is_array, is_nullable, is_compact, is_ignorable, is_secret
     Py_ssize_t offset
@@ -115,7 +115,7 @@ cdef struct MessageOp:
     PyObject *name
     PyObject *plan
 
-# where a reader or writer stands: the field at each depth, and which element of it (-1: no array)
+# the position of a reader or writer: the field at each depth, and the index of its element (-1: no array)
 cdef struct MessageStep:
     const MessageOp *op
     Py_ssize_t index

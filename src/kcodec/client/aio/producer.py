@@ -264,7 +264,7 @@ class Producer(ProducerBase):
 
     async def _called_partition(self, topic: str, key: Any) -> int:
         """Return the partition that the function `partitioner` chooses."""
-        from kcodec.producer.partitioning import called_partition
+        from kcodec.producer.partitioner_option import called_partition
 
         assert self._partitioner is not None
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kcodec.arguments import partitions_of
 from kcodec.client.interruption import INTERRUPTED_ABORT_SECONDS, abort_of, announced, limited_seconds
@@ -20,12 +20,43 @@ from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartit
 from kcodec.transactions.state import TO_ABORT, Event, State
 
 if TYPE_CHECKING:
-    from kcodec.client.aio.producer import Delivery, Producer, TableDelivery
+    from kcodec.client.aio.waiting import Delivery, TableDelivery
     from kcodec.producer.delivery import OnDelivery
     from kcodec.transactions.handle import TransactionHandle, WriterReceipt
+    from kcodec.transactions.manager import TransactionManager
     from kcodec.transactions.transaction import ProducerTransaction
 
+T = TypeVar("T")
 log = logging.getLogger("kcodec.transactions")
+
+
+class TransactionalProducer(Protocol):
+    """The methods of `Producer` that a transaction calls."""
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """See `Producer.send`."""
+        ...
+
+    async def send_arrow(self, topic: str, table: Any, *, framing: str | None = None) -> TableDelivery:
+        """See `Producer.send_arrow`."""
+        ...
+
+    async def _run(self, flow: Flow[T]) -> T: ...
+
+    def _manager(self) -> TransactionManager: ...
+
+    def _begin_at_once(self, manager: TransactionManager) -> ProducerTransaction | None: ...
+
+    def _begun(self, flow: Flow[T], timeout: float | None) -> Flow[T]: ...
 
 
 class Transaction:
@@ -43,7 +74,9 @@ class Transaction:
     A task that is cancelled inside the block aborts the transaction, and is cancelled then.
     """
 
-    def __init__(self, producer: Producer, partitions: Iterable[TopicPartition], timeout: float | None) -> None:
+    def __init__(
+        self, producer: TransactionalProducer, partitions: Iterable[TopicPartition], timeout: float | None
+    ) -> None:
         self._producer = producer
         self._manager = producer._manager()
         self._partitions = tuple(partitions_of(partitions))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a producer does for the option `partitioner`, unless the compiled core does it: see `key_hashes.py` for names.
+"""The option `partitioner`: the hashes of `key_hashes.py`, and functions of the application.
+
+The compiled core has the default hash; `partitioner.py` has the choice for records without a key.
 
 A hash is computed before the compiled core appends the record. A function of the application is called by `send`,
 before it takes the lock of the buffer.
