@@ -94,7 +94,7 @@ class GssError(Exception):
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """Return the library of the system, with the types of its functions. Raise OSError if the system does not have it."""
+    """Return the library, with the types of its functions. Raise OSError if the system does not have it."""
     for name in LIBRARY_NAMES:
         path = name if name.startswith("lib") else ctypes.util.find_library(name)
         if path is None:
