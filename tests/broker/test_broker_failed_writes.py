@@ -333,6 +333,34 @@ def test_retention_goes_on_after_a_partition_that_fails(tmp_path: Path, monkeypa
     client.core.close()
 
 
+def test_retention_deletes_a_file_that_could_not_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The segment is out of the log at once. Later segments are deleted in the meantime."""
+    client = CoreClient(tmp_path)
+    client.prepare(internal_segment_bytes="300", retention_ms="1000")
+    for number in range(3):
+        assert client.produce(None, values=(b"%d" % number * 200,)) == (NONE, number)
+    client.clock.advance(2000)
+    really = Path.unlink
+
+    def unlink(self: Path, *, missing_ok: bool = False) -> None:
+        if self.name == f"{0:020}.log":
+            raise PermissionError(13, "Permission denied", str(self))
+        really(self, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink)
+        client.core.topics.apply_retention()
+    log = client.core.topics.get("t").partitions[0].log  # type: ignore[union-attr]
+    assert (log.log_start_offset, log.size_in_bytes) == (3, 0)
+    assert sorted(path.name for path in (tmp_path / "t-0").glob("*.log")) == [f"{0:020}.log", f"{3:020}.log"]
+    assert "cannot be deleted" in caplog.text
+    client.core.topics.apply_retention()
+    assert [path.name for path in (tmp_path / "t-0").glob("*.log")] == [f"{3:020}.log"]
+    client.core.close()
+
+
 def test_a_log_needs_one_open_file_for_all_its_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = CoreClient(tmp_path)
     client.prepare(internal_segment_bytes="300")

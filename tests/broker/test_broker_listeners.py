@@ -12,6 +12,7 @@ import pytest
 from kcodec.admin.security import ScramCredentialUpsertion, ScramMechanism
 from kcodec.admin.values import ConfigResource, ConfigResourceType
 from kcodec.broker import Broker, EmbeddedBrokerError
+from kcodec.broker.server import Server
 from kcodec.client import Admin, Consumer, Producer
 from kcodec.errors import AuthenticationError, KcodecError
 from kcodec.testing.certificates import Certificates
@@ -96,16 +97,25 @@ def test_listeners_keep_their_ports_over_a_restart(tls: dict[str, Any]) -> None:
         assert all(port != "0" for port in (address.rpartition(":")[2] for address in before.values()))
 
 
-def test_a_port_in_use_closes_the_other_listeners(tls: dict[str, Any]) -> None:
+def test_a_port_in_use_closes_the_other_listeners(tls: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start takes another free port, as the first one may be in use then."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         broker = Broker(listeners={"PLAINTEXT": 0, "SSL": taken}, **tls)
-        with pytest.raises(OSError, match="address already in use"):
+        ports: list[int] = []
+        really = Server.close
+
+        def close(self: Server) -> None:
+            ports.append(self.core.listeners[0].port)
+            really(self)
+
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="address already in use"):
+            patch.setattr(Server, "close", close)
             broker.start()
-        address = ("127.0.0.1", int(broker.bootstrap_servers.rpartition(":")[2]))
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(address, 5)
-    with broker, Admin(**broker.client_options(protocol="SSL")) as admin:
+            socket.create_connection(("127.0.0.1", ports[0]), 5)
+    with socket.create_server(("127.0.0.1", ports[0])), broker, Admin(**broker.client_options(protocol="SSL")) as admin:
+        assert broker.listeners["SSL"] == f"127.0.0.1:{taken}"
         assert len(admin.describe_cluster().brokers) == 1
 
 

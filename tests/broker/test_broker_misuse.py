@@ -190,3 +190,26 @@ def test_the_wire_log_refuses_an_unknown_api() -> None:
         assert broker.wire_log.requests("Produce") == []
         with pytest.raises(ValueError, match=r"^Kafka has no API 'Produc'; did you mean 'Produce'\?$"):
             broker.wire_log.requests("Produc")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda broker: broker.bootstrap_servers, lambda broker: broker.listeners, lambda broker: broker.client_options()],
+    ids=["bootstrap_servers", "listeners", "client_options"],
+)
+def test_a_free_port_is_known_from_the_first_start_on(call: Callable[[Broker], object]) -> None:
+    broker = Broker()
+    with pytest.raises(EmbeddedBrokerError, match="no port yet: use it in a with statement, or call start"):
+        call(broker)
+    assert Broker(port=9092).bootstrap_servers == "127.0.0.1:9092"
+    with broker:
+        found = call(broker)
+    assert call(broker) == found
+
+
+def test_seed_takes_bytes_as_values() -> None:
+    with Broker() as broker:
+        broker.seed("t", [b"a", (b"key", b"b"), {"value": b"c"}])
+        assert [(one.key, one.value) for one in broker.committed("t")] == [(None, b"a"), (b"key", b"b"), (None, b"c")]
+        with pytest.raises(EmbeddedBrokerError, match="topic 't' has no partition 7"):
+            broker.committed("t", 7)

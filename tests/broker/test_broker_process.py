@@ -116,7 +116,7 @@ def test_killed_process_recovers_and_traces(tmp_path: Path) -> None:
         (("--users", "/nowhere/users"), "--users requires --sasl-mechanism"),
         (("--sasl-mechanism", "PLAIN"), "--sasl-mechanism requires --users"),
         (("--max-version", "Nothing=3"), "APIs that the broker does not have: Nothing"),
-        (("--listener", "SSL=9093"), "--port and --listener exclude each other"),
+        (("--listener", "SSL=9093"), "--port and --listener exclude each other: omit --port"),
     ],
 )
 def test_wrong_options_say_what_is_wrong(

@@ -31,8 +31,9 @@ _SCAN_MS = 50
 
 def kafka_properties(profile: Profile) -> dict[str, Any]:
     """Return the settings of an Apache Kafka for this profile."""
-    # a group's requests are written one by one also if they come from many connections
-    properties: dict[str, Any] = {"group_coordinator_append_linger_ms": 0}
+    # A group's requests are written one by one also if they come from many connections. The controller of a slow machine
+    # receives the broker's heartbeats late, and would refuse new topics.
+    properties: dict[str, Any] = {"group_coordinator_append_linger_ms": 0, "broker_session_timeout_ms": 120_000}
     if profile.has_clock:
         properties |= {
             "transaction_abort_timed_out_transaction_cleanup_interval_ms": _SCAN_MS,

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from kcodec._fast import RecordBatch, batches, decode, encode
-from kcodec.broker.api import ApiError
+from kcodec.broker.api import ApiError, Listener
 from kcodec.broker.clock import Clock
 from kcodec.broker.core import BrokerCore
 from kcodec.broker.faults import FaultRule, Faults
@@ -139,7 +139,7 @@ class Broker:
         self._settings = BrokerSettings(**settings)
         check_logins(self._settings, has_credentials=data_dir is not None)
         if port and self._settings.listeners:
-            raise ValueError(f"port {port} has no effect: the ports are in listeners")
+            raise ValueError(f"port {port} has no effect: the ports are in listeners; omit port")
         #: The first one is that of bootstrap_servers. A restart uses the same ports.
         self._listeners = listeners_at(self._settings, host, port)
         self._directory = None if data_dir is None else Path(data_dir)
@@ -209,12 +209,14 @@ class Broker:
         core = BrokerCore(self._settings, Clock(is_manual=self._is_manual, start_ms=self._start_ms), self._directory)
         if trace is not None:
             core.wire_log.on_response = trace.write
-        server = Server(core, self._listeners)
+        server, ports = Server(core, self._listeners), [listener.port for listener in self._listeners]
         try:
             loop.run_until_complete(server.start())
         except BaseException:  # raised again for the caller of start(), with the files of the core closed
             server.close()
             core.close()
+            for listener, port in zip(self._listeners, ports, strict=True):
+                listener.port = port  # a free port that this start took may be in use at the next one
             raise
         return core, server
 
@@ -295,13 +297,23 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address for clients, host:port. With several listeners, that of the first one."""
-        return self._listeners[0].address
+        """The address for clients, host:port. With several listeners, that of the first one.
+
+        Raise EmbeddedBrokerError if the port is a free one, and the broker has not been started yet.
+        """
+        return self._address(self._listeners[0])
 
     @property
     def listeners(self) -> dict[str, str]:
-        """The address of each listener, host:port, by its security protocol."""
-        return {listener.protocol: listener.address for listener in self._listeners}
+        """The address of each listener, host:port, by its security protocol. Raise as `bootstrap_servers`."""
+        return {listener.protocol: self._address(listener) for listener in self._listeners}
+
+    def _address(self, listener: Listener) -> str:
+        if not listener.port:
+            raise EmbeddedBrokerError(
+                "the broker has no port yet: use it in a with statement, or call start(), which takes a free port"
+            )
+        return listener.address
 
     @property
     def admin_servers(self) -> str:
@@ -331,7 +343,7 @@ class Broker:
         listener = next((one for one in self._listeners if protocol in (None, one.protocol)), None)
         if listener is None:
             raise EmbeddedBrokerError(f"no listener has the protocol {protocol!r}: it is not in the setting listeners")
-        found: dict[str, Any] = {"bootstrap_servers": listener.address}
+        found: dict[str, Any] = {"bootstrap_servers": self._address(listener)}
         if listener.protocol != "PLAINTEXT":
             found["security_protocol"] = listener.protocol
         if listener.has_tls:
@@ -417,19 +429,24 @@ class Broker:
         """Append records without a client. The topic is created if it does not exist.
 
         topic:     Name of the topic.
-        records:   What `kcodec.encode` takes: tuples (key, value, headers, timestamp), dicts or Records.
+        records:   Values as bytes, or what `kcodec.encode` takes: tuples (key, value, headers, timestamp), dicts or
+                   Records.
         partition: The partition.
         timestamp: Timestamp in ms of records without one; by default the broker's time.
 
         Raise EmbeddedBrokerError if the partition does not exist, EncodeError if a record is invalid.
         """
 
+        rows = records
+        if isinstance(records, list | tuple):
+            rows = [(None, one) if isinstance(one, bytes) else one for one in records]
+
         def append() -> None:
             if self.core.topics.get(topic) is None:
                 self.core.topics.create(topic, partition + 1)
             where = self._partition(topic, partition)
             now = self.core.clock.now_ms() if timestamp is None else timestamp
-            for batch in batches(encode(records, timestamp=now)):
+            for batch in batches(encode(rows, timestamp=now)):
                 data = bytearray(batch.data)
                 set_base_offset(data, 0)
                 where.log.append_client(data, api_version=13, has_transactional_id=False)
@@ -442,19 +459,18 @@ class Broker:
         topic:     Name of the topic.
         partition: Only this partition.
 
-        Raise EmbeddedBrokerError if the topic does not exist.
+        Raise EmbeddedBrokerError if the topic or the partition does not exist.
         """
 
         def read() -> list[Any]:
+            chosen = self._topic(topic).partitions if partition is None else [self._partition(topic, partition)]
             found = []
-            for one in self._topic(topic).partitions:
-                if partition in (None, one.number):
-                    data = b"".join(bytes(batch.data) for batch in one.log.batches_from(one.log.log_start_offset))
-                    end = one.log.last_stable_offset
-                    aborted = one.log.aborted_transactions()
-                    options: dict[str, Any] = {"isolation_level": "read_committed", "aborted_transactions": aborted}
-                    decoded = decode(data, start_offset=one.log.log_start_offset, end_offset=end, **options)
-                    found += list(decoded.records())
+            for log in (one.log for one in chosen):
+                data = b"".join(bytes(batch.data) for batch in log.batches_from(log.log_start_offset))
+                aborted = log.aborted_transactions()
+                options: dict[str, Any] = {"isolation_level": "read_committed", "aborted_transactions": aborted}
+                decoded = decode(data, start_offset=log.log_start_offset, end_offset=log.last_stable_offset, **options)
+                found += list(decoded.records())
             return found
 
         return self._call(read)

@@ -89,6 +89,8 @@ class PartitionLog:
         self._clock = clock
         self._settings = settings
         self._segments: list[Segment] = []
+        #: Segments before the start of the log whose files are not deleted yet.
+        self._removed: list[Segment] = []
         self.producers = ProducerStates()
         self.log_start_offset = 0
         self.log_end_offset = 0
@@ -470,9 +472,16 @@ class PartitionLog:
         self._moved()
 
     def _delete_segments(self) -> None:
-        """Remove the segments before the start of the log."""
+        """Remove the segments before the start of the log. A file that cannot be deleted waits for the next call."""
         while len(self._segments) > 1 and self._segments[1].base_offset <= self.log_start_offset:
-            self._segments.pop(0).delete()
+            self._removed.append(self._segments.pop(0))
+        removed, self._removed = self._removed, []
+        for segment in removed:
+            try:
+                segment.delete()
+            except OSError as error:
+                self._removed.append(segment)
+                _log.error("a segment before the log start offset cannot be deleted: %s; trying again later", error)
 
     def apply_retention(self) -> None:
         """Delete segments that are too old or too much (UnifiedLog.deleteOldSegments)."""

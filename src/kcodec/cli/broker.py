@@ -84,7 +84,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     listeners = dict(_number_of("--listener", text, "PROTOCOL=PORT, for example SSL=9093") for text in options.listener)
     _check_login(options, listeners)
     if listeners and options.port is not None:
-        raise UsageError("--port and --listener exclude each other: --listener has the port")
+        raise UsageError("--port and --listener exclude each other: omit --port, as --listener has the port")
     if len(listeners) < len(options.listener):
         raise UsageError("--listener: two listeners have the same protocol; each protocol has one port")
     broker = Broker(
