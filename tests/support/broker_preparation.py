@@ -31,9 +31,14 @@ _SCAN_MS = 50
 
 def kafka_properties(profile: Profile) -> dict[str, Any]:
     """Return the settings of an Apache Kafka for this profile."""
-    # A group's requests are written one by one also if they come from many connections. The controller of a slow machine
-    # receives the broker's heartbeats late, and would refuse new topics.
-    properties: dict[str, Any] = {"group_coordinator_append_linger_ms": 0, "broker_session_timeout_ms": 120_000}
+    properties: dict[str, Any] = {
+        # A group's requests are written one by one also if they come from many connections.
+        "group_coordinator_append_linger_ms": 0,
+        # In a run of more than ten minutes, Kafka would remove the empty groups of the sequence at that moment.
+        "offsets_retention_check_interval_ms": 86_400_000,
+        # The controller of a slow machine receives the broker's heartbeats late, and would refuse new topics.
+        "broker_session_timeout_ms": 120_000,
+    }
     if profile.has_clock:
         properties |= {
             "transaction_abort_timed_out_transaction_cleanup_interval_ms": _SCAN_MS,
