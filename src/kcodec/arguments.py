@@ -179,8 +179,14 @@ def refuse_misspelled(name: str, possible: Collection[str], what: str) -> None:
 
     what: the function, as in "open()".
     """
+    meant = meant_by(name, possible)
+    if meant:
+        raise TypeError(f"{what} has no option {name!r}{meant}")
+
+
+def meant_by(name: str, possible: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the similar one of the possible names, if there is one."""
     import difflib  # only where a name is wrong
 
-    near = difflib.get_close_matches(name, possible, n=1, cutoff=_CLOSE)
-    if near:
-        raise TypeError(f"{what} has no option {name!r}; did you mean {near[0]!r}?")
+    near = difflib.get_close_matches(name, list(possible), n=1, cutoff=_CLOSE)
+    return f"; did you mean {near[0]!r}?" if near else ""

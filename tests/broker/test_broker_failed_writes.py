@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from broker_core import CoreClient
 
-from kcodec.broker import derived_file
+from kcodec.broker import derived_file, partition_log
+from kcodec.broker import topics as broker_topics
+from kcodec.broker.api import ApiError
 from kcodec.broker.partition_log import PartitionLog
 from kcodec.errors import DecodeError
 from kcodec.log import check_file
@@ -285,6 +287,24 @@ def test_deleted_topics_are_reported_as_deleted(tmp_path: Path, monkeypatch: pyt
     assert [one.error_code for one in client.ask(creation, 7).topics] == [NONE]
     assert client.produce(None) == (NONE, 0)
     client.core.close()
+
+
+def test_new_topic_does_not_write_to_files_of_a_deleted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first records would follow those of the deleted topic, and the next recovery would cut them off."""
+    client = CoreClient(tmp_path)
+    client.prepare()
+    assert client.produce(None, values=(b"old",)) == (NONE, 0)
+    with monkeypatch.context() as patch:
+        for module in (broker_topics, partition_log):
+            patch.setattr(module, "rmtree", lambda path, *, ignore_errors: None)
+        client.core.topics.delete(client.core.topics.get("t"))  # type: ignore[arg-type]
+        assert (tmp_path / "t-0").exists()
+        with pytest.raises(ApiError, match="t-0 is left of a deleted topic, and cannot be removed"):
+            client.prepare()
+        assert client.core.topics.get("t") is None
+    client.prepare()
+    assert client.produce(None, values=(b"new",)) == (NONE, 0)
+    assert values_after_restart(client, tmp_path) == [b"new"]
 
 
 def test_each_topic_has_its_own_result_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

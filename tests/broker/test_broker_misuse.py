@@ -30,7 +30,9 @@ from kcodec.errors import DecodeError
     [
         ({"port": 70_000}, ValueError, "port must be a number between 0 and 65535"),
         ({"port": "9092"}, ValueError, "port must be a number"),
-        ({"partitions": 3}, TypeError, "no argument 'partitions'"),
+        ({"partitions": 3}, TypeError, "no argument 'partitions': see the fields of BrokerSettings"),
+        ({"datadir": "logs"}, TypeError, "no argument 'datadir'; did you mean 'data_dir'?"),
+        ({"default_partition": 3}, TypeError, "no argument 'default_partition'; did you mean 'default_partitions'?"),
         ({"transaction_version": 5}, ValueError, "transaction_version must be between 0 and 2, got 5"),
         ({"transaction_version": "2"}, TypeError, "transaction_version must be a number"),
         ({"default_partitions": 0}, ValueError, "default_partitions must be between 1"),
@@ -173,9 +175,10 @@ def test_producers_of_a_missing_topic_are_not_expired() -> None:
         (lambda broker: broker.clock.advance("x"), "ms must be a number of ms, got 'x'"),
         (lambda broker: broker.create_topic("c", "1"), "partitions must be a number, got '1'"),
         (lambda broker: broker.end_offset("t", "0"), "partition must be a number, got '0'"),
+        (lambda broker: broker.seed("t", [b"v"], partition="0"), "partition must be a number, got '0'"),
         (lambda broker: setattr(broker, "marker_delay_ms", "5"), "marker_delay_ms must be a number of ms, got '5'"),
     ],
-    ids=["advance", "create_topic", "end_offset", "marker_delay_ms"],
+    ids=["advance", "create_topic", "end_offset", "seed", "marker_delay_ms"],
 )
 def test_methods_refuse_values_of_another_type(call: Callable[[Broker], object], text: str) -> None:
     with Broker() as broker:
@@ -213,3 +216,45 @@ def test_seed_takes_bytes_as_values() -> None:
         assert [(one.key, one.value) for one in broker.committed("t")] == [(None, b"a"), (b"key", b"b"), (None, b"c")]
         with pytest.raises(EmbeddedBrokerError, match="topic 't' has no partition 7"):
             broker.committed("t", 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "text"),
+    [
+        ({}, {"user": "alice"}, "'alice' has no effect: clients do not log in on a PLAINTEXT listener"),
+        ({}, {"mechanism": "PLAIN"}, "'PLAIN' has no effect: clients do not log in on a PLAINTEXT listener"),
+        (
+            {"sasl_mechanisms": ["SCRAM-SHA-512"], "users": {"alice": "alice-secret"}},
+            {"mechanism": "PLAIN"},
+            "mechanism 'PLAIN' is not in the setting sasl_mechanisms",
+        ),
+    ],
+    ids=["user", "mechanism", "other mechanism"],
+)
+def test_client_options_refuse_a_login_that_cannot_succeed(
+    arguments: dict[str, Any], options: dict[str, str], text: str
+) -> None:
+    with Broker(**arguments) as broker, pytest.raises(EmbeddedBrokerError, match=text):
+        broker.client_options(**options)
+
+
+def test_a_misspelled_fault_rule_gets_a_hint() -> None:
+    with Broker() as broker:
+        with pytest.raises(ValueError, match="the broker has no API 'produce'; did you mean 'Produce'"):
+            broker.faults.add("produce", drop="after")
+        with pytest.raises(ValueError, match="'NOT_ENOUGH_REPLICA'; did you mean 'NOT_ENOUGH_REPLICAS'"):
+            broker.faults.add("Produce", error="NOT_ENOUGH_REPLICA")
+        with pytest.raises(TypeError, match="a fault rule has no field 'topics'; its fields are topic, partition"):
+            broker.faults.add("Produce", topics="t")
+    with pytest.raises(ValueError, match="APIs that the broker does not have: Fetsch; did you mean 'Fetch'"):
+        Broker(max_versions={"Fetsch": 3}).start()
+
+
+def test_an_address_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        text = f"cannot listen on 127.0.0.1:{port}: address already in use; choose another host or port"
+        with pytest.raises(OSError, match=text):
+            Broker(port=port).start()
+    with pytest.raises(OSError, match=r"cannot listen on 192\.0\.2\.1:0: [Cc]annot assign requested address"):
+        Broker(host="192.0.2.1").start()  # an address for documentation, which no machine has

@@ -128,6 +128,11 @@ class Api(NamedTuple):
     versions: tuple[int, int]
     handle: Handler
 
+    @property
+    def name(self) -> str:
+        """The name in Kafka's documentation, such as "Produce"."""
+        return self.request.__name__.removesuffix("Request")
+
 
 def by_topic(kind: type[T], topics: Iterable[Any], result_of: Callable[[str, Any], Any]) -> list[T]:
     """Return the topics of a response: those of its request, with a result for each of their partitions.

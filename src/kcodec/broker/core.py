@@ -14,6 +14,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
+from kcodec.arguments import meant_by
 from kcodec.broker.admin import admin_apis
 from kcodec.broker.api import CLOSE, Api, ApiError, ConnectionInfo, Later, Listener, RequestContext
 from kcodec.broker.clock import Clock
@@ -91,9 +92,8 @@ class BrokerCore:
         self.topics.on_deleted = self.groups.offsets.drop_topic
         self.wire_log = WireLog()
         self.apis = self._all_apis()
-        self._names = {key: api.request.__name__.removesuffix("Request") for key, api in self.apis.items()}
         self.authenticator = self._authenticator() if settings.sasl_mechanisms else None
-        self.faults = Faults(self.topics, {key: api.request for key, api in self.apis.items()})
+        self.faults = Faults(self.topics, {api.name: api.request for api in self.apis.values()})
         self._injector = FaultInjector(self.faults, clock, self.topics.random, self._fetch, self._handle, self._reply)
         self._load_groups()
         self.transactions.load()
@@ -131,11 +131,12 @@ class BrokerCore:
         found = {}
         for api in listed:
             low, high = api.versions
-            high = min(high, most.pop(api.request.__name__.removesuffix("Request"), high))
+            high = min(high, most.pop(api.name, high))
             if low <= high:
                 found[api.request.api_key] = api._replace(versions=(low, high))
         if most:
-            raise ValueError(f"max_versions names APIs that the broker does not have: {', '.join(most)}")
+            meant = meant_by(next(iter(most)), {api.name for api in listed})
+            raise ValueError(f"max_versions names APIs that the broker does not have: {', '.join(most)}{meant}")
         return found
 
     def _api_versions(self, context: RequestContext, request: Any) -> messages.ApiVersionsResponse:
@@ -195,7 +196,7 @@ class BrokerCore:
         api = self.apis.get(key)
         if api is None:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"API {key} is not supported")
-        name, (low, high) = self._names[key], api.versions
+        name, (low, high) = api.name, api.versions
         if key == API_VERSIONS_KEY and not low <= version <= high:
             refusal = messages.ApiVersionsResponse(
                 error_code=ErrorCode.UNSUPPORTED_VERSION,

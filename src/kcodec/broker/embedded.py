@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from kcodec._fast import RecordBatch, batches, decode, encode
+from kcodec.arguments import meant_by
 from kcodec.broker.api import ApiError, Listener
 from kcodec.broker.clock import Clock
 from kcodec.broker.core import BrokerCore
@@ -126,9 +127,11 @@ class Broker:
         trace: str | Path | None = None,
         **settings: Any,
     ) -> None:
-        unknown = [name for name in settings if name not in BrokerSettings.__dataclass_fields__]
-        if unknown:
-            raise TypeError(f"Broker has no argument {unknown[0]!r}; the settings are the fields of BrokerSettings")
+        known = BrokerSettings.__dataclass_fields__
+        for name in settings.keys() - known.keys():
+            ours = (*known, "host", "port", "data_dir", "manual_clock", "start_ms", "trace")
+            meant = meant_by(name, ours) or ": see the fields of BrokerSettings"
+            raise TypeError(f"Broker has no argument {name!r}{meant}")
         check_kind("host", host, (str,), "a string")
         for name, path in (("data_dir", data_dir), ("trace", trace)):
             check_kind(name, path, (str, os.PathLike, type(None)), "a path or None")
@@ -310,9 +313,8 @@ class Broker:
 
     def _address(self, listener: Listener) -> str:
         if not listener.port:
-            raise EmbeddedBrokerError(
-                "the broker has no port yet: use it in a with statement, or call start(), which takes a free port"
-            )
+            text = "the broker has no port yet: use it in a with statement, or call start(), which takes a free port"
+            raise EmbeddedBrokerError(text)
         return listener.address
 
     @property
@@ -337,7 +339,7 @@ class Broker:
         protocol:  The security protocol of the listener; by default that of the first one.
 
         With TLS, the client trusts `ssl_cafile`, or without one the broker's own certificate. Raise
-        EmbeddedBrokerError if the user or the listener does not exist.
+        EmbeddedBrokerError if the user, the mechanism or the listener does not exist, or if clients do not log in.
         """
         settings = self._settings
         listener = next((one for one in self._listeners if protocol in (None, one.protocol)), None)
@@ -348,10 +350,15 @@ class Broker:
             found["security_protocol"] = listener.protocol
         if listener.has_tls:
             found["ssl_cafile"] = str(settings.ssl_cafile or settings.ssl_certfile)
+        if (user or mechanism) and not listener.has_sasl:
+            text = f"{user or mechanism!r} has no effect: clients do not log in on a {listener.protocol} listener"
+            raise EmbeddedBrokerError(f"{text}; pass the protocol of another one")
         if listener.has_sasl:
             name = next(iter(settings.users), "") if user is None else user
             if name not in settings.users:
                 raise EmbeddedBrokerError(f"user {name!r} is not in the setting users")
+            if mechanism not in (None, *settings.sasl_mechanisms):
+                raise EmbeddedBrokerError(f"mechanism {mechanism!r} is not in the setting sasl_mechanisms")
             found["sasl_mechanism"] = mechanism or settings.sasl_mechanisms[0]
             found |= {"sasl_plain_username": name, "sasl_plain_password": settings.users[name]}
         return found
@@ -440,6 +447,8 @@ class Broker:
         rows = records
         if isinstance(records, list | tuple):
             rows = [(None, one) if isinstance(one, bytes) else one for one in records]
+
+        check_kind("partition", partition, (int,), "a number")
 
         def append() -> None:
             if self.core.topics.get(topic) is None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from kcodec.arguments import meant_by
 from kcodec.broker.partial_requests import names_topics, partitions_of
 from kcodec.broker.settings import check_kind
 from kcodec.broker.topics import Topics
@@ -32,6 +33,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "delay_ms": ((int, float), "a number of ms"),
 }
 _EFFECTS = ("delay_ms", "error", "drop", "close", "duplicate", "reorder")
+_FIELDS = ("topic", "partition", "client", "skip", "count", "probability", *_EFFECTS)
 
 
 @dataclass
@@ -108,10 +110,9 @@ class FaultRule:
 class Faults:
     """The rules of a broker, in the order in which they are looked at."""
 
-    def __init__(self, topics: Topics, requests: dict[int, type[Message]]) -> None:
+    def __init__(self, topics: Topics, requests: dict[str, type[Message]]) -> None:
         self._topics = topics
-        self._api_names = {key: request.__name__.removesuffix("Request") for key, request in requests.items()}
-        self._requests = {self._api_names[key]: request for key, request in requests.items()}
+        self._requests = requests
         self._rules: list[FaultRule] = []
 
     def __len__(self) -> int:
@@ -122,13 +123,14 @@ class Faults:
 
     def add(self, api: str = "*", *, error: ErrorCode | str | None = None, **fields: Any) -> FaultRule:
         """Add a rule, with the fields of FaultRule, and return it. Raise ValueError or TypeError."""
-        names = sorted(self._api_names.values())
-        if api != "*" and api not in names:
-            raise ValueError(f"the broker has no API {api!r}; it has {', '.join(names)}")
+        if api != "*" and api not in self._requests:
+            raise ValueError(f"the broker has no API {api!r}{meant_by(str(api), self._requests)}")
         if isinstance(error, str):
             if error not in ErrorCode.__members__:
-                raise ValueError(f"unknown error code {error!r}; expected a name as NOT_ENOUGH_REPLICAS")
+                raise ValueError(f"unknown error code {error!r}{meant_by(error, ErrorCode.__members__)}")
             error = ErrorCode[error]
+        for name in fields.keys() - set(_FIELDS):
+            raise TypeError(f"a fault rule has no field {name!r}; its fields are {', '.join(_FIELDS)}")
         rule = FaultRule(api, error=error, **fields)
         for name in ("topic", "partition"):
             is_partition = name == "partition"
@@ -165,9 +167,9 @@ class Faults:
 
     def matches(self, rule: FaultRule, request: Any, client_id: str | None) -> bool:
         """Return whether a rule chooses a request, apart from skip, count and probability."""
-        if rule.api not in ("*", self._api_names.get(request.api_key)):
+        if rule.api != "*" and type(request) is not self._requests[rule.api]:
             return False
-        if rule.client is not None and rule.client != client_id:
+        if rule.client not in (None, client_id):
             return False
         if rule.topic is None and rule.partition is None:
             return True
@@ -206,9 +208,7 @@ def parse_rule(text: str) -> dict[str, Any]:
             except ValueError:
                 raise ValueError(f"{part!r} in the fault rule {text!r}: expected a number, got {value!r}") from None
         else:
-            raise ValueError(
-                f"{part!r} in the fault rule {text!r}: expected one of {', '.join(kinds)}, duplicate, reorder"
-            )
+            raise ValueError(f"{part!r} in the fault rule {text!r}: expected one of {', '.join(_FIELDS)}")
     if not any(found.get(name) for name in _EFFECTS):
         raise ValueError(f"the fault rule {text!r} has no effect: add one of {', '.join(_EFFECTS)}")
     return found

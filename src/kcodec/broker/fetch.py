@@ -16,7 +16,6 @@ from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
 _log = logging.getLogger(__name__)
-NO_RECORDS = b""
 
 
 class _Wanted(NamedTuple):
@@ -34,7 +33,7 @@ class Fetch:
     def __init__(self, topics: Topics, clock: Clock, settings: BrokerSettings) -> None:
         self._topics = topics
         self.clock = clock
-        self._settings = settings
+        self.max_bytes = settings.fetch_max_bytes
         self.sessions = FetchSessions(topics.random, settings.max_fetch_sessions)
 
     def apis(self) -> list[Api]:
@@ -60,10 +59,6 @@ class Fetch:
     def is_current(self, wanted: _Wanted) -> bool:
         """Return whether the topic is still the same one."""
         return wanted.topic is not None and self._topics.by_id(wanted.topic.id) is wanted.topic
-
-    def most_bytes(self, request: messages.FetchRequest) -> int:
-        """Return how much one response may hold."""
-        return min(request.max_bytes, self._settings.fetch_max_bytes)
 
 
 @dataclass(eq=False)
@@ -144,7 +139,7 @@ class _Waiting:
             self.timer.cancel()
 
     def _response(self) -> messages.FetchResponse:
-        left, needs_one = self.fetch.most_bytes(self.request), True
+        left, needs_one = min(self.request.max_bytes, self.fetch.max_bytes), True
         by_id = self.context.api_version >= IDS_VERSION
         topics: dict[object, messages.FetchableTopicResponse] = {}
         for wanted in self.wanted:
@@ -197,5 +192,5 @@ def _refusal(
         error_code=code,
         high_watermark=-1,
         aborted_transactions=aborted,
-        records=NO_RECORDS,
+        records=b"",
     )

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-from uuid import UUID
 
 from kcodec.broker.api import ApiError
 from kcodec.broker.clock import Clock
@@ -95,10 +94,6 @@ class GroupHost:
     clock: Clock
     settings: BrokerSettings
     topics: Topics
-
-    def new_uuid(self) -> UUID:
-        """Return a random id."""
-        return self.topics.new_uuid()
 
     def partition_of(self, group_id: str) -> int:
         """Return the partition of ``__consumer_offsets`` that holds a group."""

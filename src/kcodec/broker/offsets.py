@@ -53,9 +53,7 @@ class OffsetApis:
     ) -> messages.ListOffsetsPartitionResponse:
         response = messages.ListOffsetsPartitionResponse(partition_index=one.partition_index)
         try:
-            if one.timestamp < 0 and context.api_version < _VERSION_OF.get(one.timestamp, 0):
-                raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-            if one.timestamp < LATEST_TIERED:
+            if one.timestamp < LATEST_TIERED or context.api_version < _VERSION_OF.get(one.timestamp, 0):
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
             partition = self._partition(topic, one.partition_index, one.current_leader_epoch)
         except ApiError as error:

@@ -334,10 +334,8 @@ class PartitionLog:
     def check_offset(self, offset: int) -> None:
         """Raise ApiError if no fetch can begin at this offset."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is outside {self.log_start_offset} to {self.log_end_offset}",
-            )
+            text = f"offset {offset} is outside {self.log_start_offset} to {self.log_end_offset}"
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, text)
 
     def readable_bytes(self, offset: int, isolation_level: int) -> int:
         """Return the number of bytes from `offset` to the end of what may be read, over all segments."""

@@ -33,11 +33,7 @@ _ZSTD_VERSION = 7
 _MAGIC = 2
 _RETRY_BACKOFF_MS = 20  # add.partitions.to.txn.retry.backoff.ms
 _RETRY_MAX_MS = 100  # add.partitions.to.txn.retry.backoff.max.ms
-_RETRIABLE = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
+_RETRIABLE = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
 # Errors of an append that come without the log start offset.
 _WITHOUT_START = (
     ErrorCode.CORRUPT_MESSAGE,

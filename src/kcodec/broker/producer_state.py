@@ -165,18 +165,15 @@ class ProducerStates:
         entry = self._entries.get(batch.producer_id)
         epoch = NO_EPOCH if entry is None else entry.epoch
         if batch.producer_epoch < epoch:
-            raise ApiError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
+            text = (
                 f"Epoch of producer {batch.producer_id} is {batch.producer_epoch}, which is smaller than the last seen"
-                f" epoch {epoch}",
             )
+            raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, f"{text} epoch {epoch}")
         if is_client:
             self._check_sequence(batch, entry)
         if entry is not None and entry.first_offset is not None and not batch.is_transactional:
-            raise ApiError(
-                ErrorCode.INVALID_TXN_STATE,
-                f"Expected transactional write from producer {batch.producer_id} with its open transaction",
-            )
+            text = f"Expected transactional write from producer {batch.producer_id} with its open transaction"
+            raise ApiError(ErrorCode.INVALID_TXN_STATE, text)
 
     def _check_sequence(self, batch: BatchHeader, entry: ProducerEntry | None) -> None:
         verification = self._verifications.get(batch.producer_id)
@@ -230,10 +227,8 @@ class ProducerStates:
         if epoch < entry.epoch or (bumps_epoch and epoch == entry.epoch and not is_repeated):
             raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, f"the marker has epoch {epoch}, the last is {entry.epoch}")
         if coordinator_epoch < entry.coordinator_epoch:
-            raise ApiError(
-                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"the marker has coordinator epoch {coordinator_epoch}, the last is {entry.coordinator_epoch}",
-            )
+            text = f"the marker has coordinator epoch {coordinator_epoch}, the last is {entry.coordinator_epoch}"
+            raise ApiError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, text)
 
     def add_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, *, is_aborted: bool

@@ -115,7 +115,9 @@ def changes_of_users(
                 continue
             if present is not None and not present.is_from_settings:
                 _log.warning("user %r: the password in users replaces the altered one of %s", name, mechanism)
-            yield credential_record(name, mechanism, password_credential(mechanism, password, _new_salt()))
+            yield credential_record(
+                name, mechanism, password_credential(mechanism, password, _salt_of_settings(os.urandom(_SALT_HALF)))
+            )
     for (name, mechanism), present in known.items() if users else ():
         if name in users or (name, mechanism) not in configured:
             continue
@@ -125,7 +127,3 @@ def changes_of_users(
         else:
             text = "user %r is not in users any more, but keeps its credential of %s, which has been altered"
             _log.warning(text, name, mechanism)
-
-
-def _new_salt() -> bytes:
-    return _salt_of_settings(os.urandom(_SALT_HALF))

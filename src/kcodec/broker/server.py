@@ -262,7 +262,12 @@ class Server:
     async def _listen(self, listener: Listener) -> None:
         """Listen. asyncio uses one number for the queue and for the connections that it accepts at once."""
         protocol, loop = self._protocol_of(listener), asyncio.get_running_loop()
-        found = await loop.create_server(protocol, listener.host, listener.port, backlog=MOST_ACCEPTED_AT_ONCE)
+        try:
+            found = await loop.create_server(protocol, listener.host, listener.port, backlog=MOST_ACCEPTED_AT_ONCE)
+        except OSError as error:
+            reason = (error.strerror or str(error)).rpartition(": ")[2]
+            text = f"cannot listen on {listener.address}: {reason}; choose another host or port (0: a free port)"
+            raise OSError(error.errno, text) from error
         ports = [socket.getsockname()[1] for socket in found.sockets]
         listener.port = ports[0]
         if len(set(ports)) > 1:  # a name with an IPv4 and an IPv6 address, and a free port: both take the same one

@@ -31,12 +31,6 @@ class TopicConfig(NamedTuple):
     most: int | None = None
     choices: tuple[str, ...] = ()
 
-    @property
-    def range(self) -> tuple[int, int]:
-        """The least and the greatest value of a number."""
-        greatest = INT_MAX if self.type == INT else LONG_MAX
-        return self.least, greatest if self.most is None else self.most
-
 
 def _boolean(broker_name: str | None = None) -> TopicConfig:
     return TopicConfig("false", BOOLEAN, broker_name, choices=("true", "false"))
@@ -98,7 +92,9 @@ def check(name: str, value: str) -> None:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
     wrong, expected = value, ""
     if config.type in (INT, LONG, DOUBLE):
-        least, most = config.range
+        least, most = config.least, config.most
+        if most is None:
+            most = INT_MAX if config.type == INT else LONG_MAX
         number = _number(value, config.type)
         if number is None and config.type != DOUBLE:
             expected = f"Not a number of type {'INT' if config.type == INT else 'LONG'}"

@@ -195,6 +195,7 @@ class Topics:
         self.check_new(name, partitions, configs)
         if not self._are_starts_kept and not self.keep_starts():  # a deleted topic of the same name may be in the file
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{LOG_START_OFFSETS} cannot be written")
+        self._remove_files(name, range(partitions))
         topic_id = self.new_uuid()
         self._write(
             messages.TopicRecord(name=name, topic_id=topic_id),
@@ -224,8 +225,10 @@ class Topics:
         self.on_deleted(topic.name)
 
     def add_partitions(self, topic: Topic, total: int) -> None:
-        """Add partitions up to `total`, which has been checked."""
-        self._write(*(self._partition_record(topic.id, number) for number in range(len(topic.partitions), total)))
+        """Add partitions up to `total`, which has been checked. Raise ApiError."""
+        added = range(len(topic.partitions), total)
+        self._remove_files(topic.name, added)
+        self._write(*(self._partition_record(topic.id, number) for number in added))
 
     def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
         """Replace the topic's own settings, which have been checked."""
@@ -352,8 +355,6 @@ class Topics:
 
     def _add_partition(self, topic: Topic, record: messages.PartitionRecord, *, is_new: bool) -> None:
         home = self._home(topic.name, record.partition_id)
-        if home is not None and is_new:
-            rmtree(home, ignore_errors=True)
         log = PartitionLog(home, self._clock, topic.log_settings)
         partition = Partition(record.partition_id, record.leader_epoch, log)
         topic.partitions.append(partition)
@@ -371,6 +372,15 @@ class Topics:
 
     def _home(self, topic: str, partition: int) -> Path | None:
         return None if self.directory is None else self.directory / f"{topic}-{partition}"
+
+    def _remove_files(self, topic: str, partitions: Iterable[int]) -> None:
+        """Remove what a deleted topic has left. Raise ApiError if it stays: no new topic may write to these files."""
+        for home in (self._home(topic, number) for number in partitions):
+            if home is not None and home.exists():
+                rmtree(home, ignore_errors=True)
+                if home.exists():
+                    text = f"{home} is left of a deleted topic, and cannot be removed"
+                    raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, text)
 
     def keep_starts(self) -> bool:
         """Write log-start-offset-checkpoint, after a log start offset has moved. Return False if that has failed.

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import logging
 from collections import deque
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from kcodec.arguments import meant_by
 from kcodec.protocol import messages
 
 _log = logging.getLogger(__name__)
@@ -89,9 +89,7 @@ class WireLog:
         if api is not None and not found:
             known = {request.__name__.removesuffix("Request") for request in messages.all_requests().values()}
             if api not in known:
-                near = difflib.get_close_matches(str(api), known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"Kafka has no API {api!r}{hint}")
+                raise ValueError(f"Kafka has no API {api!r}{meant_by(str(api), known)}")
         return found
 
     def clear(self) -> None:

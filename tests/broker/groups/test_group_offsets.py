@@ -52,7 +52,7 @@ def test_topics_are_named_by_id_from_version_10_on() -> None:
     groups = MemoryGroups()
     topic = groups.topics.get("t")
     assert topic is not None
-    for topic_id, code in ((topic.id, ErrorCode.NONE), (groups.host.new_uuid(), ErrorCode.UNKNOWN_TOPIC_ID)):
+    for topic_id, code in ((topic.id, ErrorCode.NONE), (groups.host.topics.new_uuid(), ErrorCode.UNKNOWN_TOPIC_ID)):
         partition = messages.OffsetCommitRequestPartition(partition_index=0, committed_offset=9, committed_metadata="")
         commit = messages.OffsetCommitRequest(
             group_id="g", topics=[messages.OffsetCommitRequestTopic(topic_id=topic_id, partitions=[partition])]

@@ -18,6 +18,7 @@ from kcodec.broker.topic_configs import BOOLEAN, INT, LIST, LONG, items_of
 from kcodec.broker.topics import GROUP, TOPIC, Topic, check_name
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.schema import Response
 
 BROKER, BROKER_LOGGER, CLIENT_METRICS = 4, 8, 16
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -84,7 +85,7 @@ class ConfigApis:
         return [
             Api(messages.DescribeConfigsRequest, (1, 4), self.describe),
             Api(messages.AlterConfigsRequest, (0, 2), self.alter),
-            Api(messages.IncrementalAlterConfigsRequest, (0, 1), self.alter_incrementally),
+            Api(messages.IncrementalAlterConfigsRequest, (0, 1), self.alter),
             Api(messages.ListConfigResourcesRequest, (0, 1), self.list_resources),
         ]
 
@@ -190,20 +191,11 @@ class ConfigApis:
 
     # ----------------------------------------------------------------------------------------------------------- alter
 
-    def alter(self, context: RequestContext, request: messages.AlterConfigsRequest) -> messages.AlterConfigsResponse:
-        """Respond to AlterConfigs: replace all configurations of resources."""
-        return messages.AlterConfigsResponse(responses=self._alter_all(request, is_whole=True))
-
-    def alter_incrementally(
-        self, context: RequestContext, request: messages.IncrementalAlterConfigsRequest
-    ) -> messages.IncrementalAlterConfigsResponse:
-        """Respond to IncrementalAlterConfigs."""
-        return messages.IncrementalAlterConfigsResponse(responses=self._alter_all(request, is_whole=False))
-
-    def _alter_all(
-        self, request: messages.AlterConfigsRequest | messages.IncrementalAlterConfigsRequest, *, is_whole: bool
-    ) -> list[messages.AlterConfigsResourceResponse]:
-        """Change resources. is_whole: what is not named returns to its default."""
+    def alter(
+        self, context: RequestContext, request: messages.AlterConfigsRequest | messages.IncrementalAlterConfigsRequest
+    ) -> Response:
+        """Respond to AlterConfigs, after which what is not named has its default, and to IncrementalAlterConfigs."""
+        is_whole = isinstance(request, messages.AlterConfigsRequest)
         counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
         responses = []
         for resource in request.resources:
@@ -220,7 +212,7 @@ class ConfigApis:
             except ApiError as error:
                 response.error_code, response.error_message = error.code, error.message
             responses.append(response)
-        return responses
+        return type(request).response(responses=responses)
 
     def _alter_one(
         self, kind: int, name: str, changes: Sequence[ConfigChange], *, is_whole: bool, validate_only: bool

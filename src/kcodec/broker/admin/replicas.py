@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 from kcodec.broker.admin.host import AdminHost
 from kcodec.broker.api import Api, ApiError, RequestContext, by_topic
-from kcodec.broker.topics import METADATA_TOPIC, Partition, Topic
+from kcodec.broker.topics import METADATA_TOPIC
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -50,28 +51,16 @@ class ReplicaApis:
         self, context: RequestContext, request: messages.DescribeLogDirsRequest
     ) -> messages.DescribeLogDirsResponse:
         """Respond to DescribeLogDirs. Partitions that do not exist are left out."""
-        wanted: list[tuple[Topic, list[Partition]]] = []
-        if request.topics is None:
-            wanted = [(topic, topic.partitions) for topic in self._host.topics]
-        for one in request.topics or ():
-            topic = self._host.topics.get(one.topic)
-            if topic is not None:
-                found = (topic.partition(number) for number in one.partitions)
-                wanted.append((topic, [partition for partition in found if partition is not None]))
-        topics = [
-            messages.DescribeLogDirsTopic(
-                name=topic.name,
-                partitions=[
-                    messages.DescribeLogDirsPartition(
-                        partition_index=partition.number, partition_size=partition.log.size_in_bytes
-                    )
-                    for partition in partitions
-                ],
-            )
-            for topic, partitions in wanted
-            if partitions
-        ]
-        result = messages.DescribeLogDirsResult(log_dir=self._log_dir, topics=topics)
+        named = {(topic.topic, number) for topic in request.topics or () for number in topic.partitions}
+        found: dict[str, messages.DescribeLogDirsTopic] = {}
+        for topic, one in self._host.topics.partitions():
+            if request.topics is None or (topic.name, one.number) in named:
+                listed = found.setdefault(topic.name, messages.DescribeLogDirsTopic(name=topic.name))
+                size = messages.DescribeLogDirsPartition(
+                    partition_index=one.number, partition_size=one.log.size_in_bytes
+                )
+                listed.partitions.append(size)
+        result = messages.DescribeLogDirsResult(log_dir=self._log_dir, topics=list(found.values()))
         if self._host.topics.directory is not None:
             usage = shutil.disk_usage(self._host.topics.directory)
             result.total_bytes, result.usable_bytes = usage.total, usage.free
@@ -157,33 +146,21 @@ class ReplicaApis:
         """Respond to DescribeQuorum: the only node is the leader and the only voter of ``__cluster_metadata``."""
         named = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics]
         if named != [(METADATA_TOPIC, [0])]:
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return messages.DescribeQuorumResponse(
-                error_message=None,
-                topics=[
-                    messages.DescribedQuorumTopic(
-                        topic_name=name,
-                        partitions=[
-                            messages.DescribedQuorumPartition(
-                                partition_index=number, error_code=unknown, error_message=None
-                            )
-                            for number in numbers
-                        ],
-                    )
-                    for name, numbers in named
-                ],
+            unknown = partial(
+                messages.DescribedQuorumPartition, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message=None
             )
+            topics = [
+                messages.DescribedQuorumTopic(topic_name=name, partitions=[unknown(partition_index=n) for n in numbers])
+                for name, numbers in named
+            ]
+            return messages.DescribeQuorumResponse(error_message=None, topics=topics)
         node, end = self._host.settings.node_id, self._host.topics.metadata_end_offset
         now = self._host.topics.now_ms()
         voter = messages.DescribedQuorumReplica(
             replica_id=node, log_end_offset=end, last_fetch_timestamp=now, last_caught_up_timestamp=now
         )
         partition = messages.DescribedQuorumPartition(
-            error_message=None,
-            leader_id=node,
-            leader_epoch=QUORUM_EPOCH,
-            high_watermark=end,
-            current_voters=[voter],
+            error_message=None, leader_id=node, leader_epoch=QUORUM_EPOCH, high_watermark=end, current_voters=[voter]
         )
         first = self._host.listeners[0]
         listener = messages.DescribedQuorumListener(name=first.protocol, host=first.host, port=first.port)

@@ -117,7 +117,7 @@ class ClassicProtocol:
             return
         instance_id = request.group_instance_id
         prefix = (context.client_id or "") if instance_id is None else instance_id
-        member_id = f"{prefix}-{self._table.host.new_uuid()}"
+        member_id = f"{prefix}-{self._table.host.topics.new_uuid()}"
         if instance_id is not None and instance_id in group.static_members:
             self._replace_static(join, group, member_id)
         elif instance_id is None and context.api_version >= MEMBER_ID_VERSION:

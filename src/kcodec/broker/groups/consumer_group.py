@@ -256,9 +256,7 @@ def stale_epoch_text(epoch: int, known: int) -> str:
 def _owned_topics(owned: Owned) -> list[records.OwnedTopic]:
     return [
         records.OwnedTopic(
-            topic_id=topic,
-            partitions=sorted(epochs),
-            assignment_epochs=[epochs[number] for number in sorted(epochs)],
+            topic_id=topic, partitions=sorted(epochs), assignment_epochs=[epochs[number] for number in sorted(epochs)]
         )
         for topic, epochs in owned.items()
     ]

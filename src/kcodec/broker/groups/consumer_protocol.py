@@ -116,7 +116,7 @@ class ConsumerProtocol:
         if len(group.members) >= largest and request.member_id not in group.members:
             text = f"The consumer group has reached its maximum capacity of {largest} members."
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
-        member_id = request.member_id or str(self._table.host.new_uuid())
+        member_id = request.member_id or str(self._table.host.topics.new_uuid())
         member = self._member(group, member_id, request, records)
         updated = self._updated(context, request, member)
         members = {

@@ -144,8 +144,7 @@ class OffsetRequests:
 
         def response(code_of: Callable[[Any], ErrorCode]) -> messages.TxnOffsetCommitResponse:
             return _transactional_response(
-                request,
-                lambda name, one: code_of(one) if self._is_there(name, one.partition_index) else _unknown(name),
+                request, lambda name, one: code_of(one) if self._is_there(name, one.partition_index) else _unknown(name)
             )
 
         try:

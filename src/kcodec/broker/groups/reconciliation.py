@@ -22,11 +22,7 @@ Reported = Sequence[ConsumerGroupTopicPartitions] | None
 
 
 def reconcile(
-    member: ConsumerMember,
-    target_epoch: int,
-    target: Target,
-    taken: Collection[tuple[UUID, int]],
-    reported: Reported,
+    member: ConsumerMember, target_epoch: int, target: Target, taken: Collection[tuple[UUID, int]], reported: Reported
 ) -> ConsumerMember:
     """Return the member after its next step. taken: the partitions that
     other members own or have not revoked yet.

@@ -266,8 +266,7 @@ class TransactionHandlers:
                     )
                 )
         return messages.ListTransactionsResponse(
-            unknown_state_filters=[one for one in request.state_filters if one not in titles],
-            transaction_states=listed,
+            unknown_state_filters=[one for one in request.state_filters if one not in titles], transaction_states=listed
         )
 
 
