@@ -103,7 +103,8 @@ class Runner(GroupRequests, Requests):
         deadline = self.target.now_ms() + LEADER_MS
         for name, partition in ((self.topic, 0), (self.topic, 1), (self.compacted, 0)):
             while self._latest(name, partition) < 0:
-                assert self.target.now_ms() < deadline, f"{name}-{partition} has no leader"
+                if self.target.now_ms() >= deadline:
+                    raise TooSlow(f"{name}-{partition} has no leader")
                 self.target.wait(1)
 
     def _find_coordinators(self) -> None:
