@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +16,21 @@ from broker_core import CoreClient
 from group_pairs import KafkaConnection
 from memory_groups import MemoryGroups
 
+from kcodec.admin.quotas import ClientQuotaEntity
+from kcodec.broker import Broker
 from kcodec.broker.admin import admin_apis
 from kcodec.broker.api import ConnectionInfo, Later, Listener, RequestContext
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topic_configs import CONFIGS
 from kcodec.broker.topics import Topics
+from kcodec.client import Admin
+from kcodec.errors import UnsupportedError
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.testing.kafka import ApacheKafka
 
 READ_SECONDS = 5.0
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass
@@ -182,3 +190,39 @@ def test_operations_of_the_cluster_are_those_of_kafka(apache_kafka: ApacheKafka)
             assert client.ask(request, version).cluster_authorized_operations == expected > 0
     finally:
         connection.close()
+
+
+#: What docs/broker.md lists as methods that raise UnsupportedError.
+UNSUPPORTED: dict[str, Callable[[Admin], object]] = {
+    "describe_client_quotas": lambda admin: admin.describe_client_quotas(),
+    "alter_client_quotas": lambda admin: admin.alter_client_quotas(
+        {ClientQuotaEntity(user="u"): {"request_percentage": 5}}
+    ),
+    "create_delegation_token": lambda admin: admin.create_delegation_token(),
+    "describe_delegation_tokens": lambda admin: admin.describe_delegation_tokens(),
+    "renew_delegation_token": lambda admin: admin.renew_delegation_token(b"hmac"),
+    "expire_delegation_token": lambda admin: admin.expire_delegation_token(b"hmac"),
+    "list_share_group_offsets": lambda admin: admin.list_share_group_offsets("g"),
+    "unregister_broker": lambda admin: admin.unregister_broker(1),
+    "update_features": lambda admin: admin.update_features({"group.version": 1}),
+}
+
+
+def test_the_documentation_lists_the_missing_apis() -> None:
+    """Each of these methods is refused at once, and names the API. Admin has the requests of no other missing API."""
+    section = (ROOT / "docs" / "broker.md").read_text("utf-8").split("## Administration")[1].split("Some methods")[0]
+    assert set(re.findall(r"`(\w+)`", section)) - {"Admin", "UnsupportedError"} == set(UNSUPPORTED)
+    with Broker() as broker, Admin(**broker.client_options()) as admin:
+        served = {api.name for api in broker.core.apis.values()}
+        for call in UNSUPPORTED.values():
+            with pytest.raises(UnsupportedError, match="does not support"):
+                call(admin)
+    sources = (ROOT / "src" / "kcodec" / "admin").glob("*.py")
+    requested = {name for path in sources for name in re.findall(r"messages\.(\w+)Request\b", path.read_text("utf-8"))}
+    assert requested - served == {
+        *("AlterClientQuotas", "DescribeClientQuotas"),
+        *("CreateDelegationToken", "DescribeDelegationToken", "ExpireDelegationToken", "RenewDelegationToken"),
+        *("DescribeShareGroupOffsets", "UnregisterBroker", "UpdateFeatures"),
+        # describe_groups requests these after ListGroups has named a group of this type.
+        *("ShareGroupDescribe", "StreamsGroupDescribe"),
+    }
