@@ -30,6 +30,8 @@ EXTRA_PACKAGES = (
     *("pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "pytest-timeout==2.4.0", "py==1.11.0"),
     # confluent-kafka's modules for Avro and Schema Registry, which its tests import.
     *("attrs==26.1.0", "authlib==1.9.9", "avro==1.12.0", "cachetools==8.0.1", "joserfc==1.8.0"),
+    *("anyio==4.16.0", "certifi==2026.10.18", "h11==0.16.0", "httpcore==1.0.9", "httpx==0.28.1", "idna==3.20"),
+    *("charset-normalizer==3.5.2", "requests==2.34.2", "urllib3==2.8.0"),
 )
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 MESSAGE_LENGTH = 300

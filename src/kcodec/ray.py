@@ -45,6 +45,9 @@ class KafkaDatasource(Datasource):  # type: ignore[misc, unused-ignore]  # Ray i
         stable offset, and the read ends there also if markers or aborted records are before it.
     options: Those of `kcodec.read_topic`, such as bootstrap_servers and isolation_level. Ray sends them to the tasks.
 
+    Ray returns the rows of different tasks in any order, and a large partition is divided among several tasks. To keep
+    the order, set `ray.data.DataContext.get_current().execution_options.preserve_order`.
+
     Headers are a list of pairs, so that repeated headers are kept. Creating the source raises the errors of
     `kcodec.read_topic`, and the tasks raise those of `kcodec.read_ranges`: OffsetOutOfRangeError if records were
     deleted after the source was created.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
 
 import kcodec.compat.confluent as facade
@@ -41,10 +42,11 @@ def topic(broker: Broker) -> str:
     return broker.create_topic(partitions=2)
 
 
-def make_consumer(clients: Any, broker: Broker, group: str, **settings: Any) -> Any:
-    given = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}
+def make_consumer(clients: Any, broker: Broker, group: str, on_commit: Any = None, **settings: Any) -> Any:
+    given: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group}
     named = {name.replace("_", "."): value for name, value in settings.items()}
-    return clients.Consumer({**given, "enable.auto.commit": False, "topic.metadata.refresh.interval.ms": 300, **named})
+    given |= {"auto.offset.reset": "earliest", "enable.auto.commit": False, "topic.metadata.refresh.interval.ms": 300}
+    return clients.Consumer({**given, **named}, **({} if on_commit is None else {"on_commit": on_commit}))
 
 
 def make_producer(clients: Any, broker: Broker, **settings: Any) -> Any:
@@ -250,6 +252,183 @@ def test_incremental_assign_needs_incremental_rebalances(clients: Any, broker: B
         consumer.subscribe([topic])
         wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2)
         assert code_of(lambda: consumer.incremental_assign([Place("another", 0)]))[0] == "_STATE"
+
+
+def read_places(consumer: Any, count: int) -> list[tuple[str, int, int]]:
+    """Return topic, partition and offset of so many messages, sorted, after which no other arrives for a moment."""
+    found: list[tuple[str, int, int]] = []
+
+    def has_read() -> bool:
+        if (message := consumer.poll(0.1)) is not None:
+            found.append((message.topic(), message.partition(), message.offset()))
+        return len(found) >= count
+
+    wait_until(has_read)
+    assert consumer.poll(0.5) is None
+    return sorted(found)
+
+
+def assigned_places(consumer: Any) -> list[tuple[str, int, int]]:
+    return sorted((one.topic, one.partition, one.offset) for one in consumer.assignment())
+
+
+def test_a_member_assigns_other_partitions_at_any_time(clients: Any, broker: Broker, topic: str) -> None:
+    """Until the next rebalance, which gives it those of the group from their committed offsets on."""
+    other = broker.create_topic()
+    with make_producer(clients, broker) as producer:
+        for name, partition in ((topic, 0), (topic, 1), (other, 0)):
+            for _ in range(3):
+                producer.produce(name, b"v", partition=partition)
+        assert producer.flush(SECONDS) == 0
+    revoked: list[list[int]] = []
+    with make_consumer(clients, broker, topic, heartbeat_interval_ms=200) as consumer:
+        consumer.subscribe([topic], on_revoke=lambda _, places: revoked.append([one.partition for one in places]))
+        assert len(read_places(consumer, 6)) == 6
+        consumer.assign([Place(topic, 0, 1), Place(other, 0)])
+        assert assigned_places(consumer) == sorted([(topic, 0, 1), (other, 0, OFFSET_STORED)])
+        wanted = [(topic, 0, 1), (topic, 0, 2), *((other, 0, one) for one in range(3))]
+        assert read_places(consumer, 5) == sorted(wanted)
+        committed = consumer.commit(asynchronous=False)
+        assert sorted((one.topic, one.offset) for one in committed) == sorted([(topic, 3), (other, 3)])
+        consumer.unassign()
+        assert (assigned_places(consumer), consumer.poll(0.3)) == ([], None)
+        consumer.assign([Place(topic, 1, 2), Place(other, 0, 2)])
+        assert read_places(consumer, 2) == sorted([(topic, 1, 2), (other, 0, 2)])
+        with make_consumer(clients, broker, topic, heartbeat_interval_ms=200) as second:
+            second.subscribe([topic])
+            wait_until(lambda: consumer.poll(0.1) is second.poll(0.1) is None and len(second.assignment()) == 1)
+            assert revoked == [[0, 1]]
+            ((name, _, offset),) = assigned_places(consumer)
+            assert (name, offset) == (topic, OFFSET_STORED)
+
+
+def test_on_assign_may_choose_other_partitions(clients: Any, broker: Broker, topic: str) -> None:
+    other = broker.create_topic()
+    write_transactions(broker, topic, True)
+    write_transactions(broker, other, True)
+    with make_consumer(clients, broker, topic) as consumer:
+        consumer.subscribe([topic], on_assign=lambda one, _: one.assign([Place(topic, 0, 1), Place(other, 0, 0)]))
+        assert read_places(consumer, 3) == sorted([(topic, 0, 1), (other, 0, 0), (other, 0, 1)])
+        assert len(assigned_places(consumer)) == 2
+
+
+def test_an_assignment_before_the_first_rebalance_is_replaced(clients: Any, broker: Broker, topic: str) -> None:
+    other = broker.create_topic()
+    write_transactions(broker, topic, True)
+    with make_consumer(clients, broker, topic) as consumer:
+        consumer.subscribe([topic])
+        consumer.assign([Place(topic, 0, 1), Place(other, 0)])
+        assert assigned_places(consumer) == sorted([(topic, 0, 1), (other, 0, OFFSET_STORED)])
+        wait_until(lambda: (consumer.poll(0.1), len(assigned_places(consumer)))[1] == 2 and not others(consumer, other))
+        assert assigned_places(consumer) == [(topic, 0, OFFSET_STORED), (topic, 1, OFFSET_STORED)]
+
+
+def others(consumer: Any, topic: str) -> list[Any]:
+    return [one for one in consumer.assignment() if one.topic == topic]
+
+
+def test_a_member_unassigns_partitions_of_its_group(clients: Any, broker: Broker, topic: str) -> None:
+    write_transactions(broker, topic, True)
+    with make_consumer(clients, broker, topic, partition_assignment_strategy="cooperative-sticky") as consumer:
+        consumer.subscribe([topic])
+        assert read_places(consumer, 2) == [(topic, 0, 0), (topic, 0, 1)]
+        consumer.incremental_unassign([Place(topic, 0)])
+        assert [one[1] for one in assigned_places(consumer)] == [1]
+        assert code_of(lambda: consumer.seek(Place(topic, 0, 0)))[0] == "_STATE"
+        assert code_of(lambda: consumer.incremental_unassign([Place(topic, 0)]))[0] == "_INVALID_ARG"
+        consumer.incremental_assign([Place(topic, 0, 1)])
+        assert read_places(consumer, 1) == [(topic, 0, 1)]
+        for call in (lambda: consumer.assign([Place(topic, 0)]), consumer.unassign):
+            assert code_of(call)[0] == "_STATE"
+
+
+def test_a_partition_that_was_just_assigned_cannot_be_sought(clients: Any, broker: Broker, topic: str) -> None:
+    """Until its committed offset is known: the offset is given to assign()."""
+    write_transactions(broker, topic, True)
+    errors: list[str] = []
+
+    def assigned(consumer: Any, partitions: list[Any]) -> None:
+        errors.append(code_of(lambda: consumer.seek(Place(topic, 0, 1)))[0])
+
+    with make_consumer(clients, broker, topic) as consumer:
+        consumer.subscribe([topic], on_assign=assigned)
+        assert next_message(consumer).offset() == 0
+        consumer.seek(Place(topic, 0, 1))
+        assert next_message(consumer).offset() == 1
+        assert errors in (["_STATE"], ["_UNKNOWN_PARTITION"])  # librdkafka may not know the topic yet
+    with make_consumer(clients, broker, f"{topic}-2") as consumer:
+        consumer.assign([Place(topic, 0)])
+        assert code_of(lambda: consumer.seek(Place(topic, 0, 1)))[0] == "_STATE"
+
+
+def test_metadata_of_offsets_is_read_as_it_was_committed(broker: Broker, topic: str) -> None:
+    """Also by the other client, in both directions."""
+    for writer, reader in itertools.product([confluent_kafka, facade], repeat=2):
+        with make_consumer(writer, broker, topic) as first, make_consumer(reader, broker, topic) as second:
+            for number, metadata in enumerate((None, "", "text", "\u20ac")):
+                place = Place(topic, 0, number) if metadata is None else Place(topic, 0, number, metadata)
+                first.commit(offsets=[place], asynchronous=False)
+                (found,) = second.committed([Place(topic, 0)], SECONDS)
+                assert (found.offset, found.metadata) == (number, metadata)
+
+
+def test_a_partition_without_a_position_is_reported_once(clients: Any, broker: Broker) -> None:
+    """The partitions that have a position are read."""
+    topic = broker.create_topic(partitions=3)
+    write_transactions(broker, topic, True)
+    with make_consumer(clients, broker, topic, auto_offset_reset="error") as consumer:
+        consumer.commit(offsets=[Place(topic, 0, 0)], asynchronous=False)
+        consumer.subscribe([topic])
+        found = [next_message(consumer) for _ in range(4)]
+        assert sorted(one.partition() for one in found if one.error()) == [1, 2]
+        assert {one.error().code() for one in found if one.error()} == {KafkaError._AUTO_OFFSET_RESET}
+        assert [one.offset() for one in found if not one.error()] == [0, 1]
+        assert consumer.poll(0.5) is None
+        consumer.assign([Place(topic, 0, 1), Place(topic, 2, 7)])
+        found = [next_message(consumer) for _ in range(2)]
+        assert sorted(one.error().code() if one.error() else one.offset() for one in found) == [
+            KafkaError._AUTO_OFFSET_RESET,
+            1,
+        ]
+        assert consumer.poll(0.5) is None
+
+
+def test_positions_and_looked_up_offsets_have_leader_epochs(clients: Any, broker: Broker, topic: str) -> None:
+    write_transactions(broker, topic, True)
+
+    def look_up(*times: int) -> list[tuple[int, int | None]]:
+        found = consumer.offsets_for_times([Place(topic, 0, one) for one in times], SECONDS)
+        return [(one.offset, one.leader_epoch) for one in found]
+
+    with make_consumer(clients, broker, topic) as consumer:
+        consumer.assign([Place(topic, 0, 0)])
+        assert [next_message(consumer).offset() for _ in range(2)] == [0, 1]
+        (position,) = consumer.position([Place(topic, 0)])
+        assert (position.offset, position.leader_epoch) == (2, 0)
+        assert look_up(0) == [(0, 0)]
+        assert look_up(1 << 50) == [(OFFSET_END, None)]
+        assert [look_up(one)[0][0] for one in (OFFSET_END, OFFSET_BEGINNING)] == [3, 0]
+        assert code_of(lambda: consumer.offsets_for_times([], SECONDS))[0] == "_INVALID_ARG"
+        missing = Place(topic, 9, 0)
+        assert code_of(lambda: consumer.offsets_for_times([missing], SECONDS))[0] == "_UNKNOWN_PARTITION"
+        assert code_of(lambda: consumer.get_watermark_offsets(missing, SECONDS))[0] == "_UNKNOWN_PARTITION"
+
+
+def test_a_commit_without_offsets_names_the_partitions(clients: Any, broker: Broker, topic: str) -> None:
+    reports: list[Any] = []
+    consumer = make_consumer(clients, broker, topic, on_commit=lambda *given: reports.append(given))
+    consumer.assign([Place(topic, 0), Place(topic, 1)])
+    consumer.commit()
+    wait_until(lambda: consumer.poll(0.1) is None and bool(reports))
+    ((error, places),) = reports
+    assert error.code() == KafkaError._NO_OFFSET
+    assert [(one.partition, one.offset) for one in places] == [(0, OFFSET_INVALID), (1, OFFSET_INVALID)]
+    with pytest.raises(TypeError, match="Message"):
+        consumer.commit(message="text")
+    consumer.close()
+    for call in (consumer.cluster_id, consumer.list_topics, lambda: consumer.set_sasl_credentials("user", "password")):
+        with pytest.raises(RuntimeError, match="Handle has been closed"):
+            call()
 
 
 @pytest.mark.parametrize("call", ["commit", "offsets"])

@@ -59,6 +59,7 @@ from kcodec.compat._confluent_errors import (
     local_error,
     place_of,
     seconds,
+    written_metadata,
 )
 from kcodec.compat._confluent_events import Events, Observer
 from kcodec.compat._confluent_options import settings_of
@@ -420,7 +421,7 @@ class AdminMethods:
         check_offsets(request)
         (wanted,) = request
         offsets = {
-            Partition(one.topic, one.partition): OffsetAndMetadata(one.offset, one.metadata or "")
+            Partition(one.topic, one.partition): OffsetAndMetadata(one.offset, written_metadata(one.metadata))
             for one in wanted.topic_partitions
         }
         client = self._admin()

@@ -32,9 +32,9 @@ from kcodec._fast import MessageFeed, poll_message
 from kcodec.compat._confluent_cluster import ClusterReader
 from kcodec.compat._confluent_errors import (
     as_kafka_exceptions,
+    as_unknown_partition,
     kafka_error,
     local_error,
-    not_supported,
     place_of,
     seconds,
 )
@@ -87,7 +87,7 @@ class ConsumerMethods:
         self._functions: dict[str, Callable[..., Any] | None] = {}
         #: What the next commit without arguments commits.
         self._stored: Offsets = {}
-        self._positions: dict[TopicPartition, int] = {}
+        self._positions: Offsets = {}
         self._assigned: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         with as_kafka_exceptions():
@@ -99,6 +99,12 @@ class ConsumerMethods:
     def _open(self) -> FeedingConsumer:
         if self._kcodec is None:
             raise RuntimeError("Consumer closed")
+        return self._kcodec
+
+    def _handle(self) -> FeedingConsumer:
+        """Return the consumer, for the methods that every client of confluent_kafka has."""
+        if self._kcodec is None:
+            raise RuntimeError("Handle has been closed")
         return self._kcodec
 
     # What is read
@@ -159,6 +165,9 @@ class ConsumerMethods:
     def _call_back(self, name: str, partitions: frozenset[TopicPartition]) -> None:
         kind, function = "assign" if name == "on_assign" else "revoke", self._functions[name]
         if kind == "assign":
+            if self._assigned and not self._is_cooperative:  # chosen by the program before the group assigned any
+                self._open().replace_assignment(partitions)
+                self._forget(list(self._assigned))
             self._assigned.update(dict.fromkeys(partitions, OFFSET_STORED))
         self._rebalance, self._rebalancing = kind, partitions
         try:
@@ -168,9 +177,11 @@ class ConsumerMethods:
             self._raised = error
             raise
         finally:
-            self._rebalance = None
+            self._rebalance, self._rebalancing = None, frozenset()
             if kind == "revoke":
-                self._forget(partitions)
+                self._forget(partitions if self._is_cooperative else list(self._assigned))
+                if not self._is_cooperative and self._kcodec is not None:
+                    self._kcodec.drop_added()
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         self._feed.note_last()
@@ -198,11 +209,15 @@ class ConsumerMethods:
         """Read exactly these partitions, each from its offset: a number, or OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED
         or OFFSET_INVALID, which is the committed offset. Raise KafkaException.
 
-        In on_assign, set the offsets of assigned partitions.
+        After `subscribe` this is possible if rebalances are not incremental, and lasts until the next rebalance.
         """
         consumer, wanted = self._open(), checked_places(partitions)
         if self._is_subscribed:
-            self._start_in_callback("assign", wanted)
+            self._need_rebalances("assign", are_incremental=False)
+            if self._rebalance == "revoke" and wanted:
+                raise local_error(KafkaError._STATE, "assign() is not possible in on_revoke: call it in on_assign")
+            if self._rebalance != "revoke":
+                self._replace(wanted)
             return
         with as_kafka_exceptions():
             if any(one in self._assigned for one in wanted):
@@ -214,22 +229,24 @@ class ConsumerMethods:
     def incremental_assign(self, partitions: list[Any]) -> None:
         """Read these partitions in addition. Raise KafkaException.
 
-        In on_assign, set the offsets of assigned partitions. If its rebalances are incremental, a consumer that has
-        subscribed can read other partitions, too, which no rebalance revokes.
+        After `subscribe` this is possible if rebalances are incremental. In on_assign, set the offsets of assigned
+        partitions. No rebalance revokes partitions that the group has not assigned.
         """
         consumer, wanted = self._open(), checked_places(partitions)
+        given: frozenset[TopicPartition] = frozenset()
         if self._is_subscribed:
+            self._need_rebalances("incremental_assign", are_incremental=True)
             if self._rebalance == "assign":
-                given = self._rebalancing if self._is_cooperative else wanted.keys()
-                self._start_in_callback("incremental_assign", {one: wanted[one] for one in wanted.keys() & given})
-                wanted = {one: place for one, place in wanted.items() if one not in given}
-            self._add(wanted)
-            return
-        known = [one for one in wanted if one in self._assigned]
+                given = self._rebalancing
+        read = consumer.assignment()
+        known = (read if self._is_subscribed else self._assigned.keys()) & wanted.keys() - given
         if known:
-            raise local_error(KafkaError._CONFLICT, f"{known[0]} can't be added: it is assigned already")
+            raise local_error(KafkaError._CONFLICT, f"{min(known)} can't be added: it is assigned already")
         with as_kafka_exceptions():
-            consumer.incremental_assign(wanted)
+            if not self._is_subscribed:
+                consumer.incremental_assign(wanted)
+            elif read - given | wanted.keys() != read:
+                consumer.replace_assignment(read - given | wanted.keys(), read)
             self._begin_at(wanted)
 
     @property
@@ -239,43 +256,32 @@ class ConsumerMethods:
         strategies = str(options.get("partition_assignment_strategy", ""))
         return options.get("group_protocol") == "consumer" or "cooperative" in strategies
 
-    def _add(self, wanted: dict[TopicPartition, Any]) -> None:
-        """Read partitions that the group has not assigned, until they are unassigned."""
-        consumer = self._open()
-        if not wanted:
+    def _need_rebalances(self, call: str, *, are_incremental: bool) -> None:
+        """Raise KafkaException (_STATE) if the rebalances of a consumer that has subscribed are of the other kind."""
+        if self._is_cooperative == are_incremental:
             return
-        if not self._is_cooperative:
-            raise local_error(
-                KafkaError._STATE,
-                "incremental_assign() of a consumer that has subscribed needs"
-                " partition.assignment.strategy=cooperative-sticky or group.protocol=consumer",
-            )
-        known = wanted.keys() & consumer.assignment()
-        if known:
-            raise local_error(KafkaError._CONFLICT, f"{min(known)} can't be added: it is assigned already")
-        with as_kafka_exceptions():
-            consumer.add(wanted)
-            self._begin_at(wanted)
+        if are_incremental:
+            remedy = "use assign(), or set partition.assignment.strategy=cooperative-sticky or group.protocol=consumer"
+        else:
+            remedy = "use incremental_assign() and incremental_unassign()"
+        kind = "are not incremental" if are_incremental else "are incremental"
+        raise local_error(
+            KafkaError._STATE, f"{call}() is not possible, as the rebalances of this consumer {kind}: {remedy}"
+        )
 
-    def _start_in_callback(self, call: str, wanted: dict[TopicPartition, Any]) -> None:
-        if self._rebalance != "assign":
-            if self._rebalance == "revoke" and not wanted:
-                return
-            raise local_error(
-                KafkaError._STATE,
-                f"{call}() of a consumer that has subscribed is possible in on_assign only; call unsubscribe() first",
-            )
-        if self._rebalancing ^ wanted.keys():
-            raise not_supported(
-                f"{call}() of other partitions than the group has assigned", "pass all partitions that on_assign got"
-            )
+    def _replace(self, wanted: dict[TopicPartition, Any]) -> None:
+        """Read exactly these partitions after `subscribe`, until the next rebalance."""
+        consumer = self._open()
         with as_kafka_exceptions():
+            if self._rebalance != "assign" or self._rebalancing ^ wanted.keys():
+                consumer.replace_assignment(wanted)
+            self._forget(list(self._assigned))
             self._begin_at(wanted)
 
     def _begin_at(self, wanted: dict[TopicPartition, Any]) -> None:
         for partition, place in wanted.items():
             self._forget([partition])
-            self._assigned[partition] = place.offset
+            self._assigned[partition] = OFFSET_STORED if place.offset == OFFSET_INVALID else place.offset
             if place.offset not in {OFFSET_STORED, OFFSET_INVALID}:
                 self._seek(partition, place)
 
@@ -293,36 +299,27 @@ class ConsumerMethods:
 
     def unassign(self) -> None:
         """Stop reading the assigned partitions. In on_revoke it has no effect, as they are revoked anyway."""
-        consumer = self._open()
-        if self._is_subscribed:
-            self._need_revocation("unassign")
-            return
-        with as_kafka_exceptions():
-            consumer.assign([])
-        self._forget(list(self._assigned))
+        self.assign([])
 
     def incremental_unassign(self, partitions: list[Any]) -> None:
         """Stop reading these partitions. In on_revoke it has no effect on those that are revoked anyway."""
-        consumer, gone = self._open(), checked_places(partitions)
+        consumer, gone = self._open(), frozenset(checked_places(partitions))
         if self._is_subscribed:
-            added = gone.keys() & consumer.added
-            if gone.keys() - added:
-                self._need_revocation("incremental_unassign")
+            self._need_rebalances("incremental_unassign", are_incremental=True)
+            read = consumer.assignment()
+            if self._rebalance == "revoke":
+                gone = gone - self._rebalancing
+            if gone - read:
+                raise local_error(KafkaError._INVALID_ARG, f"{min(gone - read)} can't be removed: it is not assigned")
             with as_kafka_exceptions():
-                consumer.drop(added)
-            self._forget(added)
+                consumer.replace_assignment(read - gone, read - gone)
+            self._forget(gone)
             return
         if not self._assigned:
             raise local_error(KafkaError._INVALID_ARG, "Can't subtract from empty assignment")
         with as_kafka_exceptions():
             consumer.incremental_unassign(gone)
         self._forget(gone)
-
-    def _need_revocation(self, call: str) -> None:
-        if self._rebalance is None:
-            raise local_error(
-                KafkaError._STATE, f"{call}() of a consumer that has subscribed is possible in on_revoke only"
-            )
 
     def assignment(self) -> list[Any]:
         """Return the assigned partitions with the offsets that they were assigned with."""
@@ -369,7 +366,7 @@ class ConsumerMethods:
                 first.setdefault(TopicPartition(one.topic(), one.partition()), one)
         self._feed.note_last()
         for name in first.keys() & self._kcodec.assignment():
-            self.seek(Place(*name, first[name].offset()))
+            self._continue_at(name, Place(*name, first[name].offset()))
             self._stored.pop(name, None)
             if name in stored:
                 self._stored[name] = stored[name]
@@ -425,9 +422,9 @@ class ConsumerMethods:
         partition = TopicPartition(record.topic, record.partition)  # type: ignore[arg-type]
         following = record.offset + 1
         epoch = record.leader_epoch
-        self._positions[partition] = following
+        self._positions[partition] = reached = OffsetAndMetadata(following, "", -1 if epoch is None else epoch)
         if self._stores:
-            self._stored[partition] = OffsetAndMetadata(following, "", -1 if epoch is None else epoch)
+            self._stored[partition] = reached
 
     def _pass_markers(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Move positions past what follows the last messages and is never returned: markers and aborted records. As
@@ -435,8 +432,9 @@ class ConsumerMethods:
         consumer = self._open()
         self._feed.note_last()
         for partition, reached in consumer.passed(partitions).items():
-            if reached.offset > self._positions.get(partition, OFFSET_INVALID):
-                self._positions[partition] = reached.offset
+            known = self._positions.get(partition)
+            if known is None or reached.offset > known.offset:
+                self._positions[partition] = reached
                 if self._stores:
                     self._stored[partition] = reached
 
@@ -448,7 +446,8 @@ class ConsumerMethods:
             position = state.position
             if lag or lag is None or position is None or state.buffered_bytes or self._ends.get(partition) == position:
                 continue
-            if self._positions.get(partition, position) > position:
+            known = self._positions.get(partition)
+            if known is not None and known.offset > position:
                 continue  # it was moved, and the position is still the former one
             self._ends[partition] = position
             text = f"the end of {partition} was reached at offset {position}"
@@ -459,14 +458,21 @@ class ConsumerMethods:
     # Positions
 
     def seek(self, partition: Any) -> None:
-        """Continue at the offset of a TopicPartition. Raise KafkaException (_STATE) if it is not assigned."""
-        self._open()
+        """Continue at the offset of a TopicPartition. Raise KafkaException (_STATE) if it is not assigned, or if it was
+        just assigned and its committed offset is not known yet."""
+        consumer = self._open()
         ((name, place),) = checked_places([partition]).items()
-        if name not in self._open().assignment():
-            raise local_error(
-                KafkaError._STATE,
-                f"Failed to seek to offset {place.offset}: Local: Erroneous state: {name} is not assigned",
-            )
+        problem = ""
+        if name not in consumer.assignment():
+            problem = f"{name} is not assigned"
+        elif name in self._rebalancing or consumer.awaits_committed(name):
+            problem = f"{name} was just assigned: call assign() with the offset, or call seek() after a poll()"
+        if problem:
+            text = f"Failed to seek to offset {place.offset}: Local: Erroneous state: {problem}"
+            raise local_error(KafkaError._STATE, text)
+        self._continue_at(name, place)
+
+    def _continue_at(self, name: TopicPartition, place: Any) -> None:
         with as_kafka_exceptions():
             self._seek(name, place)
         self._feed.note_last()
@@ -488,7 +494,7 @@ class ConsumerMethods:
         OFFSET_INVALID before the first."""
         wanted = checked_places(partitions)
         self._pass_markers(wanted)
-        return [Place(*one, self._positions.get(one, OFFSET_INVALID)) for one in wanted]
+        return [place_of(one, self._positions.get(one)) for one in wanted]
 
     def get_watermark_offsets(self, partition: Any, timeout: float = -1, cached: bool = False) -> tuple[int, int]:
         """Return the first offset and the end of a partition, from its leader, also if `cached` is set.
@@ -497,25 +503,32 @@ class ConsumerMethods:
         """
         consumer = self._open()
         (name,) = checked_places([partition])
-        try:
-            with as_kafka_exceptions():
-                first = consumer.beginning_offsets([name], seconds(timeout))
-                return first[name], consumer.end_offsets([name], seconds(timeout))[name]
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise local_error(KafkaError._UNKNOWN_PARTITION, error.args[0].str()) from error
-            raise
+        with as_kafka_exceptions(), as_unknown_partition():
+            first = consumer.beginning_offsets([name], seconds(timeout))
+            return first[name], consumer.end_offsets([name], seconds(timeout))[name]
 
     def offsets_for_times(self, partitions: list[Any], timeout: float = -1) -> list[Any]:
         """Return the first offsets at or after the times in ms that the partitions have as their offsets.
 
-        The offset is OFFSET_END if no record is that late. Raise KafkaException.
+        OFFSET_END as the time looks up the end of the partition, and OFFSET_BEGINNING its first offset. The offset is
+        OFFSET_END if no record is that late. Raise KafkaException.
         """
         consumer, wanted = self._open(), checked_places(partitions)
-        with as_kafka_exceptions():
-            found = consumer.offsets_for_times({name: one.offset for name, one in wanted.items()}, seconds(timeout))
-        listed = {name: found[name] for name in wanted}
-        return [Place(*name, OFFSET_END if one is None else one.offset) for name, one in listed.items()]
+        if not wanted:
+            raise local_error(KafkaError._INVALID_ARG, "offsets_for_times() needs at least one partition, got none")
+        ends = [name for name, one in wanted.items() if one.offset == OFFSET_END]
+        starts = [name for name, one in wanted.items() if one.offset == OFFSET_BEGINNING]
+        times = {name: one.offset for name, one in wanted.items() if one.offset not in {OFFSET_END, OFFSET_BEGINNING}}
+        limit = seconds(timeout)
+        with as_kafka_exceptions(), as_unknown_partition():
+            found: dict[TopicPartition, Any] = {}
+            for bounds in (consumer.end_offsets(ends, limit), consumer.beginning_offsets(starts, limit)):
+                found |= {name: OffsetAndMetadata(offset) for name, offset in bounds.items()}
+            for name, record in (consumer.offsets_for_times(times, limit) if times else {}).items():
+                epoch = None if record is None else record.leader_epoch
+                offset = OFFSET_END if record is None else record.offset
+                found[name] = OffsetAndMetadata(offset, "", -1 if epoch is None else epoch)
+        return [place_of(name, found[name]) for name in wanted]
 
     # Commits
 
@@ -543,7 +556,8 @@ class ConsumerMethods:
             if not asynchronous:
                 raise KafkaException(missing)
             if self._settings.on_commit is not None:
-                self._events.add(lambda: self._report_commit({}, missing))
+                missed = [place_of(one, None) for one in sorted(consumer.assignment())]
+                self._events.add(lambda: self._report_commit(missed, missing))
             return None
         if asynchronous:
             with as_kafka_exceptions():
@@ -563,6 +577,8 @@ class ConsumerMethods:
         if message is not None and offsets is not None:
             raise ValueError("message and offsets are mutually exclusive")
         if message is not None:
+            if not isinstance(message, Message):
+                raise TypeError(f"message must be a confluent_kafka.Message, not {type(message).__name__}")
             return offset_after(message)
         if offsets is not None:
             return offsets_of(offsets)
@@ -575,11 +591,11 @@ class ConsumerMethods:
                 del self._stored[name]
 
     def _committed(self, offsets: Offsets, error: BaseException | None) -> None:
-        self._report_commit(offsets, None if error is None else kafka_error(error))
+        self._report_commit(places_of(offsets), None if error is None else kafka_error(error))
 
-    def _report_commit(self, offsets: Offsets, error: KafkaError | None) -> None:
+    def _report_commit(self, places: list[Any], error: KafkaError | None) -> None:
         if self._settings.on_commit is not None:
-            self._settings.on_commit(error, places_of(offsets))
+            self._settings.on_commit(error, places)
 
     def store_offsets(self, message: Message | None = None, offsets: list[Any] | None = None) -> None:
         """Store offsets for the next commit; enable.auto.offset.store must be false.
@@ -625,18 +641,17 @@ class ConsumerMethods:
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return a ClusterMetadata of one topic or all. Raise KafkaException."""
-        if self._kcodec is None:
-            raise RuntimeError("Handle has been closed")
+        self._handle()
         return self._cluster.list_topics(topic, timeout)
 
     def cluster_id(self, timeout: float = -1) -> Any:
         """Return the id of the cluster. Raise KafkaException."""
-        self._open()
+        self._handle()
         return self._cluster.cluster_id(timeout)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Authenticate later connections with this user name and password. Raise TypeError for other values."""
-        self._cluster.set_credentials(username, password, self._open())
+        self._cluster.set_credentials(username, password, self._handle())
 
     def close(self) -> None:
         """Commit if automatic commits are enabled, call on_revoke, leave the group, and end.

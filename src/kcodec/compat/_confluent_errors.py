@@ -46,6 +46,9 @@ FATAL = (errors.ProducerFencedError, errors.TransactionTimedOutError, errors.Fat
 #: go on if no other producer took over.
 FENCED_CODES = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 
+#: confluent_kafka commits this character after the metadata of an offset, and reads wrong text if it is missing.
+END_OF_TEXT = "\0"
+
 
 def kafka_error(error: BaseException, code: int | None = None) -> KafkaError:
     """Return the KafkaError of an error of kcodec.
@@ -124,13 +127,30 @@ def as_kafka_exceptions(is_unchanged: Callable[[BaseException], bool] | None = N
         raise KafkaException(kafka_error(error)) from error
 
 
+@contextmanager
+def as_unknown_partition() -> Iterator[None]:
+    """Raise KafkaException (_UNKNOWN_PARTITION) for a topic or a partition that does not exist, as librdkafka does
+    where it looks up the leader of a partition."""
+    try:
+        yield
+    except errors.KcodecError as error:
+        if code_of(_first(error)) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise local_error(KafkaError._UNKNOWN_PARTITION, str(error)) from error
+        raise
+
+
+def written_metadata(metadata: str | None) -> str:
+    """Return the metadata to commit, as confluent_kafka writes it. An empty text thus differs from none."""
+    return "" if metadata is None else metadata + END_OF_TEXT
+
+
 def place_of(partition: tuple[str, int], offset: OffsetAndMetadata | None) -> TopicPartition:
     """Return a partition with a committed offset, OFFSET_INVALID for None."""
     if offset is None:
         return TopicPartition(*partition)
     known: dict[str, Any] = {}
     if offset.metadata:
-        known["metadata"] = offset.metadata
+        known["metadata"] = offset.metadata.partition(END_OF_TEXT)[0]
     if offset.leader_epoch >= 0:
         known["leader_epoch"] = offset.leader_epoch
     return TopicPartition(*partition, offset.offset, **known)

@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from kcodec import errors
 from kcodec._fast import Delivery, set_confluent_message
 from kcodec.client import Consumer as KcodecConsumer
 from kcodec.compat._confluent_places import Offsets
@@ -26,26 +27,36 @@ class FeedingConsumer(KcodecConsumer):
     """A consumer that hands out what a request has decoded, for the compiled `poll` of the facade."""
 
     def request(self, timeout: float) -> Delivery | None:
-        """Return the records of the next request, None if none arrived in time. Raise as `poll` does."""
-        return self._poll(timeout, lambda: self._core.take_delivery(DECODED_AT_ONCE))
+        """Return the records of the next request, None if none arrived in time. Raise as `poll` does, but only once if
+        a partition has no position: the others are read on."""
+        try:
+            return self._poll(timeout, lambda: self._core.take_delivery(DECODED_AT_ONCE))
+        except (errors.NoOffsetForPartitionError, errors.OffsetOutOfRangeError) as error:
+            self._core.assignment.note_error_reported(error.partition)
+            raise
 
     def passed(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
         """Return the positions of partitions, or of all, that have moved past delivered records and the markers and
         aborted records after them."""
         return self._core.assignment.passed(partitions)
 
-    def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read partitions in addition to those that the group assigns."""
-        self._run(self._core.assign_to_member(partitions))
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are read: of those that the group assigns, without the ones left out."""
+        return super().assignment() - self._core.skipped
 
-    def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading partitions that were added."""
-        self._run(self._core.unassign_from_member(partitions))
+    def replace_assignment(self, partitions: Iterable[TopicPartition], kept: Iterable[TopicPartition] = ()) -> None:
+        """Read exactly these partitions as a member of a group. kept: those that stay as they are."""
+        self._run(self._core.replace_assignment(partitions, kept))
 
-    @property
-    def added(self) -> frozenset[TopicPartition]:
-        """The partitions that were added."""
-        return self._core.added
+    def drop_added(self) -> None:
+        """Stop reading the partitions that the group has not assigned."""
+        if added := self._core.added:
+            kept = self.assignment() - added
+            self.replace_assignment(kept, kept)
+
+    def awaits_committed(self, partition: TopicPartition) -> bool:
+        """Return whether an assigned partition waits for its committed offset."""
+        return self._core.assignment.state(partition).awaiting == "committed"
 
     @property
     def is_late(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as Place
 
-from kcodec.compat._confluent_errors import local_error, place_of
+from kcodec.compat._confluent_errors import local_error, place_of, written_metadata
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 Offsets = dict[TopicPartition, OffsetAndMetadata]
@@ -28,7 +28,9 @@ def checked_places(partitions: Iterable[Any]) -> dict[TopicPartition, Any]:
 def offsets_of(partitions: list[Any]) -> Offsets:
     """Return the offsets to commit; those that are not set are left out, as by librdkafka."""
     return {
-        name: OffsetAndMetadata(one.offset, one.metadata or "", -1 if one.leader_epoch is None else one.leader_epoch)
+        name: OffsetAndMetadata(
+            one.offset, written_metadata(one.metadata), -1 if one.leader_epoch is None else one.leader_epoch
+        )
         for name, one in checked_places(partitions).items()
         if one.offset >= 0
     }

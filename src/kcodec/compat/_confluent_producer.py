@@ -28,6 +28,7 @@ from kcodec.compat._confluent_errors import (
     not_supported,
     record_error,
     seconds,
+    written_metadata,
 )
 from kcodec.compat._confluent_events import STEP_SECONDS, DeliveryEvents, Observer, serve_all
 from kcodec.compat._confluent_options import settings_of
@@ -214,7 +215,7 @@ class ProducerMethods:
         group_metadata: what consumer_group_metadata() of a consumer of kcodec.compat.confluent returns.
         """
         offsets = {
-            TopicPartition(one.topic, one.partition): OffsetAndMetadata(one.offset, one.metadata or "")
+            TopicPartition(one.topic, one.partition): OffsetAndMetadata(one.offset, written_metadata(one.metadata))
             for one in positions
             if one.offset >= 0
         }

@@ -52,8 +52,10 @@ class PartitionState:
     preferred_replica: the broker to fetch from until `preferred_replica_until`, instead of the leader (KIP-392).
     error:          what poll raises, until a seek.
     is_error_passing: poll raises `error` once, and then the position is requested again.
+    is_error_reported: poll has raised `error` once, and goes on with other partitions.
     stored:         what the application has stored to be committed (`store_offsets`); None: nothing.
     is_added:       the application added it to the partitions that its group assigns, so that no rebalance revokes it.
+    is_skipped:     the application does not read it, although its group assigns it: it has no position.
     has_moved:      the position has moved past records, markers or aborted records since it was set.
     high_watermark, last_stable_offset, log_start_offset: as in the last response; -1: unknown.
     """
@@ -70,8 +72,10 @@ class PartitionState:
     preferred_replica_until: float = 0.0
     error: BaseException | None = None
     is_error_passing: bool = False
+    is_error_reported: bool = False
     stored: OffsetAndMetadata | None = None
     is_added: bool = False
+    is_skipped: bool = False
     has_moved: bool = False
     high_watermark: int = -1
     last_stable_offset: int = -1
@@ -339,6 +343,17 @@ class Assignment:
                     state.is_added = False  # from now on its group assigns it
         self._has_changed()
 
+    def skip(self, partitions: Iterable[TopicPartition]) -> None:
+        """Do not read these partitions, which were just added and have no position."""
+        with self.lock:
+            for state in self._assigned(partitions):
+                state.is_skipped, state.awaiting = True, None
+
+    def chosen(self, is_chosen: Callable[[PartitionState], bool]) -> frozenset[TopicPartition]:
+        """Any thread: return the partitions whose state the function chooses."""
+        with self.lock:
+            return frozenset(name for name, state in self.partitions.items() if is_chosen(state))
+
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions. Those that are not assigned are ignored."""
         with self.lock:
@@ -371,7 +386,7 @@ class Assignment:
         state = self.state(partition)
         state.version = next(self._versions)
         state.reset_to = state.error = None
-        state.has_moved = False
+        state.has_moved = state.is_error_reported = False
         return state
 
     def fail(self, state: PartitionState, error: BaseException, *, is_passing: bool = False) -> None:
@@ -380,6 +395,12 @@ class Assignment:
         with self.lock:
             state.error, state.is_error_passing = error, is_passing
         self._has_changed()
+
+    def note_error_reported(self, partition: TopicPartition) -> None:
+        """Any thread: do not let poll raise the error of this partition again, until a seek."""
+        with self.lock:
+            for state in self._assigned([partition]):
+                state.is_error_reported = True
 
     def pause(self, partitions: Iterable[TopicPartition], is_paused: bool) -> None:
         """Pause or resume delivery. Raise ValueError for a partition that is not assigned."""

@@ -312,25 +312,34 @@ class ConsumerCore:
         yield from self.commits.commit_before_revocation(going)
         self.remove(going)
 
-    def assign_to_member(self, partitions: Partitions) -> Flow[None]:
-        """Read these partitions in addition to those that the group assigns, until `unassign_from_member` or
-        `unsubscribe`. The group does not know of them, and no rebalance revokes them."""
-        yield from ()
-        self.check_open()
-        self.add(partitions_of(partitions), is_added=True)
+    def replace_assignment(self, partitions: Partitions, kept: Partitions = ()) -> Flow[None]:
+        """Read exactly these partitions, as a member of a group, which may have assigned others.
 
-    def unassign_from_member(self, partitions: Partitions) -> Flow[None]:
-        """Stop reading partitions that `assign_to_member` has added; ignore others. If commits are automatic, commit
-        their offsets first."""
-        going = self.added & frozenset(partitions_of(partitions))
-        yield from self.commits.commit_before_revocation(going)
-        self.remove(going)
+        The group does not know of partitions that it has not assigned, and no rebalance revokes them. Partitions that
+        the group has assigned and that are missing here are skipped until a later call names them. If commits are
+        automatic, the offsets of partitions that are no longer read are committed first.
+
+        kept: partitions that stay as they are; the others begin at their committed offsets.
+        """
+        wanted, unchanged = frozenset(partitions_of(partitions)), frozenset(partitions_of(kept))
+        self.check_open()
+        yield from self.commits.commit_before_revocation(frozenset(self.assignment.partitions) - unchanged)
+        owned = self.handler.owned
+        self.remove(frozenset(self.assignment.partitions) - unchanged)
+        self.add((wanted & owned) - unchanged)
+        self.add(wanted - owned - unchanged, is_added=True)
+        self.add(owned - wanted - unchanged)
+        self.assignment.skip(owned - wanted - unchanged)
 
     @property
     def added(self) -> frozenset[TopicPartition]:
-        """Any thread: the partitions that `assign_to_member` has added."""
-        with self.assignment.lock:
-            return frozenset(name for name, state in self.assignment.partitions.items() if state.is_added)
+        """Any thread: the partitions that `replace_assignment` has added to those of the group."""
+        return self.assignment.chosen(lambda state: state.is_added)
+
+    @property
+    def skipped(self) -> frozenset[TopicPartition]:
+        """Any thread: the partitions of the group that `replace_assignment` has left out."""
+        return self.assignment.chosen(lambda state: state.is_skipped)
 
     def _check_manual(self, what: str) -> None:
         """Raise ValueError if a group assigns the partitions, TransportError once the consumer is closed."""

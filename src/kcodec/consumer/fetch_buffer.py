@@ -263,7 +263,8 @@ class FetchBuffer:
 
     def _failed(self, only: Set[TopicPartition] | None = None) -> PartitionState | None:
         for partition, state in self._assignment.partitions.items():
-            if state.error is not None and not state.is_paused and (only is None or partition in only):
+            is_due = state.error is not None and not state.is_error_reported and not state.is_paused
+            if is_due and (only is None or partition in only):
                 return state
         return None
 
