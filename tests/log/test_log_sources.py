@@ -104,13 +104,16 @@ def test_a_segment_as_an_object_gives_what_its_file_gives(partition: Partition, 
             assert everything(log)[:4] == local[:4]
 
 
-LARGE = [plain(at * 10, count=10, size=30_000) for at in range(100)]
+@pytest.fixture(scope="module")
+def large_batches() -> list[bytes]:
+    """Batches of 30 MB together."""
+    return [plain(at * 10, count=10, size=30_000) for at in range(100)]
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> Path:
+def large(tmp_path: Path, large_batches: list[bytes]) -> Path:
     """A partition of 30 MB."""
-    return partition(tmp_path, LARGE)
+    return partition(tmp_path, large_batches)
 
 
 def test_whole_reads_take_few_large_requests(large: Path) -> None:
@@ -133,8 +136,8 @@ def test_the_first_records_take_one_request(large: Path) -> None:
     assert store.requests == [(f"{large.name}/{0:020d}.log", 0, remote.FIRST_BLOCK_BYTES)]
 
 
-def test_object_stores_are_asked_for_ranges_of_an_object_only() -> None:
-    log = open_log(found := ReadAt(b"".join(LARGE)))
+def test_object_stores_are_asked_for_ranges_of_an_object_only(large_batches: list[bytes]) -> None:
+    log = open_log(found := ReadAt(b"".join(large_batches)))
     assert offsets(log) == list(range(1000))
     assert max(size for _, size in found.requests) <= 2 << 20
 
