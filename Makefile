@@ -10,6 +10,8 @@ RUN := JAVA_HOME=$(JAVA) PYSPARK_PYTHON=$(PY) $(PY)
 
 export PIP_CACHE_DIR ?= $(CACHE)/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests and the demo start many processes, each of which would compile the same modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 SOURCES := $(wildcard src/kcodec/_fast.pyx src/kcodec/_fast/*/*.pxi src/kcodec/_fast/*/*.c src/kcodec/_fast/*/*.h)
 RELEASE := $(VENV)/.built-release

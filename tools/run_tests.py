@@ -40,6 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             counted = Path(folder, "counts")
             environment = {**os.environ, "KCODEC_TESTS": name, "KCODEC_TEST_COUNTS": str(counted)}
+            # Without the cache, each worker and each process of a test would compile all its modules itself.
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)
             command = [sys.executable, "-m", "pytest", "-n", str(workers), "--dist", "loadgroup", *arguments]
             statuses.append(subprocess.run(command, env=environment, check=False).returncode)
             if counted.is_file():

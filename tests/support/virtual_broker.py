@@ -82,6 +82,9 @@ class VirtualBroker:
         self.written = 0
         self.generation = 0
         self.epoch = -1
+        apis = {key: kind.versions for key, kind in messages.all_requests().items()}
+        features = {"transaction.version": transaction_version, "group.version": 1}
+        self._versions = BrokerVersions(apis, features, 1)
 
     def clock(self) -> float:
         return self.now
@@ -107,7 +110,7 @@ class VirtualBroker:
         if self.is_down:
             error = TransportError("bootstrap server nowhere:9092: no connection: Connection refused")
             return scheduler.call_at(self.now + LATENCY, lambda: done(None, error)).cancel
-        network.directory.note_versions(1, self._versions())
+        network.directory.note_versions(1, self._versions)
         version = min(call.highest, HIGHEST.get(api, call.kind.versions[1]), call.kind.versions[1])
         request = call.request.build(version) if isinstance(call.request, ByVersion) else call.request
         delay = LATENCY + self.slow.get(api, 0.0)
@@ -122,10 +125,6 @@ class VirtualBroker:
             return scheduler.call_at(self.now + call.timeout, lambda: done(None, late)).cancel
         reply = Reply(response, version, 1)
         return scheduler.call_at(self.now + delay, lambda: done(reply, None)).cancel
-
-    def _versions(self) -> BrokerVersions:
-        apis = {key: kind.versions for key, kind in messages.all_requests().items()}
-        return BrokerVersions(apis, {"transaction.version": self.transaction_version, "group.version": 1}, 1)
 
     # Responses
 
