@@ -212,7 +212,9 @@ class ConfigApis:
             except ApiError as error:
                 response.error_code, response.error_message = error.code, error.message
             responses.append(response)
-        return type(request).response(responses=responses)
+        if is_whole:
+            return messages.AlterConfigsResponse(responses=responses)
+        return messages.IncrementalAlterConfigsResponse(responses=responses)
 
     def _alter_one(
         self, kind: int, name: str, changes: Sequence[ConfigChange], *, is_whole: bool, validate_only: bool
