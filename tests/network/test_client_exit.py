@@ -44,8 +44,11 @@ ON_THE_CALLERS_THREAD = {
         "producer/options.py",
     ),
 }
-#: Imported when a client with these options is made; test_client_threads_import_nothing covers them.
-WITH_OPTIONS = {"asyncio", "botocore.exceptions", "botocore.session", "kcodec.security.oidc"}
+#: Imported when a client with these options is made; test_client_threads_import_nothing covers all but Kerberos.
+WITH_OPTIONS = {
+    *("asyncio", "botocore.exceptions", "botocore.session"),
+    *("kcodec.security.kerberos", "kcodec.security.oidc"),
+}
 #: Imported while a client is made, on the caller's thread: properties of other clients, and the error for a wrong name.
 WHEN_MADE = {"kcodec.client.properties", "kcodec.network.foreign_options"}
 
