@@ -90,6 +90,7 @@ class Reader:
         self.apply = apply
         self.positions = Positions(connection, name)
         self.held: dict[TopicPartition, int | None] = {}
+        self.is_ended = True
         self.consumer = Consumer(group_id=name, enable_auto_commit=False, auto_offset_reset="earliest", **options)
         self.consumer.subscribe(topics, on_assigned=self.take_over, on_revoked=self.give_up)
 
@@ -113,7 +114,18 @@ class Reader:
             self.held.pop(partition, None)
 
     def step(self, timeout: float = 1.0) -> bool:
-        """One poll, in one transaction; False if another owner was quicker, and nothing was done."""
+        """One poll, in one transaction; False if another owner was quicker, and nothing was done.
+
+        After an exception, the next call gets the same records again: Ctrl-C may have come just after the poll.
+        """
+        if not self.is_ended:
+            self.seek_to_held(list(self.held))
+        self.is_ended = False
+        is_written = self.poll_and_write(timeout)
+        self.is_ended = True
+        return is_written
+
+    def poll_and_write(self, timeout: float) -> bool:
         records = self.consumer.poll(timeout)
         reached = {partition: self.consumer.position(partition) for partition in self.held}
         moved = {partition: after for partition, after in reached.items() if after != self.held[partition]}
@@ -127,9 +139,6 @@ class Reader:
             log.warning("rolled back: %s", error)
             self.take_over(list(self.held))
             return False
-        except BaseException:  # rolled back: a caller that goes on gets the same records again
-            self.seek_to_held(list(self.held))
-            raise
         self.held.update(moved)
         return True
 

@@ -31,10 +31,14 @@ def place_of(record: Record) -> TopicPartition:
 
 
 class Progress:
-    """The records of one partition whose work has begun and is not committed, in the order of their offsets."""
+    """The records of one partition whose work has begun and is not committed, in the order of their offsets.
+
+    begun: the offset after the last of them, None before the first.
+    """
 
     def __init__(self) -> None:
         self.open: deque[tuple[int, Future[Any]]] = deque()
+        self.begun: int | None = None
 
     def ended_up_to(self) -> int | None:
         """Forget the ended records in front. Return the offset after the last of them, None if the first one is open.
@@ -73,6 +77,7 @@ class ParallelConsumer:
     ) -> None:
         self.work, self.workers, self.argument, self.most = work, workers, argument, most
         self.progress: dict[TopicPartition, Progress] = {}
+        self.is_ended = True
         self.consumer = Consumer(group_id=group, enable_auto_commit=False, auto_offset_reset="earliest", **options)
         self.consumer.subscribe(topics, on_assigned=self.take_over, on_revoked=self.give_up, on_lost=self.forget)
 
@@ -94,25 +99,38 @@ class ParallelConsumer:
 
     def step(self, timeout: float = 0.1) -> None:
         """Begin the work on what one poll returns, and commit what has ended. Without free capacity, poll only to stay
-        in the group."""
+        in the group.
+
+        After an exception, Ctrl-C for example, the next call goes back to the records whose work has not begun.
+        """
+        if not self.is_ended:
+            self.go_back()
         is_full = sum(len(each.open) for each in self.progress.values()) >= self.most
         self.consumer.pause(*self.consumer.assignment()) if is_full else self.consumer.resume(*self.consumer.paused())
-        records = deque(self.consumer.poll(timeout))
-        try:
-            while records:
-                self.begin(records[0])
-                records.popleft()
-        except BaseException:  # Ctrl-C, say: the position must not pass the records whose work has not begun
-            for record in reversed(records):
-                self.consumer.seek(place_of(record), record.offset)
-            raise
+        self.is_ended = False
+        for record in self.consumer.poll(timeout):
+            self.begin(record)
+        self.is_ended = True
         self.commit()
+
+    def go_back(self) -> None:
+        committed = self.consumer.committed(self.progress)
+        for partition, progress in self.progress.items():
+            if progress.begun is not None:
+                self.consumer.seek(partition, progress.begun)
+            elif (known := committed[partition]) is not None:
+                self.consumer.seek(partition, known.offset)
+            else:
+                self.consumer.seek_to_beginning(partition)
+        self.is_ended = True
 
     def begin(self, record: Record) -> None:
         """Give the record to the worker of its key."""
         lane = zlib.crc32(record.key if record.key is not None else b"%d" % record.offset) % len(self.workers)
         future = self.workers[lane].submit(self.work, self.argument(record))
-        self.progress[place_of(record)].open.append((record.offset, future))
+        progress = self.progress[place_of(record)]
+        progress.open.append((record.offset, future))
+        progress.begun = record.offset + 1
 
     def commit(self) -> None:
         """Commit the offset of the first record of each partition that has not ended."""
@@ -121,7 +139,8 @@ class ParallelConsumer:
             for partition, progress in self.progress.items():
                 after = progress.ended_up_to()
                 if after is not None:  # where all has ended, the position is also after markers and aborted records
-                    offsets[partition] = after if progress.open else self.consumer.position(partition)
+                    is_all = self.is_ended and not progress.open
+                    offsets[partition] = self.consumer.position(partition) if is_all else after
         finally:
             if offsets:
                 self.consumer.commit(offsets)

@@ -11,7 +11,6 @@ an older record leaves it alone: an owner that was stopped and goes on late does
 import sqlite3
 import sys
 
-from kcodec import Record, TopicPartition
 from kcodec.client import Consumer
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS price (item TEXT PRIMARY KEY, amount INTEGER, source_offset INTEGER)"
@@ -21,25 +20,38 @@ UPSERT = """
     WHERE excluded.source_offset > price.source_offset"""  # a key is always in the same partition
 
 
-def step(consumer: Consumer, connection: sqlite3.Connection, statement: str = UPSERT) -> None:
-    records: list[Record] = []
-    try:
-        records = consumer.poll(1.0)
+class Writer:
+    """Writes the prices of polled records into the database, and commits their offsets.
+
+    statement: Writes item, amount and offset of a record.
+    """
+
+    def __init__(self, consumer: Consumer, connection: sqlite3.Connection, statement: str = UPSERT) -> None:
+        self.consumer, self.connection, self.statement = consumer, connection, statement
+        self.is_ended = True
+
+    def step(self) -> None:
+        """Write the records of one poll. After an exception, the next call goes back to the committed offsets: Ctrl-C
+        may have come just after the poll, whose records the next commit would then include."""
+        if not self.is_ended:
+            self.go_back()
+        self.is_ended = False
         rows = [
             (record.key.decode(), int(record.value), record.offset)
-            for record in records
+            for record in self.consumer.poll(1.0)
             if record.key is not None and record.value is not None  # others have no price
         ]
-        with connection:
-            connection.executemany(statement, rows)
-        consumer.commit()
-    except BaseException:
-        # A caller that goes on gets the records again. Otherwise the next commit would include them.
-        for record in reversed(records):
-            assert record.topic is not None and record.partition is not None  # as of every polled record
-            if (partition := TopicPartition(record.topic, record.partition)) in consumer.assignment():
-                consumer.seek(partition, record.offset)
-        raise
+        with self.connection:
+            self.connection.executemany(self.statement, rows)
+        self.consumer.commit()
+        self.is_ended = True
+
+    def go_back(self) -> None:
+        for partition, committed in self.consumer.committed(self.consumer.assignment()).items():
+            if committed is None:
+                self.consumer.seek_to_beginning(partition)
+            else:
+                self.consumer.seek(partition, committed.offset)
 
 
 def main(path: str, servers: str, group: str, topic: str) -> None:
@@ -49,8 +61,9 @@ def main(path: str, servers: str, group: str, topic: str) -> None:
         bootstrap_servers=servers, group_id=group, enable_auto_commit=False, auto_offset_reset="earliest"
     ) as consumer:
         consumer.subscribe([topic])
+        writer = Writer(consumer, connection)
         while True:
-            step(consumer, connection)
+            writer.step()
 
 
 if __name__ == "__main__":

@@ -414,6 +414,43 @@ def test_positions_and_looked_up_offsets_have_leader_epochs(clients: Any, broker
         assert code_of(lambda: consumer.get_watermark_offsets(missing, SECONDS))[0] == "_UNKNOWN_PARTITION"
 
 
+def test_cached_watermarks_are_those_of_the_last_fetch(clients: Any, broker: Broker, topic: str) -> None:
+    """The high watermark is among them, also of a consumer that reads up to the last stable offset."""
+    write_transactions(broker, topic, True)
+    with make_consumer(clients, broker, topic) as consumer:
+
+        def cached(partition: int) -> tuple[int, int]:
+            return tuple(consumer.get_watermark_offsets(Place(topic, partition), cached=True))
+
+        assert cached(0) == cached(9) == (OFFSET_INVALID, OFFSET_INVALID)
+        consumer.assign([Place(topic, 0, 0)])
+        assert next_message(consumer).offset() == 0
+        assert cached(0) == (0, 3)
+        producer = make_producer(facade, broker, transactional_id=topic)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce(topic, b"open", partition=0)
+        assert producer.flush(SECONDS) == 0
+        wait_until(lambda: (consumer.poll(0.1), cached(0))[1] == (0, 4))
+        assert consumer.get_watermark_offsets(Place(topic, 0), SECONDS) == (0, 3)
+        producer.abort_transaction()
+        producer.close()
+
+
+def test_a_lasting_error_of_the_group_is_returned_each_second(clients: Any, broker: Broker, topic: str) -> None:
+    """A program that logs errors and continues does not run in a busy loop."""
+    times = {"session_timeout_ms": 90, "heartbeat_interval_ms": 30}
+    with make_consumer(clients, broker, topic, **times) as consumer:
+        consumer.subscribe([topic])
+        message = next_message(consumer)
+        assert message.error().code() == KafkaError.INVALID_SESSION_TIMEOUT
+        assert (message.topic(), message.partition(), message.offset()) == (None, 0, None)
+        ended, count = time.monotonic() + 2.5, 0
+        while time.monotonic() < ended:
+            count += consumer.poll(0.1) is not None
+        assert 1 <= count <= 15
+
+
 def test_a_commit_without_offsets_names_the_partitions(clients: Any, broker: Broker, topic: str) -> None:
     reports: list[Any] = []
     consumer = make_consumer(clients, broker, topic, on_commit=lambda *given: reports.append(given))

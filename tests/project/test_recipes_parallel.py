@@ -240,6 +240,36 @@ def test_records_whose_work_has_not_begun_are_not_committed(broker: Broker) -> N
     assert values_before(broker, "unbegun", committed_offset(broker, "unbegun", "unbegun") or 0) == set(done)
 
 
+def test_an_interrupt_just_after_a_poll_loses_no_record(broker: Broker) -> None:
+    """Neither for a program that goes on, nor for the next one after a program that ends."""
+    numbers(broker, "interrupted", COUNT)
+    done: list[bytes] = []
+
+    def begin(turn: int) -> Any:
+        """Begin the work on some records, and interrupt the next poll after it has taken records."""
+        program = parallel(broker, "interrupted", lambda record: done.append(record.value), max_poll_records=5)
+        poll = program.consumer.poll
+
+        def interrupted(timeout: float) -> Any:
+            records = poll(timeout)
+            if records and len(done) >= 10 * turn:
+                program.consumer.poll = poll
+                raise KeyboardInterrupt
+            return records
+
+        program.consumer.poll = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            program.run()
+        return program
+
+    begin(1).close()
+    with closing(begin(2)) as program:
+        program.run(lambda: len(set(done)) == COUNT)
+    assert set(done) == {b"%d" % number for number in range(COUNT)}
+    committed = committed_offset(broker, "interrupted", "interrupted") or 0
+    assert values_before(broker, "interrupted", committed) == set(done)
+
+
 def test_few_records_are_under_way_at_a_time(broker: Broker) -> None:
     numbers(broker, "bounded", COUNT)
     gate, done = threading.Event(), list[Any]()

@@ -79,8 +79,9 @@ def read_prices(kafka: ApacheKafka, group: str, topic: str, connection: sqlite3.
         partitions = [TopicPartition(topic, number) for number in range(2)]
         ends = dict(zip(partitions, log_ends(kafka, topic), strict=True))
         reached = dict.fromkeys(partitions, 0)
+        writer = module.Writer(consumer, connection, statement)
         while reached != ends:
-            module.step(consumer, connection, statement)
+            writer.step()
             reached |= {partition: consumer.position(partition) for partition in consumer.assignment()}
 
 

@@ -52,6 +52,8 @@ STEP_SECONDS, EOF_STEP_SECONDS = 0.2, 0.05
 MAX_MESSAGES = 1_000_000
 #: Time to leave the group for a consumer that was deleted and not closed.
 DELETED_SECONDS = 3.0
+#: A lasting error of the group or of the client is returned again by a `poll` after this time.
+REPORT_SECONDS = 1.0
 
 
 @derived_from(cimpl.Consumer)
@@ -76,6 +78,8 @@ class ConsumerMethods:
         self._topics = SubscribedTopics()
         #: Whether `poll` has reported that it was called too late, and has not requested records since.
         self._is_late_reported = False
+        #: When `poll` returns an error of the group again.
+        self._reports_again_at = 0.0
         #: "assign" or "revoke" while such a callback runs.
         self._rebalance: str | None = None
         self._rebalancing: frozenset[TopicPartition] = frozenset()
@@ -389,10 +393,15 @@ class ConsumerMethods:
                 feed.note_last()
                 if self._is_subscribed and (problem := self._problem(consumer)) is not None:
                     return problem
+                delivery = None
                 try:
                     delivery = consumer.request(left)
                 except errors.KcodecError as error:
-                    return _failed(error)
+                    partition, now = _partition_of(error), time.monotonic()
+                    if partition is not None or now >= self._reports_again_at:
+                        self._reports_again_at = now + REPORT_SECONDS
+                        return _failed(error, partition)
+                    events.wait(left)
                 finally:
                     self._close_if_requested()
                 if self._kcodec is None:
@@ -413,8 +422,7 @@ class ConsumerMethods:
             text = (
                 "poll() was called later than max.poll.interval.ms after the last call, so the consumer left its group"
             )
-            # Without a topic, but with the partition 0, as librdkafka's.
-            return error_message(KafkaError(KafkaError._MAX_POLL_EXCEEDED, text), text, partition=0)
+            return error_message(KafkaError(KafkaError._MAX_POLL_EXCEEDED, text), text)
         return consumer.missing_topic(self._topics)
 
     def _delivered(self, record: Record) -> None:
@@ -497,12 +505,16 @@ class ConsumerMethods:
         return [place_of(one, self._positions.get(one)) for one in wanted]
 
     def get_watermark_offsets(self, partition: Any, timeout: float = -1, cached: bool = False) -> tuple[int, int]:
-        """Return the first offset and the end of a partition, from its leader, also if `cached` is set.
+        """Return the first offset and the end of a partition, from its leader. Raise KafkaException.
 
-        Under read_committed the end is the last stable offset, as with librdkafka. Raise KafkaException.
+        Under read_committed the end is the last stable offset, as with librdkafka.
+
+        cached: return the values of the last Fetch response instead, the high watermark among them, or OFFSET_INVALID.
         """
         consumer = self._open()
         (name,) = checked_places([partition])
+        if cached:
+            return consumer.last_watermarks(name)
         with as_kafka_exceptions(), as_unknown_partition():
             first = consumer.beginning_offsets([name], seconds(timeout))
             return first[name], consumer.end_offsets([name], seconds(timeout))[name]
@@ -696,17 +708,20 @@ class ConsumerMethods:
             self._cluster.close()
 
 
-def _failed(error: errors.KcodecError) -> Any:
-    """Return the message of an error of a partition or the group; its value is the text, as with librdkafka."""
+def _partition_of(error: errors.KcodecError) -> TopicPartition | None:
+    """Return the partition that an error is about."""
     place = getattr(error, "topic_partition", None) or getattr(error, "partition", None)
     resource = getattr(error, "resource", None)
-    if place is None and isinstance(resource, TopicPartition):
-        place = resource
+    return resource if place is None and isinstance(resource, TopicPartition) else place
+
+
+def _failed(error: errors.KcodecError, partition: TopicPartition | None) -> Any:
+    """Return the message of an error of a partition or the group; its value is the text, as with librdkafka."""
     found = kafka_error(error)
-    if place is None:
+    if partition is None:
         return error_message(found, found.str())
     offset = getattr(error, "offset", None)
-    return error_message(found, found.str(), place.topic, place.partition, OFFSET_INVALID if offset is None else offset)
+    return error_message(found, found.str(), *partition, OFFSET_INVALID if offset is None else offset)
 
 
 class ConfluentConsumer(ConsumerMethods):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import Message
+from confluent_kafka import OFFSET_INVALID, Message
 
 from kcodec import errors
 from kcodec._fast import Delivery, set_confluent_message
@@ -57,6 +57,13 @@ class FeedingConsumer(KcodecConsumer):
     def awaits_committed(self, partition: TopicPartition) -> bool:
         """Return whether an assigned partition waits for its committed offset."""
         return self._core.assignment.state(partition).awaiting == "committed"
+
+    def last_watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+        """Return the first offset and the high watermark of the last Fetch response, OFFSET_INVALID if unknown."""
+        state = self._core.assignment.partitions.get(partition)
+        known = (-1, -1) if state is None else (state.log_start_offset, state.high_watermark)
+        low, high = (OFFSET_INVALID if one < 0 else one for one in known)
+        return low, high
 
     @property
     def is_late(self) -> bool:

@@ -13,15 +13,15 @@ from kcodec._fast import ConfluentMessage
 class ErrorMessage(ConfluentMessage):
     """A message without a record, at a partition and an offset."""
 
-    def __init__(self, error: KafkaError, text: str, topic: str | None, partition: int | None, offset: int):
+    def __init__(self, error: KafkaError, text: str, topic: str | None, partition: int, offset: int):
         self.set_error(error)
         self.set_value(text.encode())
         if topic is not None:
             self.set_topic(topic)
         self._partition, self._offset = partition, offset
 
-    def partition(self) -> int | None:
-        """Return the partition, or None."""
+    def partition(self) -> int:
+        """Return the partition."""
         return self._partition
 
     def offset(self) -> int | None:
@@ -41,9 +41,10 @@ _IS_OWN = _can_be_created()
 
 
 def error_message(
-    error: KafkaError, text: str, topic: str | None = None, partition: int | None = None, offset: int = OFFSET_INVALID
+    error: KafkaError, text: str, topic: str | None = None, partition: int = 0, offset: int = OFFSET_INVALID
 ) -> Any:
-    """Return a message with an error, whose value is the text, as with librdkafka."""
+    """Return a message with an error, whose value is the text, as with librdkafka. Without a topic its partition is
+    0."""
     if not _IS_OWN:
         return ErrorMessage(error, text, topic, partition, offset)
     if topic is None:
