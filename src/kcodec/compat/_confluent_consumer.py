@@ -370,7 +370,7 @@ class ConsumerMethods:
                 first.setdefault(TopicPartition(one.topic(), one.partition()), one)
         self._feed.note_last()
         for name in first.keys() & self._kcodec.assignment():
-            self._continue_at(name, Place(*name, first[name].offset()))
+            self.seek(Place(*name, first[name].offset()))
             self._stored.pop(name, None)
             if name in stored:
                 self._stored[name] = stored[name]
@@ -466,21 +466,14 @@ class ConsumerMethods:
     # Positions
 
     def seek(self, partition: Any) -> None:
-        """Continue at the offset of a TopicPartition. Raise KafkaException (_STATE) if it is not assigned, or if it was
-        just assigned and its committed offset is not known yet."""
+        """Continue at the offset of a TopicPartition. Raise KafkaException (_STATE) if it is not assigned."""
         consumer = self._open()
         ((name, place),) = checked_places([partition]).items()
-        problem = ""
         if name not in consumer.assignment():
-            problem = f"{name} is not assigned"
-        elif name in self._rebalancing or consumer.awaits_committed(name):
-            problem = f"{name} was just assigned: call assign() with the offset, or call seek() after a poll()"
-        if problem:
-            text = f"Failed to seek to offset {place.offset}: Local: Erroneous state: {problem}"
-            raise local_error(KafkaError._STATE, text)
-        self._continue_at(name, place)
-
-    def _continue_at(self, name: TopicPartition, place: Any) -> None:
+            raise local_error(
+                KafkaError._STATE,
+                f"Failed to seek to offset {place.offset}: Local: Erroneous state: {name} is not assigned",
+            )
         with as_kafka_exceptions():
             self._seek(name, place)
         self._feed.note_last()

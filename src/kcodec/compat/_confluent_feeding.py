@@ -54,10 +54,6 @@ class FeedingConsumer(KcodecConsumer):
             kept = self.assignment() - added
             self.replace_assignment(kept, kept)
 
-    def awaits_committed(self, partition: TopicPartition) -> bool:
-        """Return whether an assigned partition waits for its committed offset."""
-        return self._core.assignment.state(partition).awaiting == "committed"
-
     def last_watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         """Return the first offset and the high watermark of the last Fetch response, OFFSET_INVALID if unknown."""
         state = self._core.assignment.partitions.get(partition)
