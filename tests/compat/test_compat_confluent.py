@@ -295,7 +295,10 @@ def administers(kit: Kit, topic: str) -> Any:
         results(client.create_partitions([admin.NewPartitions(topic, 3), admin.NewPartitions("no-such-topic", 3)]))
     )
     found.append(results(client.incremental_alter_configs([changed])))
-    (settings,) = results(client.describe_configs([resource]))
+    deadline, settings = time.monotonic() + SECONDS, None
+    while settings is None or settings["retention.ms"].value == "-1":  # until the broker has learned of the change
+        assert time.monotonic() < deadline
+        (settings,) = results(client.describe_configs([resource]))
     found.append([(settings[name].value, settings[name].source) for name in ("retention.ms", "cleanup.policy")])
     (described,) = results(client.describe_consumer_groups([topic]))
     found.append((described.state, described.type, described.is_simple_consumer_group, described.members))

@@ -18,6 +18,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
+from confluent_kafka import admin
 
 import kcodec.compat.confluent as facade
 from kcodec.broker import Broker
@@ -499,6 +500,16 @@ def test_a_transaction_that_timed_out_is_a_fatal_error(clients: Any, broker: Bro
     following.close()
     with contextlib.suppress(KafkaException):  # librdkafka reports the fatal error once more
         producer.close()
+
+
+@pytest.mark.parametrize("client", [admin.AdminClient, facade.AdminClient], ids=["confluent", "kcodec"])
+def test_an_admin_client_reports_failed_connections(client: Any) -> None:
+    codes: list[int] = []
+    settings = {"bootstrap.servers": "127.0.0.1:1", "error_cb": lambda error: codes.append(error.code())}
+    found = client(settings)
+    gc.collect()
+    wait_until(lambda: (found.poll(0.1), codes.count(KafkaError._TRANSPORT))[1] >= 2)
+    assert KafkaError._ALL_BROKERS_DOWN in codes
 
 
 def test_a_consumer_that_was_not_created_is_closed(clients: Any) -> None:
