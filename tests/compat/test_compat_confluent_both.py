@@ -16,9 +16,16 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED, KafkaError, KafkaException
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    KafkaError,
+    KafkaException,
+    admin,
+)
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka import admin
 
 import kcodec.compat.confluent as facade
 from kcodec.broker import Broker
