@@ -519,6 +519,15 @@ def test_an_admin_client_reports_failed_connections(client: Any) -> None:
     assert KafkaError._ALL_BROKERS_DOWN in codes
 
 
+def test_statistics_that_become_due_in_a_poll_are_reported_by_it(clients: Any, broker: Broker, topic: str) -> None:
+    found: list[str] = []
+    given = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic}
+    with clients.Consumer({**given, "statistics.interval.ms": 100, "stats_cb": found.append}) as consumer:
+        consumer.subscribe([topic])
+        consumer.poll(0.25)
+        assert found
+
+
 def test_a_consumer_that_was_not_created_is_closed(clients: Any) -> None:
     class Program(clients.Consumer):  # type: ignore[misc]
         def __init__(self) -> None:

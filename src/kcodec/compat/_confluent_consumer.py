@@ -412,6 +412,7 @@ class ConsumerMethods:
                 if self._settings.reports_eof and (end := self._end_of_partition(consumer)) is not None:
                     return end
             if deadline is not None and time.monotonic() >= deadline:
+                self._observer.report_statistics(0)
                 events.serve()
                 return None
 
