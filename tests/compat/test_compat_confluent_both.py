@@ -524,7 +524,7 @@ def test_statistics_that_become_due_in_a_poll_are_reported_by_it(clients: Any, b
     given = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic}
     with clients.Consumer({**given, "statistics.interval.ms": 100, "stats_cb": found.append}) as consumer:
         consumer.subscribe([topic])
-        consumer.poll(0.25)
+        consumer.poll(0.19)
         assert found
 
 
