@@ -145,9 +145,9 @@ def compare(
         if result.status == PASSED and other.status != PASSED:
             reason = known.get(test)
             is_good = is_good and reason is not None
-            lines.append(f"  only with {original}: {test}: {reason or 'UNEXPECTED: ' + other.message}")
+            lines.append(f"  passes only with {original}: {test}: {reason or 'UNEXPECTED: ' + other.message}")
         elif result.status != PASSED and other.status == PASSED:
-            lines.append(f"  only with kcodec: {test}: {result.status} with {original}, {result.message}")
+            lines.append(f"  passes only with kcodec: {test}: {result.status} with {original}, {result.message}")
         elif result.status == FAILED:
             lines.append(f"  fails with both: {test}: {result.message}")
     reasons = Counter(result.message for result in before.values() if result.status == SKIPPED)
