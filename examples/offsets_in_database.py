@@ -90,7 +90,7 @@ class Reader:
         self.apply = apply
         self.positions = Positions(connection, name)
         self.held: dict[TopicPartition, int | None] = {}
-        self.is_ended = True
+        self.is_complete = True  # whether the last step has ended without an exception
         self.consumer = Consumer(group_id=name, enable_auto_commit=False, auto_offset_reset="earliest", **options)
         self.consumer.subscribe(topics, on_assigned=self.take_over, on_revoked=self.give_up)
 
@@ -114,15 +114,16 @@ class Reader:
             self.held.pop(partition, None)
 
     def step(self, timeout: float = 1.0) -> bool:
-        """One poll, in one transaction; False if another owner was quicker, and nothing was done.
+        """Poll once, and write the records in one transaction of the database. Return False if another owner has moved
+        the position: nothing is then written.
 
-        After an exception, the next call gets the same records again: Ctrl-C may have come just after the poll.
+        After an exception, the next call reads the same records again, as they may have been polled but not written.
         """
-        if not self.is_ended:
+        if not self.is_complete:
             self.seek_to_held(list(self.held))
-        self.is_ended = False
+        self.is_complete = False
         is_written = self.poll_and_write(timeout)
-        self.is_ended = True
+        self.is_complete = True
         return is_written
 
     def poll_and_write(self, timeout: float) -> bool:

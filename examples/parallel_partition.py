@@ -31,9 +31,9 @@ def place_of(record: Record) -> TopicPartition:
 
 
 class Progress:
-    """The records of one partition whose work has begun and is not committed, in the order of their offsets.
+    """Records of one partition that were passed to a worker and are not committed yet, in the order of their offsets.
 
-    begun: the offset after the last of them, None before the first.
+    begun: the offset after the last record that was passed to a worker; None before the first one.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class ParallelConsumer:
     ) -> None:
         self.work, self.workers, self.argument, self.most = work, workers, argument, most
         self.progress: dict[TopicPartition, Progress] = {}
-        self.is_ended = True
+        self.is_complete = True  # whether the last step has ended without an exception
         self.consumer = Consumer(group_id=group, enable_auto_commit=False, auto_offset_reset="earliest", **options)
         self.consumer.subscribe(topics, on_assigned=self.take_over, on_revoked=self.give_up, on_lost=self.forget)
 
@@ -103,14 +103,14 @@ class ParallelConsumer:
 
         After an exception, Ctrl-C for example, the next call goes back to the records whose work has not begun.
         """
-        if not self.is_ended:
+        if not self.is_complete:
             self.go_back()
         is_full = sum(len(each.open) for each in self.progress.values()) >= self.most
         self.consumer.pause(*self.consumer.assignment()) if is_full else self.consumer.resume(*self.consumer.paused())
-        self.is_ended = False
+        self.is_complete = False
         for record in self.consumer.poll(timeout):
             self.begin(record)
-        self.is_ended = True
+        self.is_complete = True
         self.commit()
 
     def go_back(self) -> None:
@@ -122,7 +122,7 @@ class ParallelConsumer:
                 self.consumer.seek(partition, known.offset)
             else:
                 self.consumer.seek_to_beginning(partition)
-        self.is_ended = True
+        self.is_complete = True
 
     def begin(self, record: Record) -> None:
         """Give the record to the worker of its key."""
@@ -139,7 +139,7 @@ class ParallelConsumer:
             for partition, progress in self.progress.items():
                 after = progress.ended_up_to()
                 if after is not None:  # where all has ended, the position is also after markers and aborted records
-                    is_all = self.is_ended and not progress.open
+                    is_all = self.is_complete and not progress.open
                     offsets[partition] = self.consumer.position(partition) if is_all else after
         finally:
             if offsets:

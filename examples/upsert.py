@@ -28,14 +28,14 @@ class Writer:
 
     def __init__(self, consumer: Consumer, connection: sqlite3.Connection, statement: str = UPSERT) -> None:
         self.consumer, self.connection, self.statement = consumer, connection, statement
-        self.is_ended = True
+        self.is_complete = True  # whether the last step has ended without an exception
 
     def step(self) -> None:
-        """Write the records of one poll. After an exception, the next call goes back to the committed offsets: Ctrl-C
-        may have come just after the poll, whose records the next commit would then include."""
-        if not self.is_ended:
+        """Write the records of one poll. After an exception, the next call goes back to the committed offsets.
+        Otherwise the next commit would include records that were polled but not written."""
+        if not self.is_complete:
             self.go_back()
-        self.is_ended = False
+        self.is_complete = False
         rows = [
             (record.key.decode(), int(record.value), record.offset)
             for record in self.consumer.poll(1.0)
@@ -44,7 +44,7 @@ class Writer:
         with self.connection:
             self.connection.executemany(self.statement, rows)
         self.consumer.commit()
-        self.is_ended = True
+        self.is_complete = True
 
     def go_back(self) -> None:
         for partition, committed in self.consumer.committed(self.consumer.assignment()).items():

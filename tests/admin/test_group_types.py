@@ -21,7 +21,7 @@ from kcodec import TopicPartition
 from kcodec.admin import flows
 from kcodec.admin.share_groups import ShareGroupOffset
 from kcodec.cli import ExitStatus
-from kcodec.client import Producer
+from kcodec.client import ConfigResource, ConfigResourceType, Producer
 from kcodec.client.admin import Admin
 from kcodec.errors import BrokerError, UnsupportedError
 from kcodec.protocol import messages
@@ -208,6 +208,10 @@ def share_group(apache_kafka: ApacheKafka) -> Iterator[tuple[ApacheKafka, str, s
     if not list(TOOLS.glob("kafka-tools-*.jar")):
         pytest.skip("Kafka's command line tools are not in .cache/kafka-tools: run `make jars`")
     topic, group = apache_kafka.create_topic(partitions=2), f"share-{uuid.uuid4().hex[:8]}"
+    with Admin(bootstrap_servers=apache_kafka.bootstrap_servers) as admin:
+        # By default, a share group does not read records that were sent before it has begun to read their partition.
+        resource = ConfigResource(ConfigResourceType.GROUP, group)
+        admin.alter_configs({resource: {"share.auto.offset.reset": "earliest"}})
     command = [str(find_java()), "-Xmx96m", "-cp", f"{TOOLS}/*", "org.apache.kafka.tools.consumer.ConsoleShareConsumer"]
     command += ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", topic, "--group", group]
     member = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})

@@ -299,7 +299,7 @@ def test_new_topic_does_not_write_to_files_of_a_deleted_one(tmp_path: Path, monk
             patch.setattr(module, "rmtree", lambda path, *, ignore_errors: None)
         client.core.topics.delete(client.core.topics.get("t"))  # type: ignore[arg-type]
         assert (tmp_path / "t-0").exists()
-        with pytest.raises(ApiError, match="t-0 is left of a deleted topic, and cannot be removed"):
+        with pytest.raises(ApiError, match="t-0 belongs to a deleted topic, and cannot be removed"):
             client.prepare()
         assert client.core.topics.get("t") is None
     client.prepare()

@@ -221,8 +221,8 @@ def test_seed_takes_bytes_as_values() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "text"),
     [
-        ({}, {"user": "alice"}, "'alice' has no effect: clients do not log in on a PLAINTEXT listener"),
-        ({}, {"mechanism": "PLAIN"}, "'PLAIN' has no effect: clients do not log in on a PLAINTEXT listener"),
+        ({}, {"user": "alice"}, "'alice' has no effect: the PLAINTEXT listener does not use SASL"),
+        ({}, {"mechanism": "PLAIN"}, "'PLAIN' has no effect: the PLAINTEXT listener does not use SASL"),
         (
             {"sasl_mechanisms": ["SCRAM-SHA-512"], "users": {"alice": "alice-secret"}},
             {"mechanism": "PLAIN"},

@@ -263,7 +263,7 @@ def test_incremental_assign_needs_incremental_rebalances(clients: Any, broker: B
 
 
 def read_places(consumer: Any, count: int) -> list[tuple[str, int, int]]:
-    """Return topic, partition and offset of so many messages, sorted, after which no other arrives for a moment."""
+    """Return topic, partition and offset of `count` messages, sorted, and check that no other message follows."""
     found: list[tuple[str, int, int]] = []
 
     def has_read() -> bool:

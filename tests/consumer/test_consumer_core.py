@@ -254,7 +254,7 @@ def test_a_poll_that_is_interrupted_loses_no_notice(make: Make) -> None:
     member = subscribed(client, on_assigned=reported.append)
     done = client.flow(member.handler.assign([ONE], [ONE]))
     core = client.consumer._core
-    first = client.flow(core.wait_for_work(1.0))  # whoever waited has gone
+    first = client.flow(core.wait_for_work(1.0))  # the wait of before has ended
     client.wait(0.02)
     assert first.done and first.result is not None and reported == []
     client.do("poll", 0.05)

@@ -86,7 +86,7 @@ class Job:
 
     def _do(self, client: Any) -> tuple[str, Exception | None]:
         if self.transactional:
-            client.producer.init_transactions()  # from here on whoever had the id before can change nothing more
+            client.producer.init_transactions()  # fences the producer that had the id before
         if committed_offset(self.bootstrap_servers, self.name, self.topic, 0) > 0:
             return SKIPPED, None
         records = make_records(self.name, 0, range(PARTITIONS), 2)

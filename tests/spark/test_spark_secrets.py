@@ -126,6 +126,21 @@ def test_a_provider_gives_what_the_mechanism_takes(provider: Path, token: str) -
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("kafka.sasl.kerberos.keytab", "/etc/a.keytab", {"sasl_kerberos_keytab": "/etc/a.keytab"}),
+        ("kafka.sasl.jaas.config", "x.Krb5LoginModule required useTicketCache=true;", {}),
+        ("kafka.ssl.truststore.type", "PEM", {}),
+        ("kafka.no.such.option", "x", {"no_such_option": "x"}),
+    ],
+)
+def test_a_property_that_only_confirms_a_default_sets_no_option(
+    name: str, value: str, expected: dict[str, object]
+) -> None:
+    assert client_option(name, value) == expected
+
+
+@pytest.mark.parametrize(
     ("provider_name", "mechanism", "text"),
     [
         (

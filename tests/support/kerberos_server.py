@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Kerberos server for tests, from Apache Kerby (tests/java/kerberos), and an Apache Kafka that asks for its tickets.
+"""A Kerberos server for tests, from Apache Kerby (tests/java/kerberos), and an Apache Kafka with a listener for GSSAPI.
 
     with KerberosServer(folder) as kerberos:
         keytab = kerberos.add("alice")                  # a new principal, and the file with its key
@@ -43,14 +43,15 @@ CONFIGURATION = """[libdefaults]
 
 
 class KerberosServer:
-    """The server, with its files in a folder. environment: for processes and threads that log in."""
+    """The server, with its files in a folder. environment: variables that make the Kerberos library use
+    this server."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[bytes] | None = None
         self.configuration = folder / "krb5.conf"
-        #: Nobody has logged in, unless a test sets another cache.
+        #: KRB5CCNAME names a file that does not exist; a test that needs a cache sets another one.
         self.environment = {"KRB5_CONFIG": str(self.configuration), "KRB5CCNAME": f"FILE:{folder / 'no-cache'}"}
         self.port = 0
 
@@ -80,7 +81,7 @@ class KerberosServer:
             self._process.wait()
 
     def write_configuration(self, more: str = "", port: int | None = None) -> None:
-        """Write krb5.conf. more: lines of [libdefaults]; port: of a server that is not there."""
+        """Write krb5.conf. more: lines of [libdefaults]; port: in place of the port of this server."""
         text = CONFIGURATION.format(realm=REALM, port=self.port if port is None else port, more=more)
         self.configuration.write_text(text, encoding="utf-8")
 
@@ -96,7 +97,7 @@ class KerberosServer:
         self._ask("login", f"{name}@{REALM}", str(self._folder / f"{name}.keytab"), str(cache))
 
     def kafka(self, **properties: Any) -> ApacheKafka:
-        """Return a Kafka, not started, whose listener for clients takes tickets for kafka/localhost."""
+        """Return an ApacheKafka, not started, whose listener for clients accepts GSSAPI as kafka/localhost."""
         keytab = self.add(f"kafka/{HOST}")
         login = (
             "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
@@ -128,5 +129,5 @@ class KerberosServer:
         if not line:
             assert self._log is not None
             self._log.seek(0)
-            raise RuntimeError(f"the Kerberos server has ended: {self._log.read()!r}")
+            raise RuntimeError(f"the Kerberos server has exited: {self._log.read()!r}")
         return line

@@ -300,15 +300,16 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address for clients, host:port. With several listeners, that of the first one.
+        """The address for clients, host:port. With several listeners, the address of the first listener.
 
-        Raise EmbeddedBrokerError if the port is a free one, and the broker has not been started yet.
+        Raise EmbeddedBrokerError if the port is 0 and the broker has not been started yet.
         """
         return self._address(self._listeners[0])
 
     @property
     def listeners(self) -> dict[str, str]:
-        """The address of each listener, host:port, by its security protocol. Raise as `bootstrap_servers`."""
+        """The address of each listener, host:port, by its security protocol. Raise the same error as
+        `bootstrap_servers`."""
         return {listener.protocol: self._address(listener) for listener in self._listeners}
 
     def _address(self, listener: Listener) -> str:
@@ -339,7 +340,8 @@ class Broker:
         protocol:  The security protocol of the listener; by default that of the first one.
 
         With TLS, the client trusts `ssl_cafile`, or without one the broker's own certificate. Raise
-        EmbeddedBrokerError if the user, the mechanism or the listener does not exist, or if clients do not log in.
+        EmbeddedBrokerError if the user, the mechanism or the listener does not exist, or if the listener does not use
+        SASL.
         """
         settings = self._settings
         listener = next((one for one in self._listeners if protocol in (None, one.protocol)), None)
@@ -351,8 +353,8 @@ class Broker:
         if listener.has_tls:
             found["ssl_cafile"] = str(settings.ssl_cafile or settings.ssl_certfile)
         if (user or mechanism) and not listener.has_sasl:
-            text = f"{user or mechanism!r} has no effect: clients do not log in on a {listener.protocol} listener"
-            raise EmbeddedBrokerError(f"{text}; pass the protocol of another one")
+            text = f"{user or mechanism!r} has no effect: the {listener.protocol} listener does not use SASL"
+            raise EmbeddedBrokerError(f"{text}; pass protocol= of a SASL listener")
         if listener.has_sasl:
             name = next(iter(settings.users), "") if user is None else user
             if name not in settings.users:

@@ -127,7 +127,8 @@ class Faults:
             raise ValueError(f"the broker has no API {api!r}{meant_by(str(api), self._requests)}")
         if isinstance(error, str):
             if error not in ErrorCode.__members__:
-                raise ValueError(f"unknown error code {error!r}{meant_by(error, ErrorCode.__members__)}")
+                remedy = meant_by(error, ErrorCode.__members__) or "; expected a name such as NOT_ENOUGH_REPLICAS"
+                raise ValueError(f"unknown error code {error!r}{remedy}")
             error = ErrorCode[error]
         for name in fields.keys() - set(_FIELDS):
             raise TypeError(f"a fault rule has no field {name!r}; its fields are {', '.join(_FIELDS)}")

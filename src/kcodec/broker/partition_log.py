@@ -470,7 +470,7 @@ class PartitionLog:
         self._moved()
 
     def _delete_segments(self) -> None:
-        """Remove the segments before the start of the log. A file that cannot be deleted waits for the next call."""
+        """Remove the segments before the start of the log. If a file cannot be deleted, the next call tries again."""
         while len(self._segments) > 1 and self._segments[1].base_offset <= self.log_start_offset:
             self._removed.append(self._segments.pop(0))
         removed, self._removed = self._removed, []

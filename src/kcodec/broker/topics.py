@@ -374,12 +374,12 @@ class Topics:
         return None if self.directory is None else self.directory / f"{topic}-{partition}"
 
     def _remove_files(self, topic: str, partitions: Iterable[int]) -> None:
-        """Remove what a deleted topic has left. Raise ApiError if it stays: no new topic may write to these files."""
+        """Remove files that remain of a deleted topic. Raise ApiError if that fails: no new topic may write to them."""
         for home in (self._home(topic, number) for number in partitions):
             if home is not None and home.exists():
                 rmtree(home, ignore_errors=True)
                 if home.exists():
-                    text = f"{home} is left of a deleted topic, and cannot be removed"
+                    text = f"{home} belongs to a deleted topic, and cannot be removed; check its permissions"
                     raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, text)
 
     def keep_starts(self) -> bool:

@@ -81,15 +81,15 @@ class SecurityOptions(TypedDict, total=False):
     sasl_oauthbearer_extensions: Mapping[str, str] | None
     """Names and values that the client sends to the broker together with the token (KIP-342). (default: None)"""
     sasl_kerberos_service_name: str
-    """First part of the brokers' principals: "kafka" of kafka/broker.example.org@EXAMPLE.ORG. Only with GSSAPI, as the
-    other options of Kerberos. (default: 'kafka')"""
+    """Service name in the brokers' principals, such as "kafka" in kafka/broker.example.org@EXAMPLE.ORG. The options of
+    Kerberos require sasl_mechanism "GSSAPI". (default: 'kafka')"""
     sasl_kerberos_principal: str | None
-    """Principal of the client, such as "orders@EXAMPLE.ORG". None: the first principal of the keytab, or that of the
-    credential cache. (default: None)"""
+    """Principal of the client, such as "orders@EXAMPLE.ORG". None: the first principal in the keytab or, without a
+    keytab, the default principal of the credential cache. (default: None)"""
     sasl_kerberos_keytab: str | Path | None
     """File with the keys of the principal. None: the credential cache, which `kinit` fills. (default: None)"""
     sasl_kerberos_domain_name: str | None
-    """Host name in the brokers' principals. None: the host name to which the client connects. (default: None)"""
+    """Host name in the principal that all brokers share. None: each broker's own host name. (default: None)"""
     sasl_aws_region: str | None
     """AWS region. None: the region in the host name of the broker, or the environment variable AWS_REGION. (default:
     None)"""
@@ -145,7 +145,8 @@ class ClientOptions(SecurityOptions, total=False):
     5000; range: ≥ 0 ms)"""
     client_dns_lookup: Literal["use_all_dns_ips"]
     """Which addresses of a host name the client tries. The only value tries all addresses, one after the other. Java's
-    other value, for Kerberos, is not supported. (default: 'use_all_dns_ips')"""
+    other value is not supported. With Kerberos, bootstrap_servers must contain the brokers' own host names. (default:
+    'use_all_dns_ips')"""
     max_response_bytes: int
     """Maximum size of a response. The client refuses a larger response. Brokers have the setting
     `socket.request.max.bytes` for the same purpose. (default: 104857600; range: ≥ 1,024 bytes)"""

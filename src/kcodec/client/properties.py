@@ -32,7 +32,7 @@ LOWER = {"compression_type", "group_protocol", "isolation_level", "metadata_reco
 RESETS = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
 # Java's names for the formats of stores: kcodec reads PEM files only.
 PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
-# The options in a line of JAAS: values have quotes, or no blanks.
+# The options in a JAAS configuration line. A value is quoted, or contains no whitespace.
 JAAS = re.compile(r'\b(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))')
 # Java's module for Kerberos, and what its options are called here.
 KERBEROS_MODULE = "Krb5LoginModule"
@@ -114,8 +114,9 @@ def _number(name: str, value: str) -> float:
 
 
 def _options_of_jaas(value: str) -> dict[str, Any]:
-    """Return the options of Java's `... required username="u" password="p" tokenauth="true";`, or of its module for
-    Kerberos, `... required useKeyTab=true keyTab="/etc/orders.keytab" principal="orders@EXAMPLE.ORG";`."""
+    """Return the options that Java's configuration line sets: for a password,
+    `... required username="u" password="p" tokenauth="true";`, or for Kerberos,
+    `...Krb5LoginModule required useKeyTab=true keyTab="/etc/orders.keytab" principal="orders@EXAMPLE.ORG";`."""
     found = {name: re.sub(r"\\(.)", r"\1", quoted) if quoted else plain for name, quoted, plain in JAAS.findall(value)}
     if KERBEROS_MODULE in value:
         return _options_of_kerberos(found)
@@ -128,14 +129,17 @@ def _options_of_jaas(value: str) -> dict[str, Any]:
 
 
 def _options_of_kerberos(found: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options for those of Krb5LoginModule. Raise ValueError where they would not have the same effect."""
+    """Translate the options of Krb5LoginModule. Raise ValueError for `ticketCache`, and for `useKeyTab` without
+    `keyTab`; options that are not about the client's credentials have no effect."""
     options: dict[str, Any] = {ours: found[name] for name, ours in KERBEROS_OPTIONS.items() if name in found}
     if found.get("useKeyTab", "false").lower() == "true":
         if "keyTab" not in found:
             raise ValueError('sasl.jaas.config: useKeyTab=true needs keyTab="...", the path of the keytab')
         options["sasl_kerberos_keytab"] = found["keyTab"]
     if "ticketCache" in found:
-        raise ValueError("sasl.jaas.config: ticketCache is not read; set the environment variable KRB5CCNAME")
+        raise ValueError(
+            "sasl.jaas.config: ticketCache is not supported; remove it, and set the environment variable KRB5CCNAME"
+        )
     return options
 
 

@@ -94,7 +94,9 @@ class AdminMethods:
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._reader = None
-        self._settings = settings = settings_of("Admin", arguments, keywords)  # the observer refers to them weakly
+        self._settings = settings = settings_of(
+            "Admin", arguments, keywords
+        )  # kept alive: the observer has a weak reference
         self._events = Events()
         self._observer = Observer(settings, self._events, "producer")
         reader = ClusterReader(settings.options, self._observer)

@@ -52,7 +52,7 @@ STEP_SECONDS, EOF_STEP_SECONDS = 0.2, 0.05
 MAX_MESSAGES = 1_000_000
 #: Time to leave the group for a consumer that was deleted and not closed.
 DELETED_SECONDS = 3.0
-#: A lasting error of the group or of the client is returned again by a `poll` after this time.
+#: Minimum time between two reports of a persistent error of the group or of the client by `poll`.
 REPORT_SECONDS = 1.0
 
 
@@ -78,7 +78,7 @@ class ConsumerMethods:
         self._topics = SubscribedTopics()
         #: Whether `poll` has reported that it was called too late, and has not requested records since.
         self._is_late_reported = False
-        #: When `poll` returns an error of the group again.
+        #: Monotonic time at which `poll` reports a persistent error again.
         self._reports_again_at = 0.0
         #: "assign" or "revoke" while such a callback runs.
         self._rebalance: str | None = None
@@ -106,7 +106,8 @@ class ConsumerMethods:
         return self._kcodec
 
     def _handle(self) -> FeedingConsumer:
-        """Return the consumer, for the methods that every client of confluent_kafka has."""
+        """Return the consumer, for methods that all clients of confluent_kafka have. Raise RuntimeError if it is
+        closed."""
         if self._kcodec is None:
             raise RuntimeError("Handle has been closed")
         return self._kcodec
@@ -213,7 +214,7 @@ class ConsumerMethods:
         """Read exactly these partitions, each from its offset: a number, or OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED
         or OFFSET_INVALID, which is the committed offset. Raise KafkaException.
 
-        After `subscribe` this is possible if rebalances are not incremental, and lasts until the next rebalance.
+        After `subscribe` this is possible with the eager rebalance protocol, and lasts until the next rebalance.
         """
         consumer, wanted = self._open(), checked_places(partitions)
         if self._is_subscribed:
@@ -233,8 +234,9 @@ class ConsumerMethods:
     def incremental_assign(self, partitions: list[Any]) -> None:
         """Read these partitions in addition. Raise KafkaException.
 
-        After `subscribe` this is possible if rebalances are incremental. In on_assign, set the offsets of assigned
-        partitions. No rebalance revokes partitions that the group has not assigned.
+        After `subscribe` this is possible with the cooperative rebalance protocol. In on_assign, this call also sets
+        the offsets of the partitions that are being assigned. No rebalance revokes partitions that the group has not
+        assigned.
         """
         consumer, wanted = self._open(), checked_places(partitions)
         given: frozenset[TopicPartition] = frozenset()
@@ -261,17 +263,16 @@ class ConsumerMethods:
         return options.get("group_protocol") == "consumer" or "cooperative" in strategies
 
     def _need_rebalances(self, call: str, *, are_incremental: bool) -> None:
-        """Raise KafkaException (_STATE) if the rebalances of a consumer that has subscribed are of the other kind."""
+        """Raise KafkaException (_STATE) if the rebalance protocol does not allow this call after `subscribe`."""
         if self._is_cooperative == are_incremental:
             return
         if are_incremental:
             remedy = "use assign(), or set partition.assignment.strategy=cooperative-sticky or group.protocol=consumer"
         else:
             remedy = "use incremental_assign() and incremental_unassign()"
-        kind = "are not incremental" if are_incremental else "are incremental"
-        raise local_error(
-            KafkaError._STATE, f"{call}() is not possible, as the rebalances of this consumer {kind}: {remedy}"
-        )
+        protocol = "eager" if are_incremental else "cooperative"
+        text = f"{call}() is not possible with the {protocol} rebalance protocol of this consumer: {remedy}"
+        raise local_error(KafkaError._STATE, text)
 
     def _replace(self, wanted: dict[TopicPartition, Any]) -> None:
         """Read exactly these partitions after `subscribe`, until the next rebalance."""
@@ -503,7 +504,8 @@ class ConsumerMethods:
 
         Under read_committed the end is the last stable offset, as with librdkafka.
 
-        cached: return the values of the last Fetch response instead, the high watermark among them, or OFFSET_INVALID.
+        cached: return the log start offset and the high watermark of the last Fetch response, without a request;
+        OFFSET_INVALID if they are unknown.
         """
         consumer = self._open()
         (name,) = checked_places([partition])
@@ -516,8 +518,8 @@ class ConsumerMethods:
     def offsets_for_times(self, partitions: list[Any], timeout: float = -1) -> list[Any]:
         """Return the first offsets at or after the times in ms that the partitions have as their offsets.
 
-        OFFSET_END as the time looks up the end of the partition, and OFFSET_BEGINNING its first offset. The offset is
-        OFFSET_END if no record is that late. Raise KafkaException.
+        If the time is OFFSET_END or OFFSET_BEGINNING, the end or the first offset of the partition is looked up. The
+        offset is OFFSET_END if no record has this timestamp or a later one. Raise KafkaException.
         """
         consumer, wanted = self._open(), checked_places(partitions)
         if not wanted:

@@ -140,7 +140,8 @@ def as_unknown_partition() -> Iterator[None]:
 
 
 def written_metadata(metadata: str | None) -> str:
-    """Return the metadata to commit, as confluent_kafka writes it. An empty text thus differs from none."""
+    """Return the metadata to commit, as confluent_kafka writes it. Empty metadata thus differs from missing
+    metadata."""
     return "" if metadata is None else metadata + END_OF_TEXT
 
 

@@ -27,8 +27,8 @@ class FeedingConsumer(KcodecConsumer):
     """A consumer that hands out what a request has decoded, for the compiled `poll` of the facade."""
 
     def request(self, timeout: float) -> Delivery | None:
-        """Return the records of the next request, None if none arrived in time. Raise as `poll` does, but only once if
-        a partition has no position: the others are read on."""
+        """Return the records of the next request, None if none arrived in time. Raise the errors of `poll`. A partition
+        without a position is reported once; the other partitions are still read."""
         try:
             return self._poll(timeout, lambda: self._core.take_delivery(DECODED_AT_ONCE))
         except (errors.NoOffsetForPartitionError, errors.OffsetOutOfRangeError) as error:
@@ -41,11 +41,11 @@ class FeedingConsumer(KcodecConsumer):
         return self._core.assignment.passed(partitions)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are read: of those that the group assigns, without the ones left out."""
+        """Return the partitions that are read: the assigned ones except those that the program has removed."""
         return super().assignment() - self._core.skipped
 
     def replace_assignment(self, partitions: Iterable[TopicPartition], kept: Iterable[TopicPartition] = ()) -> None:
-        """Read exactly these partitions as a member of a group. kept: those that stay as they are."""
+        """Read exactly these partitions as a member of a group. kept: partitions whose position does not change."""
         self._run(self._core.replace_assignment(partitions, kept))
 
     def drop_added(self) -> None:

@@ -43,7 +43,7 @@ _IS_OWN = _can_be_created()
 def error_message(
     error: KafkaError, text: str, topic: str | None = None, partition: int = 0, offset: int = OFFSET_INVALID
 ) -> Any:
-    """Return a message with an error, whose value is the text, as with librdkafka. Without a topic its partition is
+    """Return an error message with the text as its value, as librdkafka does. If there is no topic, the partition is
     0."""
     if not _IS_OWN:
         return ErrorMessage(error, text, topic, partition, offset)

@@ -314,6 +314,8 @@ class Connection:
             cause = self.network.last_failure(self.node_id)
             if cause is not None:
                 reason += f"; the last connection failed: {str(cause).removeprefix(f'{self.name}: ')}"
+            elif self._transport is not None and not self.is_ready:
+                reason += "; the negotiation of versions and authentication has not ended"
             pending.finish(None, RequestTimedOutError(reason))
         elif pending in self._in_flight:
             # Responses arrive in order, so without this one none of the later ones arrives. A new connection is needed.

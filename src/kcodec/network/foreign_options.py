@@ -11,7 +11,7 @@ _VERSIONS = "versions are negotiated with each broker"
 _BUILD = "it describes a build of librdkafka; kcodec.__version__ is the version of kcodec"
 _C = "it is for programs in C"
 _ENGINE = "pass an ssl_context= for keys outside of PEM files"
-_KERBEROS = "the library of Kerberos replaces the tickets of sasl_kerberos_keytab before they expire"
+_KERBEROS = "with sasl_kerberos_keytab, the Kerberos library requests new tickets itself"
 _LOGGING = 'use logging.getLogger("kcodec")'
 _METADATA = "metadata_max_age_ms and retry_backoff_ms determine when metadata is requested"
 _OIDC = "only client credentials with a secret are built in (KIP-768); pass a function as sasl_oauth_token_provider="

@@ -115,7 +115,7 @@ class ClientConfig(OptionSet):
     time begins with the first such response. A broker also sends this response while it creates a topic."""
     client_dns_lookup: str = option("use_all_dns_ips", choices=("use_all_dns_ips",))
     """Which addresses of a host name the client tries. The only value tries all addresses, one after the other. Java's
-    other value, for Kerberos, is not supported."""
+    other value is not supported. With Kerberos, bootstrap_servers must contain the brokers' own host names."""
     max_response_bytes: int = option(100 * 1024 * 1024, minimum=1024)
     """Maximum size of a response. The client refuses a larger response. Brokers have the setting
     `socket.request.max.bytes` for the same purpose."""

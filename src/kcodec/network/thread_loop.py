@@ -436,8 +436,8 @@ def _end_at_exit() -> None:
     for loop in loops:
         if not loop.join_threads(deadline):
             log.warning(
-                "a client was not closed, and its threads did not end within %g s of the interpreter's exit, as a name"
-                " lookup or a callback blocks them; close clients before the program ends",
+                "the threads of a client did not end within %g s of the interpreter's exit, as a name lookup, a request"
+                " for a Kerberos ticket or a callback blocks them; close clients before the program ends",
                 EXIT_SECONDS,
             )
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client's side of a GSS-API security context (RFC 2743, 2744), by the Kerberos library of the system.
+"""The client's side of a GSS-API security context (RFC 2743, 2744), with the Kerberos library of the system.
 
 The library is MIT's libgssapi_krb5, called through ctypes. The package gssapi would do the same, but it has no wheels
-for Linux and needs a compiler and the headers of Kerberos wherever kcodec is installed. MIT's library itself is part of
-nearly every Linux.
+for Linux, so that each machine would need a compiler and the headers of Kerberos. Most Linux distributions install
+MIT's library itself as a dependency of curl or git.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-#: Of the names that a shared library has, the first that exists is loaded.
+#: Names of the shared library, tried in this order.
 LIBRARY_NAMES = ("libgssapi_krb5.so.2", "gssapi_krb5")
 
 # RFC 2744: the kind of status of gss_display_status, the usage of credentials, and the flags of a context.
@@ -84,7 +84,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class GssError(Exception):
-    """A call of the library failed. code: that of Kerberos (krb5.h), a negative number, or 0 if it has none."""
+    """A call of the library failed. code: error code of Kerberos (krb5.h), a negative number; 0 without one."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -109,8 +109,8 @@ def load() -> ctypes.CDLL:
             continue
         return library
     raise OSError(
-        f"the library libgssapi_krb5 of MIT Kerberos was not found on {sys.platform}; install it, on Debian and Ubuntu "
-        "as libgssapi-krb5-2, on Red Hat as krb5-libs"
+        f"the library libgssapi_krb5 of MIT Kerberos was not found on {sys.platform}; on Linux, install the package "
+        "libgssapi-krb5-2 (Debian, Ubuntu) or krb5-libs (Red Hat)"
     )
 
 
@@ -122,7 +122,8 @@ def _call(name: str, *arguments: Any) -> int:
         texts = [_status_text(major, _GSS_CODE)]
         if minor.value:
             texts.append(_status_text(minor.value, _MECHANISM_CODE))
-        # "Unspecified GSS failure.  Minor code may provide more information" says nothing that the other does not.
+        # The text of the minor status says more than "Unspecified GSS failure. Minor code may provide more
+        # information".
         raise GssError(texts[-1], ctypes.c_int32(minor.value).value)
     return major
 
@@ -143,7 +144,7 @@ def _status_text(status: int, kind: int) -> str:
 
 
 def _given(data: bytes) -> _Buffer:
-    """Return a buffer on these bytes, which it keeps alive."""
+    """Return a buffer that points to a copy of the data, and keeps the copy alive."""
     kept = ctypes.create_string_buffer(data, len(data))
     buffer = _Buffer(len(data), ctypes.cast(kept, ctypes.c_void_p))
     buffer.kept = kept
@@ -158,7 +159,7 @@ def _taken(buffer: _Buffer) -> bytes:
 
 
 class _Owned:
-    """A handle of the library, released by this function when nothing refers to it any more."""
+    """A handle of the library, released when this object is garbage-collected. release: the function that does it."""
 
     def __init__(self, release: str, *more: Any) -> None:
         self.handle = _handle()
@@ -177,13 +178,15 @@ def _name(text: str, kind: _Oid) -> _Owned:
 
 
 class SecurityContext:
-    """A context with a service, which proves both sides to each other. Not for several threads at once.
+    """A security context, in which client and service authenticate each other. It is not thread-safe.
 
     service:   as "kafka@broker.example.org".
-    principal: who logs in; None for the default of the credentials.
+    principal: principal of the client; None for the default of the credentials.
     store:     where the credentials are (MIT: krb5_gss_cred_store); empty for the default credential cache.
 
-    is_established: both sides are proved. Every method raises GssError.
+    is_established: whether both sides are authenticated.
+
+    Each method raises GssError if the library reports an error.
     """
 
     def __init__(self, service: str, principal: str | None, store: Mapping[str, str]) -> None:
@@ -196,14 +199,14 @@ class SecurityContext:
         self._context = _Owned("gss_delete_sec_context", None)
 
     def step(self, token: bytes) -> bytes:
-        """Take the token of the service, empty at first, and return the next token for it, which may be empty.
+        """Process a token of the service, b"" in the first call. Return the token to send, which may be empty.
 
         The first step blocks: it reads the credentials and requests a ticket from the Kerberos server.
         """
         if self._target is None:
             self._target = _name(self._service, _SERVICE_NAME)
             self._credentials = self._acquire()
-        answer = _Buffer()
+        reply = _Buffer()
         major = _call(
             "gss_init_sec_context",
             self._credentials.handle if self._credentials else None,
@@ -215,15 +218,15 @@ class SecurityContext:
             None,
             ctypes.byref(_given(token)) if token else None,
             None,
-            ctypes.byref(answer),
+            ctypes.byref(reply),
             None,
             None,
         )
         self.is_established = not major & _CONTINUE_NEEDED
-        return _taken(answer)
+        return _taken(reply)
 
     def _acquire(self) -> _Owned | None:
-        """Return the credentials; None for those that the library chooses."""
+        """Return the credentials, or None to use the default credentials of the library."""
         if self._principal is None and not self._store:
             return None
         name = None if self._principal is None else _name(self._principal, _PRINCIPAL_NAME)
@@ -245,7 +248,7 @@ class SecurityContext:
         return owned
 
     def unwrap(self, message: bytes) -> bytes:
-        """Return the content of a message of the service, whose signature is checked."""
+        """Verify the signature of a message from the service, and return its content."""
         content = _Buffer()
         _call("gss_unwrap", self._context.handle, ctypes.byref(_given(message)), ctypes.byref(content), None, None)
         return _taken(content)

@@ -245,7 +245,7 @@ def _environment_region() -> str | None:
 
 
 class Kerberos(Mechanism):
-    """GSSAPI: a ticket of Kerberos."""
+    """GSSAPI: authentication with a Kerberos ticket."""
 
     SHOWS_SECRET = False
 
@@ -272,7 +272,7 @@ class Kerberos(Mechanism):
                 self._credentials.exchange(context, token),
                 principal=self.principal,
                 host=host,
-                remedy="check that the broker has the key of its service in the keytab of its sasl.jaas.config",
+                remedy="check that the keytab in the broker's sasl.jaas.config has the current key of its principal",
                 timeout=timeout,
             )
         )

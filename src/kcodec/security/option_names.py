@@ -87,15 +87,15 @@ class SecurityConfig(OptionSet):
     sasl_oauthbearer_extensions: Mapping[str, str] | None = option(None)
     """Names and values that the client sends to the broker together with the token (KIP-342)."""
     sasl_kerberos_service_name: str = option("kafka")
-    """First part of the brokers' principals: "kafka" of kafka/broker.example.org@EXAMPLE.ORG. Only with GSSAPI, as the
-    other options of Kerberos."""
+    """Service name in the brokers' principals, such as "kafka" in kafka/broker.example.org@EXAMPLE.ORG. The options of
+    Kerberos require sasl_mechanism "GSSAPI"."""
     sasl_kerberos_principal: str | None = option(None)
-    """Principal of the client, such as "orders@EXAMPLE.ORG". None: the first principal of the keytab, or that of the
-    credential cache."""
+    """Principal of the client, such as "orders@EXAMPLE.ORG". None: the first principal in the keytab or, without a
+    keytab, the default principal of the credential cache."""
     sasl_kerberos_keytab: str | Path | None = option(None)
     """File with the keys of the principal. None: the credential cache, which `kinit` fills."""
     sasl_kerberos_domain_name: str | None = option(None)
-    """Host name in the brokers' principals. None: the host name to which the client connects."""
+    """Host name in the principal that all brokers share. None: each broker's own host name."""
     sasl_aws_region: str | None = option(None)
     """AWS region. None: the region in the host name of the broker, or the environment variable AWS_REGION."""
     sasl_aws_credentials_provider: Callable[[], Any] | None = option(None)

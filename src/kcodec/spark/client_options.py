@@ -39,8 +39,9 @@ def client_option(name: str, value: Any) -> dict[str, Any]:
     property_name = name[len("kafka.") :].lower()
     if property_name.endswith((".serializer", ".deserializer")):  # a class of Java; no caller here has a use for one
         return {property_name.replace(".", "_"): value}
-    found = options_of_property(property_name, value) if isinstance(value, str) else {}
-    return found or {property_name.replace(".", "_"): value}
+    if isinstance(value, str):
+        return options_of_property(property_name, value)  # empty for a property that only confirms a default
+    return {property_name.replace(".", "_"): value}
 
 
 def with_credentials(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -194,7 +194,8 @@ class ConfigApis:
     def alter(
         self, context: RequestContext, request: messages.AlterConfigsRequest | messages.IncrementalAlterConfigsRequest
     ) -> Response:
-        """Respond to AlterConfigs, after which what is not named has its default, and to IncrementalAlterConfigs."""
+        """Respond to AlterConfigs and IncrementalAlterConfigs. AlterConfigs resets each setting that it does not
+        name."""
         is_whole = isinstance(request, messages.AlterConfigsRequest)
         counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
         responses = []

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The producer of the asyncio API. `kcodec.producer.core` buffers and sends the records.
 
-A transaction as a block is in `transaction.py`; `kcodec.transactions.manager` sends the requests of transactions.
+The context manager `Transaction` is in `transaction.py`; `kcodec.transactions.manager` sends the requests of
+transactions.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transaction of a producer of the asyncio API as a block: `Producer.transaction` returns it.
+"""The context manager that `aio.Producer.transaction` returns: `Producer.transaction` returns it.
 
 `kcodec.transactions.state` has the table of the calls that each state of a transaction allows;
 `kcodec.transactions.manager` sends its requests.
