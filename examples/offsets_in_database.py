@@ -120,7 +120,7 @@ class Reader:
         After an exception, the next call reads the same records again, as they may have been polled but not written.
         """
         if not self.is_complete:
-            self.seek_to_held(list(self.held))
+            self.take_over(self.consumer.assignment())
         self.is_complete = False
         is_written = self.poll_and_write(timeout)
         self.is_complete = True

@@ -89,8 +89,10 @@ class ParallelConsumer:
         known = [self.progress[partition] for partition in partitions if partition in self.progress]
         open_work = [future for progress in known for _, future in progress.open]
         wait(open_work, timeout=10.0)
-        self.commit()
-        self.forget(partitions)
+        try:
+            self.commit()
+        finally:
+            self.forget(partitions)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Another member has these partitions already, and works on what is not committed."""
@@ -114,8 +116,9 @@ class ParallelConsumer:
         self.commit()
 
     def go_back(self) -> None:
-        committed = self.consumer.committed(self.progress)
-        for partition, progress in self.progress.items():
+        known_here = {one: each for one, each in self.progress.items() if one in self.consumer.assignment()}
+        committed = self.consumer.committed(known_here)
+        for partition, progress in known_here.items():
             if progress.begun is not None:
                 self.consumer.seek(partition, progress.begun)
             elif (known := committed[partition]) is not None:

@@ -212,7 +212,7 @@ def test_a_free_port_is_known_from_the_first_start_on(call: Callable[[Broker], o
 
 def test_seed_takes_bytes_as_values() -> None:
     with Broker() as broker:
-        broker.seed("t", [b"a", (b"key", b"b"), {"value": b"c"}])
+        broker.seed("t", iter([b"a", (b"key", b"b"), {"value": b"c"}]))
         assert [(one.key, one.value) for one in broker.committed("t")] == [(None, b"a"), (b"key", b"b"), (None, b"c")]
         with pytest.raises(EmbeddedBrokerError, match="topic 't' has no partition 7"):
             broker.committed("t", 7)

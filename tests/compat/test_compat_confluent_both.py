@@ -320,6 +320,24 @@ def test_on_assign_may_choose_other_partitions(clients: Any, broker: Broker, top
         assert len(assigned_places(consumer)) == 2
 
 
+def test_on_assign_may_add_some_of_the_assigned_partitions(clients: Any, broker: Broker, topic: str) -> None:
+    """With the cooperative protocol, partitions that no call of the callback adds are not read."""
+    write_transactions(broker, topic, True)
+    with make_consumer(clients, broker, topic, partition_assignment_strategy="cooperative-sticky") as consumer:
+        consumer.subscribe([topic], on_assign=lambda one, _: one.incremental_assign([Place(topic, 0, 1)]))
+        assert read_places(consumer, 1) == [(topic, 0, 1)]
+        assert [place[1] for place in assigned_places(consumer)] == [0]
+
+    def add_both(one: Any, _: Any) -> None:
+        one.incremental_assign([Place(topic, 1)])
+        one.incremental_assign([Place(topic, 0, 1)])
+
+    with make_consumer(clients, broker, f"{topic}-2", partition_assignment_strategy="cooperative-sticky") as consumer:
+        consumer.subscribe([topic], on_assign=add_both)
+        assert read_places(consumer, 1) == [(topic, 0, 1)]
+        assert [place[1] for place in assigned_places(consumer)] == [0, 1]
+
+
 def test_an_assignment_before_the_first_rebalance_is_replaced(clients: Any, broker: Broker, topic: str) -> None:
     other = broker.create_topic()
     write_transactions(broker, topic, True)

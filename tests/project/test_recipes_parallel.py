@@ -270,6 +270,26 @@ def test_an_interrupt_just_after_a_poll_loses_no_record(broker: Broker) -> None:
     assert values_before(broker, "interrupted", committed) == set(done)
 
 
+def test_a_program_goes_on_if_the_commit_of_a_lost_partition_fails(broker: Broker) -> None:
+    numbers(broker, "lost", COUNT)
+    done: list[bytes] = []
+    with closing(parallel(broker, "lost", lambda record: done.append(record.value), max_poll_records=5)) as program:
+        program.run(lambda: len(done) >= 10)
+        commit, lost = program.commit, program.consumer.assignment()
+
+        def failing() -> None:
+            program.commit = commit
+            program.is_complete = False  # as after an exception in `poll`
+            raise OSError("the coordinator is away")
+
+        program.commit = failing
+        with pytest.raises(OSError):
+            program.give_up(lost)
+        assert not program.progress
+        program.take_over(lost)
+        program.run(lambda: len(set(done)) == COUNT)
+
+
 def test_few_records_are_under_way_at_a_time(broker: Broker) -> None:
     numbers(broker, "bounded", COUNT)
     gate, done = threading.Event(), list[Any]()

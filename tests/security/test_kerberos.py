@@ -9,7 +9,9 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -115,8 +117,18 @@ def test_the_broker_knows_the_client_by_its_principal(kerberos: KerberosServer, 
 
 
 def test_records_are_sent_and_read_while_sessions_end(kafka: ApacheKafka, keytab: Path) -> None:
+    """The clients authenticate again on their connections, so that none of them is replaced."""
     topic = kafka.create_topic(partitions=1)
-    given = options_of(kafka, sasl_kerberos_keytab=keytab)
+    counts: Counter[str] = Counter()
+
+    class Counts:
+        def count(self, name: str, value: int = 1, **labels: object) -> None:
+            counts[name] += value
+
+        def latency(self, name: str, seconds: float, **labels: object) -> None:
+            """Latencies are not counted."""
+
+    given = options_of(kafka, sasl_kerberos_keytab=keytab, metrics=Counts())
     values: list[bytes | None] = []
     with Producer(**given) as producer, Consumer(**given, auto_offset_reset="earliest", group_id="g") as consumer:
         consumer.subscribe([topic])
@@ -128,19 +140,34 @@ def test_records_are_sent_and_read_while_sessions_end(kafka: ApacheKafka, keytab
                 sent += 1
             values += [record.value for record in consumer.poll(timeout=0.1)]
     assert values == [b"%d" % number for number in range(sent)]
+    assert counts["connection.authenticated"] >= counts["connection.opened"] + 2
+    assert counts["connection.failed"] == 0
 
 
-def test_a_keytab_replaces_tickets_that_have_expired(
-    kafka: ApacheKafka, kerberos: KerberosServer, keytab: Path
+def credentials_of(keytab: Path) -> Any:
+    options = {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI", "sasl_kerberos_keytab": keytab}
+    return Security.from_options(options)._mechanism._credentials  # type: ignore[union-attr]
+
+
+def test_clients_share_the_tickets_of_a_keytab_until_they_expire(
+    kafka: ApacheKafka, kerberos: KerberosServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The library never removes a cache in memory, so a cache for each client would be a leak."""
+    trace = tmp_path / "trace"
+    monkeypatch.setenv("KRB5_TRACE", str(trace))
+
+    def requests_after_a_login(keytab: Path) -> int:
+        assert credentials_of(keytab).context("kafka", "localhost").step(b"")
+        return trace.read_text().count("Getting initial credentials")
+
+    carol = kerberos.add("carol")
+    assert [requests_after_a_login(carol) for _ in range(3)] == [1, 1, 1]
     kerberos.write_configuration("  ticket_lifetime = 2s\n  clockskew = 1\n")
     try:
-        given = options_of(kafka, sasl_kerberos_keytab=keytab)
-        security = Security.from_options(given)
-        credentials: Any = security._mechanism._credentials  # type: ignore[union-attr]
-        assert credentials.context("kafka", "localhost").step(b"")
+        short = kerberos.add("short-lived")
+        assert requests_after_a_login(short) == 2
         time.sleep(4)
-        assert credentials.context("kafka", "localhost").step(b"")
+        assert requests_after_a_login(short) == 3
     finally:
         kerberos.write_configuration()
 
@@ -186,9 +213,9 @@ def test_a_principal_that_the_server_does_not_know_is_named(
     kafka: ApacheKafka, kerberos: KerberosServer, tmp_path: Path
 ) -> None:
     with KerberosServer(tmp_path) as other:
-        carol = other.add("carol")
-    text = refused(options_of(kafka, sasl_kerberos_keytab=carol, sasl_kerberos_principal="carol"))
-    assert "Client 'carol@KCODEC.TEST' not found in Kerberos database" in text
+        stranger = other.add("stranger")
+    text = refused(options_of(kafka, sasl_kerberos_keytab=stranger, sasl_kerberos_principal="stranger"))
+    assert "Client 'stranger@KCODEC.TEST' not found in Kerberos database" in text
     assert "check sasl_kerberos_principal and its realm" in text
 
 
@@ -201,9 +228,8 @@ def test_a_ticket_that_the_broker_cannot_decrypt_fails_the_login(
     assert "SASL_AUTHENTICATION_FAILED" in text
 
 
-def test_a_login_is_repeated_while_no_kerberos_server_responds(
-    kafka: ApacheKafka, kerberos: KerberosServer, keytab: Path
-) -> None:
+def test_a_login_is_repeated_while_no_kerberos_server_responds(kafka: ApacheKafka, kerberos: KerberosServer) -> None:
+    keytab = kerberos.add("dora")
     kerberos.write_configuration(port=1)
     try:
         with Admin(**options_of(kafka, sasl_kerberos_keytab=keytab), default_api_timeout_ms=4_000) as admin:
@@ -216,7 +242,11 @@ def test_a_login_is_repeated_while_no_kerberos_server_responds(
         kerberos.write_configuration()
 
 
-def test_a_silent_kerberos_server_causes_a_timeout(kafka: ApacheKafka, kerberos: KerberosServer, keytab: Path) -> None:
+def test_a_silent_kerberos_server_causes_a_timeout(
+    kafka: ApacheKafka, kerberos: KerberosServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A request cannot be interrupted: each client has one thread for them, and no error is logged when it ends."""
+    keytab, threads = kerberos.add("erin"), 0
     with socket.create_server(("127.0.0.1", 0)) as silent:
         kerberos.write_configuration(port=silent.getsockname()[1])
         try:
@@ -225,11 +255,20 @@ def test_a_silent_kerberos_server_causes_a_timeout(kafka: ApacheKafka, kerberos:
                 (30_000, "the negotiation of versions and authentication has not ended"),
             ):
                 given = options_of(kafka, sasl_kerberos_keytab=keytab, request_timeout_ms=request_timeout_ms)
-                with Admin(**given) as admin, pytest.raises(KcodecError) as caught:
-                    admin.list_topics(timeout=1.5)
+                with Admin(**given) as admin:
+                    for _ in range(3):
+                        with pytest.raises(KcodecError) as caught:
+                            admin.list_topics(timeout=1.5)
+                    threads = max(threads, sum(each.name == "kcodec-blocking" for each in threading.enumerate()))
                 assert reason in str(caught.value)
         finally:
             kerberos.write_configuration()
+    assert 1 <= threads <= 2
+    deadline = time.monotonic() + 20
+    while any(each.name == "kcodec-blocking" for each in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize(
@@ -272,8 +311,7 @@ except ValueError as error:
 
 def test_a_hostile_broker_cannot_complete_the_exchange(kerberos: KerberosServer, keytab: Path) -> None:
     kerberos.add("other/localhost")
-    options = {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI", "sasl_kerberos_keytab": keytab}
-    credentials: Any = Security.from_options(options)._mechanism._credentials  # type: ignore[union-attr]
+    credentials = credentials_of(keytab)
     for response in (b"", b"\x00", b"\x60\x84\xff\xff\xff\xff", os.urandom(1_000), b"\x60" + b"\x80" * 100_000):
         context = credentials.context("other", "localhost")
         exchange = credentials.exchange(context, context.step(b""))
@@ -297,8 +335,20 @@ def test_a_hostile_broker_cannot_complete_the_exchange(kerberos: KerberosServer,
             },
         ),
         ("com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true;", {}),
+        (
+            "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true keyTab='/etc/a b.keytab';",
+            {"sasl_kerberos_keytab": "/etc/a b.keytab"},
+        ),
+        (
+            'x.PlainLoginModule required username=alice password="my Krb5LoginModule secret";',
+            {"sasl_plain_username": "alice", "sasl_plain_password": "my Krb5LoginModule secret"},
+        ),
+        (
+            "x.PlainLoginModule required username='alice' password='p \\'w';",
+            {"sasl_plain_username": "alice", "sasl_plain_password": "p 'w"},
+        ),
     ],
-    ids=["keytab", "ticket cache"],
+    ids=["keytab", "ticket cache", "single quotes", "a password that names the module", "a password in single quotes"],
 )
 def test_the_login_module_of_java_gives_the_same_options(value: str, expected: dict[str, Any]) -> None:
     assert options_of_property("sasl.jaas.config", value) == expected
@@ -306,8 +356,12 @@ def test_the_login_module_of_java_gives_the_same_options(value: str, expected: d
 
 @pytest.mark.parametrize(
     ("more", "text"),
-    [("useKeyTab=true", 'useKeyTab=true needs keyTab="..."'), ('ticketCache="/tmp/c"', "KRB5CCNAME")],
-    ids=["no keytab", "a path of a cache"],
+    [
+        ("useKeyTab=true", 'useKeyTab=true needs keyTab="..."'),
+        ('useKeyTab=true keyTab=/etc/a"b"', 'useKeyTab=true needs keyTab="..."'),
+        ('ticketCache="/tmp/c"', "KRB5CCNAME"),
+    ],
+    ids=["no keytab", "a quote in a value", "a path of a cache"],
 )
 def test_unsupported_options_of_krb5loginmodule_are_refused(more: str, text: str) -> None:
     with pytest.raises(ValueError, match=r"sasl\.jaas\.config") as caught:
@@ -325,7 +379,10 @@ def test_the_facade_of_aiokafka_logs_in(kafka: ApacheKafka, keytab: Path, monkey
 
     async def send() -> int:
         producer = AIOKafkaProducer(
-            bootstrap_servers=kafka.bootstrap_servers, security_protocol="SASL_PLAINTEXT", sasl_mechanism="GSSAPI"
+            bootstrap_servers=f"127.0.0.1:{kafka.bootstrap_servers.rpartition(':')[2]}",
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="GSSAPI",
+            sasl_kerberos_domain_name="localhost",
         )
         await producer.start()
         try:

@@ -445,11 +445,8 @@ class Broker:
 
         Raise EmbeddedBrokerError if the partition does not exist, EncodeError if a record is invalid.
         """
-
-        rows = records
-        if isinstance(records, list | tuple):
-            rows = [(None, one) if isinstance(one, bytes) else one for one in records]
-
+        is_arrow = hasattr(records, "__arrow_c_stream__") or hasattr(records, "__arrow_c_array__")
+        rows = records if is_arrow else [(None, one) if isinstance(one, bytes) else one for one in records]
         check_kind("partition", partition, (int,), "a number")
 
         def append() -> None:

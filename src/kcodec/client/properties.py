@@ -32,8 +32,10 @@ LOWER = {"compression_type", "group_protocol", "isolation_level", "metadata_reco
 RESETS = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
 # Java's names for the formats of stores: kcodec reads PEM files only.
 PEM_ONLY = {"ssl_truststore_type", "ssl_keystore_type"}
-# The options in a JAAS configuration line. A value is quoted, or contains no whitespace.
-JAAS = re.compile(r'\b(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))')
+# The options in a JAAS configuration line. A value is in quotes of either kind, or contains no whitespace and no quote.
+JAAS = re.compile(
+    r"""\b(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))(?=[\s;]|$)""",
+)
 # Java's module for Kerberos, and what its options are called here.
 KERBEROS_MODULE = "Krb5LoginModule"
 KERBEROS_OPTIONS = {"principal": "sasl_kerberos_principal", "serviceName": "sasl_kerberos_service_name"}
@@ -117,8 +119,11 @@ def _options_of_jaas(value: str) -> dict[str, Any]:
     """Return the options that Java's configuration line sets: for a password,
     `... required username="u" password="p" tokenauth="true";`, or for Kerberos,
     `...Krb5LoginModule required useKeyTab=true keyTab="/etc/orders.keytab" principal="orders@EXAMPLE.ORG";`."""
-    found = {name: re.sub(r"\\(.)", r"\1", quoted) if quoted else plain for name, quoted, plain in JAAS.findall(value)}
-    if KERBEROS_MODULE in value:
+    found = {}
+    for name, *quoted, plain in JAAS.findall(value):
+        found[name] = plain or re.sub(r"\\(.)", r"\1", "".join(quoted))
+    module, *_ = value.split(maxsplit=1) or [""]
+    if module.endswith(KERBEROS_MODULE):
         return _options_of_kerberos(found)
     if not found.keys() >= {"username", "password"}:
         raise ValueError('sasl.jaas.config: expected ... required username="..." password="...";')

@@ -52,7 +52,7 @@ STEP_SECONDS, EOF_STEP_SECONDS = 0.2, 0.05
 MAX_MESSAGES = 1_000_000
 #: Time to leave the group for a consumer that was deleted and not closed.
 DELETED_SECONDS = 3.0
-#: Minimum time between two reports of a persistent error of the group or of the client by `poll`.
+#: Minimum time between two reports of the same persistent error of the group or of the client by `poll`.
 REPORT_SECONDS = 1.0
 
 
@@ -78,8 +78,8 @@ class ConsumerMethods:
         self._topics = SubscribedTopics()
         #: Whether `poll` has reported that it was called too late, and has not requested records since.
         self._is_late_reported = False
-        #: Monotonic time at which `poll` reports a persistent error again.
-        self._reports_again_at = 0.0
+        #: The texts of persistent errors, and the monotonic time at which `poll` reports each one again.
+        self._reported: dict[str, float] = {}
         #: "assign" or "revoke" while such a callback runs.
         self._rebalance: str | None = None
         self._rebalancing: frozenset[TopicPartition] = frozenset()
@@ -243,7 +243,8 @@ class ConsumerMethods:
         if self._is_subscribed:
             self._need_rebalances("incremental_assign", are_incremental=True)
             if self._rebalance == "assign":
-                given = self._rebalancing
+                # What this call leaves out is not read, unless a later call of the same callback adds it.
+                given, self._rebalancing = self._rebalancing, self._rebalancing - wanted.keys()
         read = consumer.assignment()
         known = (read if self._is_subscribed else self._assigned.keys()) & wanted.keys() - given
         if known:
@@ -251,8 +252,10 @@ class ConsumerMethods:
         with as_kafka_exceptions():
             if not self._is_subscribed:
                 consumer.incremental_assign(wanted)
-            elif read - given | wanted.keys() != read:
-                consumer.replace_assignment(read - given | wanted.keys(), read)
+            else:
+                chosen = read - given | wanted.keys()
+                if chosen != read:
+                    consumer.replace_assignment(chosen, read & chosen)
             self._begin_at(wanted)
 
     @property
@@ -398,9 +401,8 @@ class ConsumerMethods:
                 try:
                     delivery = consumer.request(left)
                 except errors.KcodecError as error:
-                    partition, now = _partition_of(error), time.monotonic()
-                    if partition is not None or now >= self._reports_again_at:
-                        self._reports_again_at = now + REPORT_SECONDS
+                    partition = _partition_of(error)
+                    if partition is not None or self._is_news(str(error)):
                         return _failed(error, partition)
                     events.wait(left)
                 finally:
@@ -416,6 +418,15 @@ class ConsumerMethods:
                 self._observer.report_statistics(0)
                 events.serve()
                 return None
+
+    def _is_news(self, text: str) -> bool:
+        """Return whether an error with this text was not reported within REPORT_SECONDS, and note that it is now."""
+        now = time.monotonic()
+        self._reported = {each: until for each, until in self._reported.items() if now < until}
+        if text in self._reported:
+            return False
+        self._reported[text] = now + REPORT_SECONDS
+        return True
 
     def _problem(self, consumer: FeedingConsumer) -> Any:
         """Return the message of a late poll or a topic that does not exist, each once; None if nothing is wrong."""

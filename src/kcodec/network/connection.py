@@ -151,6 +151,8 @@ class Connection:
         self.broker: object = None
         self.is_ready = False
         self.is_closed = False
+        #: Whether it has authenticated again after the first time, or does so now.
+        self._is_renewing = False
         self.last_used = network.clock()
         self._transport: Transport | None = None
         self._tls: TlsLayer | None = None
@@ -550,7 +552,7 @@ class Connection:
 
     def _renew_session(self) -> None:
         """Authenticate again on this connection: no new request is sent meanwhile, responses may arrive (KIP-368)."""
-        self.is_ready = False
+        self.is_ready, self._is_renewing = False, True
         self._run_negotiation(self._authenticate(), f"re-authentication with {self.name}")
 
     def _run_negotiation(self, flow: Flow[None], name: str) -> None:
@@ -570,9 +572,10 @@ class Connection:
             self.close(error)
             return
         self.is_ready = True
-        self._reader.set_limit(self.network.options.max_response_bytes)
-        self.network.connection_ready(self)
-        self._watch_idleness()
+        if not self._is_renewing:
+            self._reader.set_limit(self.network.options.max_response_bytes)
+            self.network.connection_ready(self)
+            self._watch_idleness()
         self._send_waiting()
 
     def _start_at_once(self, call: Call, done: Done) -> Callable[[], None]:

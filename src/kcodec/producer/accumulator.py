@@ -118,7 +118,7 @@ class Accumulator(RecordAppender):
         have; raise `refusal` if it is set.
         """
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.with_traceback(None)  # which would grow with each raise
         if partition is not None and not isinstance(partition, int):
             raise EncodeError(
                 f"partition must be an int or None, got {partition!r:.100} of type {type(partition).__name__}",
@@ -150,7 +150,7 @@ class Accumulator(RecordAppender):
         place. The topic's metadata must be known.
         """
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.with_traceback(None)  # which would grow with each raise
         size = len(data)
         buffer = self.topics[topic]
         queue = buffer.queue_for(None, partition if partition >= 0 else None)

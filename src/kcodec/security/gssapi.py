@@ -43,6 +43,12 @@ class _Oid(ctypes.Structure):
     _fields_ = (("length", _uint), ("elements", ctypes.c_char_p))
 
 
+class _OidSet(ctypes.Structure):
+    """gss_OID_set_desc."""
+
+    _fields_ = (("count", ctypes.c_size_t), ("elements", ctypes.POINTER(_Oid)))
+
+
 class _Pair(ctypes.Structure):
     """gss_key_value_element_desc."""
 
@@ -61,6 +67,8 @@ def _oid(encoded: str) -> _Oid:
 
 
 _KERBEROS = _oid("2a864886f712010202")
+#: Without it, the library would ask a Kerberos server once more for another mechanism.
+_ONLY_KERBEROS = _OidSet(1, ctypes.pointer(_KERBEROS))
 _SERVICE_NAME = _oid("2a864886f71201020104")  # GSS_C_NT_HOSTBASED_SERVICE: service@host
 _PRINCIPAL_NAME = _oid("2a864886f71201020201")  # GSS_KRB5_NT_PRINCIPAL_NAME: user@REALM
 
@@ -69,7 +77,10 @@ _UINT, _HANDLE = ctypes.POINTER(_uint), ctypes.POINTER(_handle)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gss_import_name": (_BUFFER, _OID, _HANDLE),
     "gss_release_name": (_HANDLE,),
-    "gss_acquire_cred_from": (_handle, _uint, _handle, ctypes.c_int, ctypes.POINTER(_Pairs), _HANDLE, _HANDLE, _UINT),
+    "gss_acquire_cred_from": (
+        *(_handle, _uint, ctypes.POINTER(_OidSet), ctypes.c_int, ctypes.POINTER(_Pairs)),
+        *(_HANDLE, _HANDLE, _UINT),
+    ),
     "gss_release_cred": (_HANDLE,),
     "gss_init_sec_context": (
         *(_handle, _HANDLE, _handle, _OID, _uint, _uint, _handle),
@@ -238,7 +249,7 @@ class SecurityContext:
             "gss_acquire_cred_from",
             name.handle if name else None,
             0xFFFFFFFF,
-            None,
+            ctypes.byref(_ONLY_KERBEROS),
             _INITIATE,
             ctypes.byref(_Pairs(len(pairs), pairs)) if self._store else None,
             ctypes.byref(owned.handle),

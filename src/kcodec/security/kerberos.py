@@ -8,11 +8,11 @@ Kerberos server blocks, so the first step of a login runs on a worker thread.
 
 from __future__ import annotations
 
-import uuid
+import hashlib
 from pathlib import Path
 
 from kcodec.errors import AuthenticationError, TransportError, one_line
-from kcodec.flow import MAX_HOST_CHARACTERS, Flow, blocking, join, spawn
+from kcodec.flow import MAX_HOST_CHARACTERS, Clock, Flow, Signal, blocking, join, spawn, wait
 from kcodec.quantities import seconds_text
 from kcodec.security.gssapi import GssError, SecurityContext, load
 from kcodec.security.sasl import Exchange, ExchangeRefused
@@ -51,8 +51,11 @@ class KerberosCredentials:
             raise ValueError(f"sasl_mechanism 'GSSAPI': {error}") from None
         if keytab is not None:
             _check_keytab(keytab)
-        # Tickets that were requested with a keytab are in memory, where later logins of this client find them.
-        cache = f"MEMORY:kcodec-{uuid.uuid4()}"
+        # The library never removes a cache in memory, so all clients of the process with this identity share one.
+        identity = f"{Path(keytab or '').absolute()}\0{principal}"
+        cache = f"MEMORY:kcodec-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+        self._is_requesting = False
+        self._has_ended = Signal()
         self._store = {} if keytab is None else {"client_keytab": f"FILE:{keytab}", "ccache": cache}
 
     def context(self, service: str, host: str) -> SecurityContext:
@@ -75,23 +78,40 @@ class KerberosCredentials:
             CLOCK_SKEW: "check the clocks of this machine, of the broker and of the Kerberos server",
         }.get(code, _REMEDY)
 
-    def first_token(self, context: SecurityContext, host: str, timeout: float) -> Flow[bytes]:
+    def first_token(self, context: SecurityContext, host: str, clock: Clock, timeout: float) -> Flow[bytes]:
         """Return the client's first token, for which the library may request tickets from a Kerberos server.
 
         Raise AuthenticationError without usable credentials, TransportError if no Kerberos server responds within
         `timeout` seconds.
         """
         name = f"SASL GSSAPI on {one_line(host, MAX_HOST_CHARACTERS)}"
-        task = yield from spawn(blocking(lambda: context.step(b"")), "Kerberos ticket")
+        late = f"{name}: no Kerberos server has issued a ticket within {seconds_text(timeout)}; {_REMEDY}"
+        deadline = clock() + timeout
+        # A request cannot be interrupted. One at a time keeps to one thread, however often a login is repeated.
+        while self._is_requesting:
+            if not (yield from wait(self._has_ended, max(deadline - clock(), 0.0))):
+                raise TransportError(late)
+        self._is_requesting = True
+        task = yield from spawn(self._request(context), "Kerberos ticket")
         try:
-            return (yield from join(task, timeout))
+            found = yield from join(task, max(deadline - clock(), 0.0))
         except TimeoutError:
-            reason = f"no Kerberos server has issued a ticket within {seconds_text(timeout)}"
-            raise TransportError(f"{name}: {reason}; {_REMEDY}") from None
+            raise TransportError(late) from None
+        if isinstance(found, bytes):
+            return found
+        if found.code in (KDC_UNREACHABLE, REALM_UNRESOLVED):
+            raise TransportError(f"{name}: {found.reason}; {_REMEDY}")
+        raise AuthenticationError(f"{name}: {found.reason}; {self.remedy(found.code)}")
+
+    def _request(self, context: SecurityContext) -> Flow[bytes | GssError]:
+        """Make the first token on a worker thread; return the error of the library if it fails."""
+        try:
+            return (yield from blocking(lambda: context.step(b"")))
         except GssError as error:
-            if error.code in (KDC_UNREACHABLE, REALM_UNRESOLVED):
-                raise TransportError(f"{name}: {error.reason}; {_REMEDY}") from None
-            raise AuthenticationError(f"{name}: {error.reason}; {self.remedy(error.code)}") from None
+            return error
+        finally:
+            self._is_requesting = False
+            self._has_ended.set()
 
     def exchange(self, context: SecurityContext, token: bytes) -> Exchange:
         """Run the client's side of the exchange. token: the first token. Raise ExchangeRefused if the broker cannot be

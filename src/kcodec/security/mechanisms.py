@@ -265,7 +265,7 @@ class Kerberos(Mechanism):
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """See Mechanism."""
         context = self._credentials.context(self._service, self._host or host)
-        token = yield from self._credentials.first_token(context, host, timeout)
+        token = yield from self._credentials.first_token(context, host, clock, timeout)
         return (
             yield from authenticate(
                 self._name,

@@ -162,7 +162,7 @@ class ProducerContext:
             self.note_raised()
         for state in State:
             if self._refusals.get(state) is error:
-                del self._refusals[state]
+                self._refusals.pop(state, None)  # which another thread may have done
 
     def aborted_before(self) -> TransactionStateError:
         """Return the error of a record that an abort drops."""
