@@ -8,6 +8,7 @@ from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart,
 
 from kcodec import partition_for
 from kcodec.errors import BrokerError, EncodeError, TransportError
+from kcodec.producer.options import take_options
 from kcodec.protocol.error_codes import ErrorCode
 
 
@@ -331,3 +332,11 @@ def test_metrics_hear_of_records_repeats_and_failures() -> None:
     }
     assert [name for name, _ in heard.latencies] == ["producer.delivery"] * 2
     assert heard.latencies[1][1] > 0.1
+
+
+@pytest.mark.parametrize(("linger_ms", "seconds"), [(5, 0.004_75), (1000, 0.999_75), (1, 0.000_95), (0, 0.0)])
+def test_the_sender_begins_before_linger_ms_is_over(linger_ms: float, seconds: float) -> None:
+    """`linger_ms` is the longest delay (Kafka: linger.ms), and encoding and sending a batch take some of it."""
+    options = {"bootstrap_servers": "localhost:9092", "linger_ms": linger_ms}
+    own, client = take_options(options)
+    assert own.settings(client).linger == pytest.approx(seconds)

@@ -16,6 +16,9 @@ from kcodec.options import OptionSet, PartitionFunction, Serializer, option, set
 from kcodec.quantities import number_text
 
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
+#: `linger_ms` is the longest time that a record waits for others (Kafka: linger.ms), and encoding and sending a batch
+#: take some of it: the sender begins this many seconds before, a twentieth of `linger_ms` at most.
+SENDING_SECONDS, SENDING_SHARE = 0.000_250, 0.05
 DEFAULT_PARTITIONER = "murmur2_random"
 #: Names of partitioners, which are librdkafka's; `kcodec.producer.partitioner_option` says what they do.
 PARTITIONERS = (
@@ -152,10 +155,12 @@ class ProducerConfig(OptionSet):
                 "request_timeout_ms"
                 f" ({number_text(least)})"
             )
+        linger = self.linger_ms / 1000
         return settings_of(
             ProducerSettings,
             self,
             client,
+            linger=linger - min(SENDING_SECONDS, linger * SENDING_SHARE),
             acks=_ACKS[self.acks],
             max_in_flight=self.max_in_flight_requests_per_connection,
             delivery_timeout=delivery_timeout_ms / 1000,
@@ -169,6 +174,7 @@ class ProducerSettings:
     """The settings of a producer's flows: the options of the same names, with times in seconds.
 
     acks:          0, 1 or -1 (all).
+    linger:        Seconds after which the sender takes a batch that is not full.
     retry_backoff: Seconds before the n'th repeat (0 the first), given a random number between 0 and 1.
     """
 
