@@ -260,7 +260,7 @@ def test_a_closed_pipe_ends_it_quietly(apache_kafka: ApacheKafka, topic: str) ->
     ("call", "reported"),
     [
         ("consume -b localhost:1", "-t TOPIC is missing"),
-        ("consume -b localhost:1 orders", "TOPICs need a group (-G)"),
+        ("consume -b localhost:1 orders", "write -t orders; in a group, add -G GROUP"),
         ("consume -b localhost:1 -G billing", "-G GROUP needs TOPICs"),
         ("consume -b localhost:1 -G billing -p 1 orders", "-p cannot be used with -G"),
         ("consume -b localhost:1 -G billing -o 5 orders", "with -G the stored offsets are used"),

@@ -197,7 +197,8 @@ def test_a_message_that_is_refused_is_named(produce: Produce, apache_kafka: Apac
 @pytest.mark.parametrize(
     ("options", "reported"),
     [
-        ([], "-t TOPIC is missing"),
+        ([], "-t TOPIC is missing (see"),
+        (["orders"], "-t TOPIC is missing: if orders is the topic, write -t orders"),
         (["-t", "x", "-l"], "-l needs exactly one FILE"),
         (["-t", "x", "-J", "file"], "-J with a FILE needs -l"),
         (["-t", "x", "--commit-every", "5"], "--commit-every needs --transactional-id"),

@@ -73,7 +73,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         _check_group(options, offsets)
         return _Following(options, output).in_group(options.topics)
     if options.topics:
-        raise UsageError(f"{options.topics[0]}: TOPICs need a group (-G); without a group name the topic with -t")
+        first = options.topics[0]
+        raise UsageError(f"{first}: to read the topic without a group, write -t {first}; in a group, add -G GROUP")
     if is_stored and "group_id" not in reader_options(options):
         raise UsageError("-o stored needs a group: -X group.id=GROUP, or -G to join it")
     is_bounded = options.exit or offsets.end_timestamp is not None

@@ -94,7 +94,8 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 def _check(options: argparse.Namespace) -> None:
     if options.topic is None and not options.json:
-        raise UsageError("-t TOPIC is missing (see kcodec produce --help)")
+        meant = f": if {options.files[0]} is the topic, write -t {options.files[0]}" if options.files else ""
+        raise UsageError(f"-t TOPIC is missing{meant} (see kcodec produce --help)")
     if options.lines and len(options.files) != 1:
         raise UsageError("-l needs exactly one FILE (see kcodec produce --help)")
     if options.json and options.files and not options.lines:
