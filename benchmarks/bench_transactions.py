@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions on a real Apache Kafka on this machine: how many a second, and what they cost compared with idempotence.
 
-Usage: python benchmarks/bench_transactions.py [--part rate,cost,ordinary] [--rounds N] [--seconds S] [--json FILE]
+Usage: python benchmarks/bench_transactions.py [--part PART,...] [--rounds N] [--seconds S] [--json FILE]
 
 rate:   transactions a second, one after the other, each 100 records of 100 B over three partitions: kcodec by send and
         by send_arrow; confluent-kafka and aiokafka, each by its defaults and with the other's linger. Bars: `send` has
         at least twice the rate of confluent-kafka, and more than aiokafka (a table of 100 rows is not what send_arrow
         is for; it has no bar).
+phases: where the time of such a transaction of kcodec goes, in milliseconds: the responses to Produce and to EndTxn,
+        and the time between the response to EndTxn and the next Produce, in which the broker writes the end markers
+        and the program appends records. The client spends what is left.
 cost:   the share of the throughput that is left (records a second, 1 KiB, acks=all, no compression) with a commit each
         100 ms, of that of an idempotent producer without transactions; the same with commit_transaction_async, and of
         Java's producer (ProducerPerformance) in the same round. Bars: at least 0.85, and at least Java's share; with
@@ -22,6 +25,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import json
 import os
 import re
 import statistics
@@ -51,6 +55,8 @@ PACE = 2_000
 SLICE, WARM_UP_TURNS = 50, 3
 #: For `rate`: a broker that was just started compiles the code of transactions during the first thousands of them.
 RATE_WARM_UP_TURNS = 10
+WHOLE, BETWEEN = "whole transaction", "from the response to EndTxn to the next Produce"
+PHASES = (WHOLE, "response to Produce", "response to EndTxn", BETWEEN)
 #: Cores that other processes may use in a round: rates need both cores.
 OTHERS_MAY = measure.TOO_BUSY_FOR_TWO
 # What the broker keeps of a topic at full speed: without a limit a run takes more than 40 GB of disk.
@@ -150,6 +156,36 @@ def rate_child(who: str, servers: str, topic: str) -> None:
         print(SLICE / (time.perf_counter() - start), flush=True)
 
 
+def phases_child(servers: str, topic: str) -> None:
+    """For each line on stdin, SLICE transactions; the milliseconds of one and of its phases go to stdout."""
+    from kcodec.client import Producer
+
+    producer = Producer(bootstrap_servers=servers, transactional_id=f"kcodec-{os.getpid()}")
+    seen: dict[tuple[str, str], float] = {}
+    phases = dict.fromkeys(PHASES, 0.0)
+
+    def watch(trace: Any) -> None:
+        name = type(trace.message).__name__
+        if name == "ProduceRequest" and ("response", "EndTxnResponse") in seen:
+            phases[BETWEEN] += trace.time - seen["response", "EndTxnResponse"]
+        for kind in ("Produce", "EndTxn"):
+            if name == f"{kind}Response":
+                phases[f"response to {kind}"] += trace.time - seen["request", f"{kind}Request"]
+        seen[trace.kind, name] = trace.time
+
+    producer._client.network.watchers.append(watch)
+    for _ in sys.stdin:
+        seen.clear()
+        phases.update(dict.fromkeys(PHASES, 0.0))
+        start = time.perf_counter()
+        for _ in range(SLICE):
+            with producer.transaction() as txn:
+                for number, value in enumerate(SMALL):
+                    txn.send(topic, value, partition=number % PARTITIONS)
+        phases[WHOLE] = time.perf_counter() - start
+        print(json.dumps({name: seconds / SLICE * 1e3 for name, seconds in phases.items()}), flush=True)
+
+
 # What they cost: a producer at full speed, or at a pace
 
 
@@ -232,6 +268,22 @@ def measure_rate(kafka: Any, rounds: int, seconds: float) -> list[Row]:
     named = {"case": "100 records in each, one after the other", "unit": "transactions a second"}
     rows = [measure.compare(found, "rate", "kcodec send", peer, bar=bar, **named) for peer, bar in BARS_RATE.items()]
     return [*rows, measure.compare(found, "rate", "kcodec send_arrow", "confluent-kafka", **named)]
+
+
+def measure_phases(kafka: Any, rounds: int, seconds: float) -> list[Row]:
+    topic = kafka.create_topic(partitions=PARTITIONS)
+    child = start_slice("phases", kafka.bootstrap_servers, topic, stdin=subprocess.PIPE)
+
+    def one() -> dict[str, float]:
+        ask(child)
+        assert child.stdout is not None
+        found: dict[str, float] = json.loads(child.stdout.readline())
+        return found
+
+    found = measure.take_turns({"kcodec send": one}, rounds * 4, warm_up=RATE_WARM_UP_TURNS, others_may=OTHERS_MAY)
+    end_all([child])
+    named = {"case": "100 records in each, one after the other", "unit": "ms a transaction"}
+    return [measure.compare(found, phase, "kcodec send", **named) for phase in PHASES]
 
 
 def share(measure_one: Callable[[bool], float], pairs: int) -> dict[str, float]:
@@ -338,18 +390,18 @@ def main() -> None:
     """Measure, print, write."""
     if sys.argv[1:2] == ["--child"]:
         kind, *rest = sys.argv[2:]
-        (rate_child if kind == "rate" else load_child)(*rest)
+        {"rate": rate_child, "phases": phases_child, "load": load_child}[kind](*rest)
         return
     from kcodec.testing.kafka import ApacheKafka
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", default="rate,cost,ordinary")
+    parser.add_argument("--part", default="rate,phases,cost,ordinary")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     given = parser.parse_args()
     load, found = os.getloadavg()[0], {}
-    parts = {"rate": measure_rate, "cost": measure_cost, "ordinary": measure_ordinary}
+    parts = {"rate": measure_rate, "phases": measure_phases, "cost": measure_cost, "ordinary": measure_ordinary}
     with ApacheKafka(heap="256m", log_retention_check_interval_ms=2_000) as kafka:
         for name in given.part.split(","):
             found[name] = parts[name](kafka, given.rounds, given.seconds)
