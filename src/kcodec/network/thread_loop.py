@@ -119,7 +119,8 @@ class ThreadLoop(IoLoop):
         try:
             has_ended = waiter.wait(None if timeout is None else timeout + GRACE_SECONDS, check)
         except (KeyboardInterrupt, SystemExit):
-            self.post(give_up)
+            with contextlib.suppress(TransportError):  # the client is closed meanwhile, which cancels the flow
+                self.post(give_up)
             raise
         if not has_ended:
             self.post(give_up)
