@@ -7,11 +7,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from client_runners import options
+from client_runners import Threaded, options
 
 from kcodec.broker import Broker
 from kcodec.client.aio import Delivery, Producer
-from kcodec.flow import Flow, Signal, wait
+from kcodec.flow import Flow, Signal, sleep, wait
 from kcodec.network.asyncio_loop import AsyncioLoop
 from kcodec.network.client import Client
 
@@ -64,3 +64,15 @@ def test_send_is_cancelled_as_it_finds_buffer_space(kcodec_broker: Broker) -> No
         return count
 
     assert asyncio.run(program()) < 10
+
+
+def test_an_interrupt_while_the_client_closes_is_raised() -> None:
+    """The client refuses to cancel the flow then, which must not replace the interrupt."""
+    runner = Threaded("127.0.0.1:1")
+
+    def interrupt() -> None:
+        runner.close()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.io_loop.run(sleep(30.0), check=interrupt)

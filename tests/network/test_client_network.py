@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,10 +16,10 @@ from unnarrowed import unnarrowed
 from usual_responses import free_port, init_producer_id, usual
 
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError, UnsupportedError
-from kcodec.flow import ANY_NODE, Flow, call, join, spawn
+from kcodec.flow import ANY_NODE, Flow, call, join, sleep, spawn
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.auth import ApiVersionsResponse
-from kcodec.protocol.messages.metadata import MetadataResponse
+from kcodec.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
 from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kcodec.testing.kafka import KAFKA_VERSION, ApacheKafka
 
@@ -324,6 +326,67 @@ def test_an_idle_connection_is_closed_and_the_next_call_opens_another(make: Make
             runner.run(init_producer_id(node=1))
             attempts += 1
         assert peer.connections > before
+
+
+class Counts(Counter[str]):
+    """Metrics that are counted by name."""
+
+    def count(self, name: str, value: int = 1, **labels: object) -> None:
+        self[name] += value
+
+    def latency(self, name: str, seconds: float, **labels: object) -> None:
+        pass
+
+
+def until(condition: Callable[[], bool]) -> Flow[None]:
+    while not condition():
+        yield from sleep(0.02)
+
+
+def test_an_idle_connection_has_not_failed(make: Make) -> None:
+    """Otherwise the next call would wait for the backoff, and the facade for librdkafka report that no broker is up."""
+    counts = Counts()
+    with Peer(usual) as peer:
+        runner = make(
+            peer.address,
+            connections_max_idle_ms=100,
+            reconnect_backoff_ms=20_000,
+            reconnect_backoff_max_ms=20_000,
+            request_timeout_ms=5000,
+            metrics=counts,
+        )
+        runner.run(runner.client.cluster.refresh(5.0))
+        for _ in range(3):
+            runner.run(init_producer_id(node=1))
+            runner.run(until(lambda: not runner.client.network._connections))
+        runner.run(init_producer_id(node=1))
+        assert counts["connection.opened"] >= 4
+        assert counts["connection.failed"] == 0
+        assert runner.client.network.last_failure(1) is None
+
+
+def test_a_connection_to_a_former_address_has_not_failed(make: Make) -> None:
+    counts = Counts()
+
+    def answer(peer: Peer, request: Request) -> bytes | None:
+        if request.api_key != METADATA:
+            return usual(peer, request)
+        host = peer.host if is_first else "localhost"
+        brokers = [MetadataResponseBroker(node_id=1, host=host, port=peer.port)]
+        return request.reply(MetadataResponse(brokers=brokers, controller_id=1))
+
+    is_first = True
+    with Peer(answer) as peer:
+        runner = make(peer.address, request_timeout_ms=5000, reconnect_backoff_ms=20_000, metrics=counts)
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.run(init_producer_id(node=1))
+        is_first = False
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.run(init_producer_id(node=1))
+        assert [str(one.address) for one in runner.client.network._connections.values() if one.node_id == 1] == [
+            f"localhost:{peer.port}"
+        ]
+        assert counts["connection.failed"] == 0
 
 
 def test_close_ends_what_runs(make: Make) -> None:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart, started, values
 
-from kcodec import partition_for
+from kcodec import RecordBatchBuilder, partition_for
 from kcodec.errors import BrokerError, EncodeError, TransportError
+from kcodec.producer.batch import ProducerBatch
 from kcodec.producer.options import take_options
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -145,6 +148,38 @@ def test_a_record_that_is_too_large_for_the_topic_fails_alone() -> None:
     assert isinstance(sent[1].error, BrokerError) and sent[1].error.code == ErrorCode.MESSAGE_TOO_LARGE
     assert log.values == [b"first", b"a", b"b"]
     assert {epoch for _, _, epoch, _ in log.records} == {0}  # certainly not written: no new epoch is needed
+
+
+@pytest.mark.parametrize("compression_type", ["none", "gzip"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_record_with_too_large_headers_fails_alone(compression_type: str, is_first: bool) -> None:
+    """Its key and value are small: its headers make the batch too large. A batch is split in two pieces at least, as
+    one would be sent again and again."""
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=1.0, batch_size=1_000_000, compression_type=compression_type)
+    log.most_bytes = 100_000
+    headers = [("trace", world.random.randbytes(200_000))]
+    records = [(b"small", ()), (b"", headers)]
+    sent = [rig.core.append("orders", None, value, extra, 0, 0) for value, extra in records[:: -1 if is_first else 1]]
+    rig.flush(5.0)
+    small, large = sent[:: -1 if is_first else 1]
+    assert small is not None and small.error is None
+    assert large is not None and isinstance(large.error, BrokerError)
+    assert large.error.code == ErrorCode.MESSAGE_TOO_LARGE
+    assert log.values == [b"first", b"small"]
+    assert len(world.requests) < 8
+
+
+def test_a_split_batch_has_two_pieces_at_least() -> None:
+    """Even if its records would fit into one, which a broker would reject like the batch."""
+    builder = RecordBatchBuilder()
+    for value in (b"a", b"b", b"c"):
+        builder.append(None, value, timestamp=0)
+    batch = ProducerBatch("orders", 0, nullcontext(), builder=builder)
+    batch.close()
+    pieces = batch.split(RecordBatchBuilder, 1_000_000)
+    assert [piece.records_count for piece in pieces] == [2, 1]
 
 
 def test_a_leader_that_moves_is_followed() -> None:

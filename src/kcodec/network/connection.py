@@ -90,8 +90,10 @@ class ConnectionOwner(ABC):
         """Negotiation is over."""
 
     @abstractmethod
-    def connection_closed(self, connection: Connection, error: BaseException, was_ready: bool) -> None:
-        """A connection ended."""
+    def connection_closed(
+        self, connection: Connection, error: BaseException, *, was_ready: bool, is_failure: bool
+    ) -> None:
+        """A connection ended. is_failure: otherwise it was closed as it was not needed any more."""
 
     @property
     @abstractmethod
@@ -409,7 +411,7 @@ class Connection:
             return " (if this listener requires SASL, set security_protocol to SASL_PLAINTEXT or SASL_SSL)"
         return ""
 
-    def close(self, error: BaseException) -> None:
+    def close(self, error: BaseException, *, is_failure: bool = True) -> None:
         """Close for this reason; every call without a response fails with it."""
         if self.is_closed:
             return
@@ -423,7 +425,7 @@ class Connection:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
-        self.network.connection_closed(self, error, was_ready)
+        self.network.connection_closed(self, error, was_ready=was_ready, is_failure=is_failure)
         in_flight, self._in_flight = [*self._in_flight, *self._unsent], deque()
         self._unsent.clear()
         waiting, self._waiting = self._waiting, deque()
@@ -607,7 +609,8 @@ class Connection:
                 TransportError(
                     f"{self.name}: the connection was idle for connections_max_idle_ms ({seconds_text(limit)}), "
                     "and was closed"
-                )
+                ),
+                is_failure=False,
             )
             return
         again = max(self.last_used, now if self.load else 0.0) + limit

@@ -187,7 +187,8 @@ class Network(ConnectionOwner):
             self._retired.append(connection)
         else:
             connection.close(
-                TransportError(f"{connection.name}: the connection was closed, as the broker has another address now")
+                TransportError(f"{connection.name}: the connection was closed, as the broker has another address now"),
+                is_failure=False,
             )
 
     def connection_ready(self, connection: Connection) -> None:
@@ -197,8 +198,10 @@ class Network(ConnectionOwner):
         if connection.versions is not None:
             self.directory.note_versions(connection.node_id, connection.versions)
 
-    def connection_closed(self, connection: Connection, error: BaseException, was_ready: bool) -> None:
-        """Handle the end of a connection; the next one to this broker waits for the backoff."""
+    def connection_closed(
+        self, connection: Connection, error: BaseException, *, was_ready: bool, is_failure: bool
+    ) -> None:
+        """Handle the end of a connection; after a failure the next one to this broker waits for the backoff."""
         key = (connection.node_id, connection.channel)
         if self._connections.get(key) is connection:
             del self._connections[key]
@@ -206,14 +209,18 @@ class Network(ConnectionOwner):
             self._retired.remove(connection)
         if self.is_closed:
             return
+        if is_failure:
+            self._note_failure(connection, error)
+        level = logging.WARNING if isinstance(error, AuthenticationError) else logging.INFO
+        log.log(level, "%s (was %s)", error, "ready" if was_ready else "not ready")
+
+    def _note_failure(self, connection: Connection, error: BaseException) -> None:
         backoff = self._backoffs.setdefault(connection.node_id, _Backoff())
         seconds = self.options.reconnect_backoff(backoff.attempts, self.random.random())
         backoff.not_before = self.clock() + seconds
         backoff.attempts += 1
         backoff.cause = error
         self.metrics.count("connection.failed", node=connection.node_id)
-        level = logging.WARNING if isinstance(error, AuthenticationError) else logging.INFO
-        log.log(level, "%s (was %s)", error, "ready" if was_ready else "not ready")
 
     @property
     def cluster_id(self) -> str | None:

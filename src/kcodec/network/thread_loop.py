@@ -119,7 +119,8 @@ class ThreadLoop(IoLoop):
         try:
             has_ended = waiter.wait(None if timeout is None else timeout + GRACE_SECONDS, check)
         except (KeyboardInterrupt, SystemExit):
-            self.post(give_up)
+            with contextlib.suppress(TransportError):  # the client is closed meanwhile, which cancels the flow
+                self.post(give_up)
             raise
         if not has_ended:
             self.post(give_up)
@@ -294,35 +295,40 @@ class ThreadLoop(IoLoop):
     def _dial(self, addresses: list[SocketAddress], connection: Connection) -> None:
         """Try the addresses in turn; pass the first open socket to the connection, or the last failure."""
         (family, where), rest = addresses[0], addresses[1:]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        scheduler = self.client.scheduler
+        undo = contextlib.ExitStack()
 
-        def failed(code: int) -> None:
-            timer.cancel()
-            self.selector.unregister(sock)
-            sock.close()
+        def failed(error: Exception) -> None:
+            undo.close()
             if rest and not connection.is_closed:
                 self._dial(rest, connection)
             else:
-                connection.closed(OSError(code, os.strerror(code)))
+                connection.closed(error)
 
         def writable(events: int) -> None:
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
-                failed(code)
+                failed(_os_error(code))
                 return
             timer.cancel()
             self.selector.unregister(sock)
             connection.connected(SocketTransport(self.selector, sock, connection))
 
-        self.selector.register(sock, selectors.EVENT_WRITE, writable)
-        scheduler = self.client.scheduler
-        timer = scheduler.call_at(scheduler.clock() + ADDRESS_SECONDS, lambda: failed(errno.ETIMEDOUT))
-        code = sock.connect_ex(where)
+        try:
+            sock = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self.selector.register(sock, selectors.EVENT_WRITE, writable)
+            undo.callback(self.selector.unregister, sock)
+            timer = scheduler.call_at(scheduler.clock() + ADDRESS_SECONDS, lambda: failed(_os_error(errno.ETIMEDOUT)))
+            undo.callback(timer.cancel)
+            code = sock.connect_ex(where)
+        except (OSError, ValueError, OverflowError) as error:  # such as a kernel without IPv6, or too many open files
+            failed(error)
+            return
         if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
-            scheduler.call_soon(lambda: failed(code))
+            scheduler.call_soon(lambda: failed(_os_error(code)))
 
     def forget_in_child(self) -> None:
         """In a forked child, close the copies of the parent's sockets without sending anything."""
@@ -333,6 +339,10 @@ class ThreadLoop(IoLoop):
         self.selector.close()
         self._wake_in.close()
         self._wake_out.close()
+
+
+def _os_error(code: int) -> OSError:
+    return OSError(code, os.strerror(code))
 
 
 def _resolve(address: Address) -> list[SocketAddress]:

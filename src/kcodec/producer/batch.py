@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from kcodec._fast import RecordBatchBuilder, batches
+from kcodec._fast import Record, RecordBatchBuilder, batches
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.producer.failures import WHOLE, FailedRecords, Failures
 from kcodec.producer.identity import NO_PRODUCER
@@ -186,15 +186,18 @@ class ProducerBatch:
 
     def split(self, new_builder: Callable[[], RecordBatchBuilder], most_bytes: int) -> list[ProducerBatch]:
         """Return batches with the same records in the same order, none above `most_bytes` before compression unless it
-        has a single record. A numbered batch was rejected, so its sequence numbers are free, and the new batches take
-        them over in order. `hand_over` makes them replace this one."""
+        has a single record; at least two of them, as this one would be rejected again. A numbered batch was rejected,
+        so its sequence numbers are free, and the new batches take them over in order. `hand_over` makes them replace
+        this one."""
         pieces: list[ProducerBatch] = []
         is_transactional = False
+        left = self.records_count
         for whole in batches(self.data if self.data is not None else b""):
             is_transactional = whole.is_transactional
             for record in whole.records():
-                size = BATCH_OVERHEAD + RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-                if not pieces or pieces[-1].open_builder.size_in_bytes + size > most_bytes:
+                left -= 1
+                is_rest = len(pieces) == 1 and left == 0
+                if not pieces or is_rest or not _has_room(pieces[-1].open_builder, record, most_bytes):
                     pieces.append(self._piece(new_builder(), len(pieces)))
                 pieces[-1].open_builder.append(record.key, record.value, record.headers, record.timestamp)
         first = 0
@@ -259,3 +262,8 @@ class ProducerBatch:
         else:
             retrieved = {delivery._where()[1] for delivery in self.deliveries}
         self.failed = FailedRecords(self.owner.failures, self.topic, error, self.records_count, retrieved)
+
+
+def _has_room(builder: RecordBatchBuilder, record: Record, most_bytes: int) -> bool:
+    size = builder.most_bytes(record.key, record.value, record.headers)
+    return builder.size_in_bytes + BATCH_OVERHEAD + size <= most_bytes

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operating system refuses a socket: the next address is tried, then the attempt fails, and the client goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from client_runners import Make, Threaded
+from scripted_peer import Peer
+
+from kcodec.errors import TransportError
+from kcodec.flow import ANY_NODE, call
+from kcodec.protocol.messages.metadata import MetadataRequest
+
+_real_socket = socket.socket
+
+
+def refuse_sockets(monkeypatch: pytest.MonkeyPatch, refusal: Callable[[int], Exception | None]) -> None:
+    """Let each new socket that connects raise what `refusal` returns for its family."""
+
+    class Refusing(_real_socket):
+        def __init__(self, family: int = -1, *rest: Any, fileno: Any = None, **named: Any) -> None:
+            error = refusal(family) if fileno is None else None
+            if error is not None:
+                raise error
+            super().__init__(family, *rest, fileno=fileno, **named)
+
+    monkeypatch.setattr(socket, "socket", Refusing)
+
+
+def ask(runner: Any) -> Any:
+    return runner.run(call(ANY_NODE, MetadataRequest(topics=[]), timeout=5.0))
+
+
+def os_error(code: int) -> OSError:
+    return OSError(code, os.strerror(code))
+
+
+def test_the_next_address_is_tried_without_ipv6(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine whose kernel has no IPv6, although its /etc/hosts has an IPv6 address for the name."""
+    with Peer(lambda peer, request: peer.usual(request)) as peer:
+        runner = make(f"localhost:{peer.port}", request_timeout_ms=5000)
+        found = [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", peer.port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", peer.port)),
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        refuse_sockets(monkeypatch, lambda family: os_error(errno.EAFNOSUPPORT) if family == socket.AF_INET6 else None)
+        assert ask(runner).message.brokers
+        assert not runner.io_loop.is_closed
+
+
+@pytest.mark.parametrize(
+    "failure", [os_error(errno.EMFILE), OverflowError("port must be 0-65535"), ValueError("embedded null byte")]
+)
+def test_a_client_continues_after_a_socket_failed(
+    make: Make, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """Such as for a moment without free file descriptors."""
+    failures = [failure]
+    with Peer(lambda peer, request: peer.usual(request)) as peer:
+        runner = make(peer.address, request_timeout_ms=5000)
+        refuse_sockets(monkeypatch, lambda family: failures[0] if failures else None)
+        with pytest.raises(TransportError, match=failure.args[-1]):
+            ask(runner)
+        failures.clear()
+        assert not runner.io_loop.is_closed
+        assert ask(runner).message.brokers
+
+
+def test_a_selector_that_is_full_fails_only_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux limits the number of sockets that epoll watches: fs.epoll.max_user_watches."""
+    refused: list[socket.socket] = []
+    with Peer(lambda peer, request: peer.usual(request)) as peer:
+        runner = Threaded(peer.address, request_timeout_ms=5000)
+        register = runner.io_loop.selector.register
+
+        def refuse(sock: Any, *rest: Any) -> Any:
+            if sock.family == socket.AF_INET:
+                refused.append(sock)
+                raise os_error(errno.ENOSPC)
+            return register(sock, *rest)
+
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(runner.io_loop.selector, "register", refuse)
+                with pytest.raises(TransportError, match=os.strerror(errno.ENOSPC)):
+                    ask(runner)
+            assert ask(runner).message.brokers
+            assert {sock.fileno() for sock in refused} == {-1}  # closed
+        finally:
+            runner.end()
