@@ -355,6 +355,7 @@ class ConsumerCore:
         self.subscription = Subscription()
         membership, deadline = self.membership, self.clock() + timeout
         if membership is None:
+            yield from self.commits.drain(deadline)
             yield from self.commits.commit_before_revocation(self.assignment.partitions, deadline)
             self.remove(list(self.assignment.partitions))
             return
@@ -363,6 +364,7 @@ class ConsumerCore:
         is_given_up = False
         try:
             until = deadline - leaving_seconds(timeout)
+            yield from self.commits.drain(until - leaving_seconds(timeout))  # on_revoked is called even after that
             if self.added:
                 yield from self.commits.commit_before_revocation(self.added, until)
             yield from self._revoke_all(until)
@@ -540,11 +542,12 @@ class ConsumerCore:
                 self.polls.end()
 
     def next_callback(self, task: Task[Any]) -> Flow[Callback | None]:
-        """Return the next callback of a running call that may make callbacks; None once the call has ended."""
+        """Return the next callback of a running call that may make callbacks; None once the call has ended and
+        nothing is left to call."""
         task.when_done(lambda ended: self.wake.set())
         self.polls.begin()
         try:
-            while not task.done:
+            while not task.done or self.callbacks.waiting:
                 if self.callbacks.waiting:
                     return self.callbacks.waiting[0]
                 yield from wait(self.wake)
@@ -759,15 +762,14 @@ class ConsumerCore:
             return
         self._report.end()
         self.assignment.complete()
-        deadline = self.clock() + timeout
         task = yield from spawn(self.unsubscribe(timeout, "the consumer is closed"), "leave")
         try:
             yield from join(task, timeout)
-            yield from self.commits.drain(max(deadline - self.clock(), 0.0))
         except TimeoutError:
             task.cancel()
         finally:
             self.is_closed = True
+            self.commits.end()
             self.assignment.interrupt()
             self._ended.set()
             self.wake.set()
