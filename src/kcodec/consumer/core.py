@@ -138,6 +138,7 @@ class ConsumerCore:
         self.is_closed = False
         self._noted_at = self.clock()
         self._tasks: list[Task[None]] = []
+        self._membership_tasks: list[Task[None]] = []
         self._ended = Signal()
 
     # Background flows
@@ -165,7 +166,7 @@ class ConsumerCore:
             while not self.is_closed:
                 yield from wait(self._ended)
         finally:
-            for task in self._tasks:
+            for task in [*self._tasks, *self._membership_tasks]:
                 task.cancel()
 
     def _guarded(self, flow: Flow[None]) -> Flow[None]:
@@ -261,9 +262,10 @@ class ConsumerCore:
         self.cluster.add_topics(self.subscription.topics)
         if self.membership is None:
             self.membership = self._new_membership()
-            self._tasks.append((yield from spawn(self._guarded(self.membership.run()), "membership")))
             changed = self.membership.changed
-            self._tasks.append((yield from spawn(self._watch(lambda: changed), "watch membership")))
+            flows = {"membership": self.membership.run(), "watch membership": self._watch(lambda: changed)}
+            for name, flow in flows.items():
+                self._membership_tasks.append((yield from spawn(self._guarded(flow), name)))
         self.note_poll()
         self.membership.subscribe(self.subscription.topics, pattern)
 
@@ -382,6 +384,9 @@ class ConsumerCore:
                 if not is_given_up:
                     yield from membership.leave(max(deadline - self.clock(), 0.0), reason)
             finally:
+                tasks, self._membership_tasks = self._membership_tasks, []
+                for task in tasks:
+                    task.cancel()
                 self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
 
     def _revoke_all(self, deadline: float) -> Flow[None]:
