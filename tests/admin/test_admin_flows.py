@@ -143,6 +143,78 @@ def test_a_coordinator_that_moved_is_found_again() -> None:
     assert sorted(script.asked) == [("DeleteGroups", 1), ("DeleteGroups", 2), ("DeleteGroups", 3)]
 
 
+@pytest.mark.parametrize("version", [3, 6])
+def test_groups_without_a_coordinator_do_not_use_the_time_of_others(version: int) -> None:
+    """Their partitions of __consumer_offsets are offline. From FindCoordinator 4 on all groups are in one request."""
+    script = AdminScript()
+    script.highest["FindCoordinator"] = version
+    script.coordinators = {"good": 2, "fine": 3}
+    script.coordinator_errors = {"bad": ErrorCode.COORDINATOR_NOT_AVAILABLE, "worse": ErrorCode.UNKNOWN_SERVER_ERROR}
+    responded: list[float] = []
+
+    def code_of(node: int) -> int:
+        responded.append(script.now)
+        return 0
+
+    script.answers["DeleteGroups"] = groups(code_of)
+    with pytest.raises(AdminError) as failed:
+        script.run(flows.delete_groups(script.context, ["bad", "worse", "good", "fine"], timeout=20.0))
+    assert sorted(failed.value.results) == ["fine", "good"] and sorted(failed.value.errors) == ["bad", "worse"]
+    assert max(responded) < 1.0 and len(responded) == 2
+    assert script.now == pytest.approx(20.0, abs=1.0)
+    assert "COORDINATOR_NOT_AVAILABLE" in str(failed.value.errors["bad"])
+    finds = sum(api == "FindCoordinator" for api, _ in script.versions)
+    assert finds <= (1 if version == 6 else 4) * 40
+
+
+def test_many_groups_are_found_with_one_request() -> None:
+    script = AdminScript()
+    script.answers["DeleteGroups"] = groups(lambda node: 0)
+    names = [f"group-{number}" for number in range(200)]
+    assert list(script.run(flows.delete_groups(script.context, names))) == names
+    assert [api for api, _ in script.versions if api != "Metadata"] == ["FindCoordinator", "DeleteGroups"]
+
+
+def test_a_silent_look_up_does_not_delay_items_whose_broker_is_known() -> None:
+    """The first call has found the coordinator of `good`; no broker responds to the look-up of `other`."""
+    script = AdminScript()
+    script.answers["DeleteGroups"] = groups(lambda node: 0)
+    script.run(flows.delete_groups(script.context, ["good"]))
+    began = script.now
+    times: list[float] = []
+
+    def code_of(node: int) -> int:
+        times.append(script.now - began)
+        return 0
+
+    script.answers["DeleteGroups"] = groups(code_of)
+    script.silent.add("FindCoordinator")
+    with pytest.raises(AdminError) as failed:
+        script.run(flows.delete_groups(script.context, ["other", "good"], timeout=40.0))
+    assert list(failed.value.results) == ["good"] and times == [0.0]
+
+
+def test_partitions_of_a_deleted_topic_do_not_use_the_time_of_others() -> None:
+    """The metadata of all topics is awaited together, for a second at most, whatever the number of partitions."""
+    script = AdminScript()
+    script.topics["orders"] = {0: 1}
+    times: list[float] = []
+
+    def code_of(node: int, partition: TopicPartition) -> int:
+        times.append(script.now)
+        return 0
+
+    script.answers["ListOffsets"] = offsets(code_of)
+    script.run(script.cluster.ensure_topic("orders", 5.0))
+    began = script.now
+    gone = [TopicPartition("gone", number) for number in range(60)]
+    with pytest.raises(AdminError) as failed:
+        script.run(flows.list_offsets(script.context, dict.fromkeys([*gone, A], "latest"), timeout=30.0))
+    assert list(failed.value.results) == [A] and len(failed.value.errors) == 60
+    assert times == [began]
+    assert script.now - began < 5.0
+
+
 def test_a_broker_is_asked_for_its_own_settings() -> None:
     script = AdminScript()
 

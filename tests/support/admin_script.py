@@ -43,8 +43,10 @@ class AdminScript:
         self.topic_ids: dict[str, UUID] = {}
         self.versions: list[tuple[str, int]] = []
         self.coordinators: dict[str, int] = {}
+        self.coordinator_errors: dict[str, int] = {}
         self.answers: dict[str, Answerer] = {}
         self.highest: dict[str, int] = {}
+        self.silent: set[str] = set()
         self.latency = LATENCY
         self.asked: list[tuple[str, int]] = []
         self.requests: list[Any] = []
@@ -100,14 +102,24 @@ class AdminScript:
         return lambda: None
 
     def _answer(self, api: str, node: int, request: Any) -> Any:
+        if api in self.silent:
+            return None
         if api == "FindCoordinator":
-            key = request.key or request.coordinator_keys[0]
-            place: dict[str, Any] = {"node_id": self.coordinators.get(key, 1), "host": "scripted", "port": 9092}
-            found = messages.Coordinator(key=key, **place)
-            return (
-                messages.FindCoordinatorResponse(coordinators=[found])
-                if request.coordinator_keys
-                else (messages.FindCoordinatorResponse(**place))
+            found = [
+                messages.Coordinator(
+                    key=key,
+                    error_code=self.coordinator_errors.get(key, 0),
+                    node_id=self.coordinators.get(key, 1),
+                    host="scripted",
+                    port=9092,
+                )
+                for key in request.coordinator_keys or [request.key]
+            ]
+            if request.coordinator_keys:
+                return messages.FindCoordinatorResponse(coordinators=found)
+            (one,) = found
+            return messages.FindCoordinatorResponse(
+                error_code=one.error_code, node_id=one.node_id, host=one.host, port=one.port
             )
         if api == "Metadata" and "Metadata" not in self.answers:
             return self._metadata(request)

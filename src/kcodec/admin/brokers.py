@@ -239,9 +239,8 @@ class _BrokerOfReplica(Route[TopicPartitionReplica]):
 
     may_lag = False
 
-    def node(self, item: TopicPartitionReplica, timeout: float) -> Flow[int | None]:
+    def known(self, item: TopicPartitionReplica) -> int | None:
         """As in Route."""
-        yield from ()
         return item.broker_id
 
 

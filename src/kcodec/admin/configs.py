@@ -16,6 +16,7 @@ from kcodec.admin.values import (
 from kcodec.arguments import items_of, names_of
 from kcodec.cluster.retry_driver import ApiHandler, CallContext, ItemResult, request_items, results, whole
 from kcodec.cluster.retry_routes import AnyBroker, Controller, Route
+from kcodec.errors import KcodecError
 from kcodec.flow import ByVersion, Flow
 from kcodec.protocol import messages
 
@@ -63,15 +64,19 @@ def describe_configs(
 class _ConfigRoute(Route[ConfigResource]):
     """Sends requests for a broker's settings to that broker, and others by the route `others`."""
 
-    def __init__(self, others: Route[object]) -> None:
+    def __init__(self, others: Route[Any]) -> None:
         self._others = others
         self.may_lag = others.may_lag
 
-    def node(self, item: ConfigResource, timeout: float) -> Flow[int | None]:
+    def known(self, item: ConfigResource) -> int | None:
         """As in Route."""
         if item.type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER) and item.name:
             return int(item.name)
-        return (yield from self._others.node(item, timeout))
+        return self._others.known(item)
+
+    def look_up(self, items: list[ConfigResource], timeout: float) -> Flow[dict[ConfigResource, KcodecError]]:
+        """As in Route."""
+        return (yield from self._others.look_up(items, timeout))
 
     def lost(self, item: ConfigResource, code: int | None) -> None:
         """As in Route."""

@@ -16,7 +16,14 @@ from typing import Any
 from uuid import UUID
 
 from kcodec.cluster.values import NO_UUID, Broker, Partition, Topic
-from kcodec.errors import AuthenticationError, BrokerError, DeliveryTimeoutError, TransportError, UnsupportedError
+from kcodec.errors import (
+    AuthenticationError,
+    BrokerError,
+    DeliveryTimeoutError,
+    KcodecError,
+    TransportError,
+    UnsupportedError,
+)
 from kcodec.flow import ANY_NODE, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
 from kcodec.protocol.error_codes import ERRORS, ErrorCode, broker_error, note_final
 from kcodec.protocol.versions import BrokerVersions
@@ -24,6 +31,8 @@ from kcodec.quantities import seconds_text
 
 __all__ = ["NO_UUID", "Cluster", "ClusterTimes"]
 log = logging.getLogger("kcodec.client")
+#: Maximum number of keys in a FindCoordinator request.
+MOST_COORDINATOR_KEYS = 1000
 COORDINATOR_KINDS = {"group": 0, "transaction": 1, "share": 2}
 #: Errors of FindCoordinator that pass: the internal topic is being made, its leader moves or loads; and
 #: UNKNOWN_SERVER_ERROR, as one failure of a broker must not end a producer. The deadline bounds the retries.
@@ -170,6 +179,11 @@ class Cluster:
         """Take the brokers of such a response (node_endpoints)."""
         for end in endpoints:
             self.brokers[end.node_id] = Broker(end.node_id, end.host, end.port, end.rack)
+
+    def known_coordinator(self, kind: str, key: str) -> int | None:
+        """Return the coordinator of a group or a transactional id; None if it is unknown."""
+        found = self._coordinators.get((kind, key))
+        return found if found in self.brokers else None
 
     def forget_coordinator(self, kind: str, key: str) -> None:
         """Forget a coordinator, so that it is looked up again."""
@@ -397,49 +411,83 @@ class Cluster:
         deadline = self.clock() + timeout
         attempt = 0
         last: BaseException | None = self.coordinator_errors.get((kind, key)) or self.last_error
-        while (known := self._coordinators.get((kind, key))) is None or known not in self.brokers:
+        while (known := self.known_coordinator(kind, key)) is None:
             left = deadline - self.clock()
             if left <= 0:
                 how = f"was not found within {seconds_text(timeout)}" if attempt else "is unknown, and no time was left"
                 raise DeliveryTimeoutError(f"the coordinator of {kind} {key!r} {how}: {last or 'no response'}")
-            try:
-                yield from self._find_coordinator(kind, key, min(left, self.times.request))
-                if (found := self._coordinators.get((kind, key))) is not None and found in self.brokers:
-                    return found
-            except (AuthenticationError, UnsupportedError):
-                raise
-            except (TransportError, BrokerError) as error:
-                if isinstance(error, BrokerError) and error.code not in PASSING and not error.retriable:
-                    raise
+            errors = yield from self._find_coordinators(kind, [key], min(left, self.times.request))
+            if (error := errors.get(key)) is not None:
+                if not _is_passing(error):
+                    raise error
                 last = self.coordinator_errors[kind, key] = error
+            elif (known := self.known_coordinator(kind, key)) is not None:
+                return known
             pause = self.times.backoff(attempt, self.random.random())
             yield from sleep(min(pause, max(deadline - self.clock(), 0.0)))
             attempt += 1
         return known
 
-    def _find_coordinator(self, kind: str, key: str, timeout: float) -> Flow[None]:
+    def find_coordinators(self, kind: str, keys: Iterable[str], timeout: float) -> Flow[dict[str, KcodecError]]:
+        """Look up the coordinators of several groups or transactional ids once: in one request from version 4 on
+        (KIP-699), one after the other before. Return the errors of keys: a TransportError if a later attempt may
+        succeed."""
+        errors = yield from self._find_coordinators(kind, list(keys), timeout)
+        for key, error in errors.items():
+            if _is_passing(error):
+                self.coordinator_errors[kind, key] = error
+            if _is_passing(error) and isinstance(error, BrokerError):
+                errors[key] = TransportError(f"the coordinator of {kind} {key!r} was not found: {error}")
+                errors[key].__cause__ = error
+        return errors
+
+    def _find_coordinators(self, kind: str, keys: list[str], timeout: float) -> Flow[dict[str, KcodecError]]:
         from kcodec.protocol.messages.metadata import FindCoordinatorRequest
 
-        number = COORDINATOR_KINDS[kind]
+        number, deadline = COORDINATOR_KINDS[kind], self.clock() + timeout
+        errors: dict[str, KcodecError] = {}
+        missing = list(dict.fromkeys(keys))
+        while missing:
+            some = missing[:MOST_COORDINATOR_KEYS]
 
-        def build(version: int) -> FindCoordinatorRequest:
-            if version >= 4:
-                return FindCoordinatorRequest(key_type=number, coordinator_keys=[key])
-            return FindCoordinatorRequest(key=key, key_type=number)
+            def build(version: int, some: list[str] = some) -> FindCoordinatorRequest:
+                if version >= 4:
+                    return FindCoordinatorRequest(key_type=number, coordinator_keys=some)
+                return FindCoordinatorRequest(key=some[0], key_type=number)
 
-        request = ByVersion(FindCoordinatorRequest, build)
-        reply = yield from call(ANY_NODE, request, timeout=timeout, lowest=1 if kind == "transaction" else 0)
-        coordinator = reply.message.coordinators[0] if reply.version >= 4 else reply.message
-        if coordinator.error_code:
-            error = broker_error(
-                coordinator.error_code,
-                f"FindCoordinator of {kind} {key!r}",
-                resource=key,
-                message=coordinator.error_message,
-            )
-            note_final(error)  # whatever the code means elsewhere, no abort changes where a coordinator is
-            raise error
-        self._coordinators[kind, key] = coordinator.node_id
-        self.coordinator_errors.pop((kind, key), None)
-        if coordinator.node_id not in self.brokers:
-            self.brokers[coordinator.node_id] = Broker(coordinator.node_id, coordinator.host, coordinator.port)
+            request = ByVersion(FindCoordinatorRequest, build)
+            left = max(deadline - self.clock(), 0.0)
+            try:
+                reply = yield from call(ANY_NODE, request, timeout=left, lowest=1 if kind == "transaction" else 0)
+            except (TransportError, UnsupportedError, BrokerError) as failed:
+                return {**errors, **dict.fromkeys(missing, failed)}
+            if reply.version < 4:
+                found = {some[0]: reply.message}
+            else:
+                found = {one.key: one for one in reply.message.coordinators}
+            requested = some[: 1 if reply.version < 4 else None]
+            for key in requested:
+                if (coordinator := found.get(key)) is None:
+                    errors[key] = TransportError(f"the FindCoordinator response has no result for {kind} {key!r}")
+                elif coordinator.error_code:
+                    error = errors[key] = broker_error(
+                        coordinator.error_code,
+                        f"FindCoordinator of {kind} {key!r}",
+                        resource=key,
+                        message=coordinator.error_message,
+                    )
+                    note_final(error)  # whatever the code means elsewhere, no abort changes where a coordinator is
+                else:
+                    self._coordinators[kind, key] = node_id = coordinator.node_id
+                    self.coordinator_errors.pop((kind, key), None)
+                    if node_id not in self.brokers:
+                        self.brokers[node_id] = Broker(node_id, coordinator.host, coordinator.port)
+            missing = missing[len(requested) :]
+        return errors
+
+
+def _is_passing(error: KcodecError) -> bool:
+    """Return whether a coordinator may be found later, after this error."""
+    if isinstance(error, BrokerError):
+        return error.code in PASSING or error.retriable
+    return not isinstance(error, AuthenticationError | UnsupportedError)

@@ -193,8 +193,7 @@ def request_items(
     order = list(dict.fromkeys(items))
     pending, attempt = order, 0
     while pending:
-        requests = yield from driver.route(pending)
-        yield from driver.send_all(requests)
+        yield from driver.request(pending)
         pending = [item for item in pending if item not in outcome.results and item not in outcome.errors]
         pending = [item for item in pending if is_needed(item)]
         if pending:
@@ -228,28 +227,54 @@ class _RetryDriver(Generic[K, V]):
     _last: dict[K, KcodecError]
     _begin: float
 
-    def route(self, items: list[K]) -> Flow[list[tuple[int, list[K]]]]:
-        """Return the requests to send: a node and its items."""
-        groups: dict[int, list[K]] = {}
-        self._handler.route.prepare(items)
-        for item in items:
-            if self._deadline.left <= 0:
-                break
-            try:
-                node = yield from self._handler.route.node(item, self._call_timeout())
-            except KcodecError as error:
-                self._failed([item], error)
-            else:
-                if node is None:
+    def request(self, items: list[K]) -> Flow[None]:
+        """Request items once. Those whose broker is known do not wait until those of the others are found."""
+        if self._deadline.left <= 0:
+            return
+        route = self._handler.route
+        route.prepare(items)
+        unknown = [item for item in items if route.known(item) is None]
+        requests = self._requests(items)
+        if not unknown or not requests:
+            yield from self._look_up(unknown) if unknown else self._send_all(requests)
+            return
+        task = yield from spawn(self._look_up(unknown), f"look-up for {self._handler.doing}")
+        try:
+            yield from self._send_all(requests)
+            yield from join(task)
+        finally:
+            task.cancel()
+
+    def _look_up(self, items: list[K]) -> Flow[None]:
+        """Find the brokers of these items, and request the items that have one."""
+        route = self._handler.route
+        errors = yield from route.look_up(items, self._call_timeout())
+        for item, error in errors.items():
+            self._failed([item], error)
+        found = [item for item in items if item not in errors]
+        for item in found:
+            if route.known(item) is None:
+                try:
+                    route.check_missing(item)
+                except KcodecError as error:
+                    self._failed([item], error)
+                else:
                     self._last[item] = KcodecError(
                         f"{self._doing(item)}: no broker is the leader or coordinator at the moment"
                     )
-                else:
-                    groups.setdefault(node, []).append(item)
+        yield from self._send_all(self._requests(found))
+
+    def _requests(self, items: list[K]) -> list[tuple[int, list[K]]]:
+        """Return the requests to send for the items whose broker is known: a node and its items."""
+        groups: dict[int, list[K]] = {}
+        for item in items:
+            node = self._handler.route.known(item)
+            if node is not None:
+                groups.setdefault(node, []).append(item)
         most = self._handler.at_most
         return [(node, some[at : at + most]) for node, some in groups.items() for at in range(0, len(some), most)]
 
-    def send_all(self, requests: list[tuple[int, list[K]]]) -> Flow[None]:
+    def _send_all(self, requests: list[tuple[int, list[K]]]) -> Flow[None]:
         """Send all requests, in parallel if there are several."""
         if len(requests) == 1:
             yield from self._send(*requests[0])

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.errors import BrokerError, DeliveryTimeoutError
+from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import ANY_NODE, Flow
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.quantities import count_text
 
-K_contra = TypeVar("K_contra", contravariant=True)
+K = TypeVar("K")
 # After which errors the request goes to another broker; None: no response. After others it goes to the same again.
 NOT_THE_CONTROLLER = frozenset({None, ErrorCode.NOT_CONTROLLER})
 NOT_THE_COORDINATOR = frozenset({None, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
@@ -37,7 +37,7 @@ NOT_THE_LEADER = frozenset(
 TOPIC_PATIENCE_SECONDS = 1.0
 
 
-class Route(ABC, Generic[K_contra]):
+class Route(ABC, Generic[K]):
     """Selects the broker that gets the request for an item.
 
     may_lag: that broker learns of new topics later than the controller, so an unknown topic may be known soon.
@@ -46,25 +46,33 @@ class Route(ABC, Generic[K_contra]):
     may_lag = True
 
     @abstractmethod
-    def node(self, item: K_contra, timeout: float) -> Flow[int | None]:
-        """Return the node; None: unknown now, try again. Raise BrokerError or TransportError if it cannot be found."""
+    def known(self, item: K) -> int | None:
+        """Return the node of an item; None: unknown now."""
 
-    def prepare(self, items: Iterable[K_contra]) -> None:
-        """Prepare for all items together; called once before `node`."""
+    def look_up(self, items: list[K], timeout: float) -> Flow[dict[K, KcodecError]]:
+        """Look up the unknown nodes of all items together, once. Return the errors of items: a TransportError if a
+        later attempt may succeed."""
+        yield from ()
+        return {}
 
-    def lost(self, item: K_contra, code: int | None) -> None:
+    def check_missing(self, item: K) -> None:
+        """After `look_up`, raise BrokerError if the node of this item will not be known later, either."""
+
+    def prepare(self, items: Iterable[K]) -> None:
+        """Prepare for all items together; called once before `known`."""
+
+    def lost(self, item: K, code: int | None) -> None:
         """Note that the item will be requested again, after this error code, or without a response if None."""
 
 
-class OneBroker(Route[object]):
+class OneBroker(Route[Any]):
     """One broker for all items. ANY_NODE: any broker, with one request for all items."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
 
-    def node(self, item: object, timeout: float) -> Flow[int | None]:
+    def known(self, item: object) -> int | None:
         """As in Route."""
-        yield from ()
         return self._node_id
 
 
@@ -78,13 +86,12 @@ class AnyBroker(OneBroker):
 class EachBroker(Route[int]):
     """The broker whose id is the item."""
 
-    def node(self, item: int, timeout: float) -> Flow[int | None]:
+    def known(self, item: int) -> int | None:
         """As in Route."""
-        yield from ()
         return item
 
 
-class Controller(Route[object]):
+class Controller(Route[Any]):
     """The active controller. A KRaft cluster names any broker, which forwards; one with ZooKeeper names the
     controller."""
 
@@ -94,12 +101,18 @@ class Controller(Route[object]):
         self._cluster = cluster
         self._is_stale = False
 
-    def node(self, item: object, timeout: float) -> Flow[int | None]:
+    def known(self, item: object) -> int | None:
         """As in Route."""
-        if self._is_stale or self._cluster.controller_id < 0:
+        return None if self._is_stale or self._cluster.controller_id < 0 else self._cluster.controller_id
+
+    def look_up(self, items: list[Any], timeout: float) -> Flow[dict[Any, KcodecError]]:
+        """As in Route."""
+        try:
             yield from self._cluster.refresh(timeout)
-            self._is_stale = False
-        return None if self._cluster.controller_id < 0 else self._cluster.controller_id
+        except KcodecError as error:
+            return dict.fromkeys(items, error)
+        self._is_stale = False
+        return {}
 
     def lost(self, item: object, code: int | None) -> None:
         """Look the controller up again after NOT_CONTROLLER, or if the broker is gone."""
@@ -113,9 +126,13 @@ class EachCoordinator(Route[str]):
         self._cluster = cluster
         self._kind = kind
 
-    def node(self, item: str, timeout: float) -> Flow[int | None]:
+    def known(self, item: str) -> int | None:
         """As in Route."""
-        return (yield from self._cluster.coordinator(self._kind, item, timeout))
+        return self._cluster.known_coordinator(self._kind, item)
+
+    def look_up(self, items: list[str], timeout: float) -> Flow[dict[str, KcodecError]]:
+        """As in Route."""
+        return (yield from self._cluster.find_coordinators(self._kind, items, timeout))
 
     def lost(self, item: str, code: int | None) -> None:
         """Look the coordinator up again after NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, or if the broker is gone."""
@@ -123,16 +140,21 @@ class EachCoordinator(Route[str]):
             self._cluster.forget_coordinator(self._kind, item)
 
 
-class CoordinatorOf(Route[object]):
+class CoordinatorOf(Route[Any]):
     """The coordinator of one group or transactional id, whatever the items are."""
 
     def __init__(self, cluster: Cluster, kind: str, key: str) -> None:
         self._route = EachCoordinator(cluster, kind)
         self._key = key
 
-    def node(self, item: object, timeout: float) -> Flow[int | None]:
+    def known(self, item: object) -> int | None:
         """As in Route."""
-        return (yield from self._route.node(self._key, timeout))
+        return self._route.known(self._key)
+
+    def look_up(self, items: list[Any], timeout: float) -> Flow[dict[Any, KcodecError]]:
+        """As in Route."""
+        errors = yield from self._route.look_up([self._key], timeout)
+        return {item: error for item in items for error in errors.values()}
 
     def lost(self, item: object, code: int | None) -> None:
         """As in EachCoordinator."""
@@ -149,29 +171,37 @@ class Leader(Route[TopicPartition]):
         """Request all topics in one Metadata request."""
         self._cluster.add_topics({item.topic for item in items})
 
-    def node(self, item: TopicPartition, timeout: float) -> Flow[int | None]:
+    def known(self, item: TopicPartition) -> int | None:
         """As in Route."""
-        found = self._cluster.leader(item.topic, item.partition)
-        if found is None:
+        return self._cluster.leader(item.topic, item.partition)
+
+    def look_up(self, items: list[TopicPartition], timeout: float) -> Flow[dict[TopicPartition, KcodecError]]:
+        """Wait for the metadata of all topics together."""
+        errors: dict[str, KcodecError] = {}
+        deadline = self._cluster.clock() + min(timeout, TOPIC_PATIENCE_SECONDS)
+        for name in dict.fromkeys(item.topic for item in items):
             try:
-                yield from self._cluster.ensure_topic(item.topic, min(timeout, TOPIC_PATIENCE_SECONDS))
-            except DeliveryTimeoutError:
-                topic = self._cluster.topics.get(item.topic)
-                if topic is None or not topic.error:
-                    raise
-                raise broker_error(topic.error, f"Metadata of topic {item.topic!r}") from None
-            found = self._cluster.leader(item.topic, item.partition)
-        if found is None:
-            self._cluster.request_update(f"{item} has no leader")
-            count = self._cluster.partitions(item.topic)
-            if count is not None and item.partition >= count:
-                text = (
-                    f"{item}: the partition does not exist; the topic has {count_text(count, 'partition')}, numbered "
-                    "from 0"
-                )
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                raise BrokerError(text, code=code, name=code.name)
-        return found
+                yield from self._cluster.ensure_topic(name, max(deadline - self._cluster.clock(), 0.0))
+            except DeliveryTimeoutError as late:
+                topic = self._cluster.topics.get(name)
+                if topic is not None and topic.error:
+                    errors[name] = broker_error(topic.error, f"Metadata of topic {name!r}")
+                else:
+                    errors[name] = late
+            except KcodecError as error:
+                errors[name] = error
+        return {item: errors[item.topic] for item in items if item.topic in errors}
+
+    def check_missing(self, item: TopicPartition) -> None:
+        """Raise BrokerError for a partition that the topic does not have."""
+        self._cluster.request_update(f"{item} has no leader")
+        count = self._cluster.partitions(item.topic)
+        if count is not None and item.partition >= count:
+            text = (
+                f"{item}: the partition does not exist; the topic has {count_text(count, 'partition')}, numbered from 0"
+            )
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise BrokerError(text, code=code, name=code.name)
 
     def lost(self, item: TopicPartition, code: int | None) -> None:
         """Look the leader up again, as it may have moved."""

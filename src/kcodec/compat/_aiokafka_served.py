@@ -264,11 +264,11 @@ class ServedConsumer(Consumer):
         """Without a group: assign all partitions of the topics, also new ones."""
         cluster = self._core.cluster
         while True:
-            if self._followed is not None:
-                if self._followed.pattern is not None and not cluster.needs_all_topics:
-                    cluster.needs_all_topics = True
-                    cluster.request_update("a pattern")
-                self._assign_followed()
+            needs_all = self._followed is not None and self._followed.pattern is not None
+            if needs_all and not cluster.needs_all_topics:
+                cluster.request_update("a pattern")
+            cluster.needs_all_topics = needs_all
+            self._assign_followed()
             await self._run(self._core.wait_for_metadata())
 
     def _assign_followed(self) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from kcodec.cluster.flow_lock import FlowLock
 from kcodec.consumer.assignment import Assignment, PartitionState
@@ -18,7 +19,7 @@ from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import Clock, Flow, Signal, wait
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.quantities import seconds_text
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -29,15 +30,37 @@ log = logging.getLogger("kcodec.consumer")
 REVOCATION_SECONDS = 10.0
 #: The group has removed the member. A consumer joins again by itself, in its next poll.
 REMOVED_CODES = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH})
+#: Partitions that a log line names.
+MAX_NAMED_PARTITIONS = 20
 
 
-class _CommitRequest(NamedTuple):
-    """A commit. states: those of the partitions that were assigned when it was requested."""
+def named_text(names: Iterable[str]) -> str:
+    """Return a list of partitions for a log line or an error, which names MAX_NAMED_PARTITIONS at most."""
+    all_names = list(names)
+    more = f" and {len(all_names) - MAX_NAMED_PARTITIONS} more" if len(all_names) > MAX_NAMED_PARTITIONS else ""
+    return ", ".join(all_names[:MAX_NAMED_PARTITIONS]) + more
+
+
+@dataclass(slots=True)
+class _CommitRequest:
+    """A commit. callbacks: with the offsets of their calls. states: those of the partitions that were assigned when it
+    was requested."""
 
     offsets: dict[TopicPartition, OffsetAndMetadata]
-    on_committed: OnCommitted | None
+    callbacks: list[tuple[OnCommitted, dict[TopicPartition, OffsetAndMetadata]]]
     is_forced: bool
     states: dict[TopicPartition, PartitionState]
+
+    def merge(self, newer: _CommitRequest) -> bool:
+        """Add the next request to this one, whose offsets it replaces, and return whether that is possible. A callback
+        must not get an error of a partition that its call did not name."""
+        if (self.callbacks or newer.callbacks) and self.offsets.keys() != newer.offsets.keys():
+            return False
+        self.offsets.update(newer.offsets)
+        self.callbacks += newer.callbacks
+        self.is_forced |= newer.is_forced
+        self.states.update(newer.states)
+        return True
 
     def still_ours(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Remove partitions that were revoked since: a commit of another generation must not include them."""
@@ -75,7 +98,8 @@ class Commits:
         self._commit_lock = FlowLock(clock)
         self._requested = Signal()
         self._idle = Signal()
-        self._is_busy = False
+        #: Under way.
+        self._current: _CommitRequest | None = None
         self._due: float | None = None
         self._last: dict[TopicPartition, OffsetAndMetadata] = {}
 
@@ -112,19 +136,20 @@ class Commits:
         with self._assignment.lock:
             there = self._assignment.partitions
             states = {partition: there[partition] for partition in offsets if partition in there}
-        self.queue.append(_CommitRequest(dict(offsets), on_committed, is_forced, states))
+            callbacks = [] if on_committed is None else [(on_committed, dict(offsets))]
+            request = _CommitRequest(dict(offsets), callbacks, is_forced, states)
+            if not self.queue or not self.queue[-1].merge(request):
+                self.queue.append(request)
         self._assignment.post(self._requested.set)
 
     def run(self) -> Flow[None]:
         """Commit in the background."""
         while True:
             while self.queue:
-                request = self.queue.popleft()
-                self._is_busy = True
-                try:
-                    yield from self._background(request)
-                finally:
-                    self._is_busy = False
+                with self._assignment.lock:
+                    self._current = request = self.queue.popleft()
+                yield from self._background(request)
+                self._current = None
             self._idle.set()
             yield from wait(self._requested)
 
@@ -134,12 +159,25 @@ class Commits:
             offsets = request.still_ours()
             if request.is_forced or offsets != self._last:
                 yield from self.commit(offsets, self._settings.default_api_timeout)
+            if request.is_forced and (gone := request.offsets.keys() - offsets.keys()):
+                error = broker_error(
+                    ErrorCode.ILLEGAL_GENERATION,
+                    f"the commit of {named_text(map(str, sorted(gone)))} was not sent",
+                    resource=self._settings.group_id,
+                    text="the consumer lost the partitions before, so their next owners read the records again",
+                )
+                if not request.callbacks:
+                    log.warning("a commit in the background failed: %s", error.reason)
         except KcodecError as failed:
             error = failed
-            if request.on_committed is None:
+            if not request.callbacks:
                 log.warning("a commit in the background failed: %s", _reason(failed))
-        if request.on_committed is not None:
-            self._callbacks.put(request.on_committed, request.offsets, error)
+        self._call_back(request, error)
+
+    def _call_back(self, request: _CommitRequest, error: BaseException | None) -> None:
+        for on_committed, offsets in request.callbacks:
+            self._callbacks.put(on_committed, offsets, error)
+        request.callbacks = []
 
     def commit(self, offsets: Offsets, timeout: float) -> Flow[None]:
         """Commit and wait. Raises BrokerError (a rebalance revoked the partitions), DeliveryTimeoutError."""
@@ -168,11 +206,15 @@ class Commits:
     def commit_before_revocation(
         self, partitions: Iterable[TopicPartition], deadline: float | None = None
     ) -> Flow[None]:
-        """Commit the completed positions or stored offsets of these partitions, if commits are automatic. A failure is
-        logged: the next owner then reads again what was not committed.
+        """Wait for the commits in the background, and commit the completed positions or stored offsets of these
+        partitions, if commits are automatic. A failure is logged: the next owner then reads again what was not
+        committed.
 
         deadline: of the call that revokes them, by the client's clock; None for a rebalance.
         """
+        # A coordinator refuses what a member commits after it has left, and what was revoked is not committed any more.
+        now = self._clock()
+        yield from self.drain(None if deadline is None else now + (deadline - now) / 2)
         if not self.is_automatic:
             return
         offsets = self._automatic(partitions)
@@ -186,14 +228,35 @@ class Commits:
         except KcodecError as error:
             log.warning("the commit before a revocation failed, so records will be read again: %s", _reason(error))
 
-    def drain(self, timeout: float) -> Flow[None]:
-        """Wait until nothing is queued or under way, for at most `timeout` seconds."""
-        deadline = self._clock() + timeout
-        while self.queue or self._is_busy:
-            left = deadline - self._clock()
+    def drain(self, deadline: float | None = None) -> Flow[None]:
+        """Wait until nothing is queued or under way, up to the deadline by the client's clock; None: for at most
+        REVOCATION_SECONDS."""
+        until = self._clock() + REVOCATION_SECONDS if deadline is None else deadline
+        while self.queue or self._current is not None:
+            left = until - self._clock()
             if left <= 0:
                 return
             yield from wait(self._idle, left)
+
+    def end(self) -> None:
+        """Log what is still queued or under way when the consumer closes, and report it to the callbacks."""
+        with self._assignment.lock:
+            requests = [*(() if self._current is None else (self._current,)), *self.queue]
+            self.queue.clear()
+            self._current = None
+        if not requests:
+            return
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for request in requests:
+            offsets |= request.offsets
+        text = (
+            f"the commit of {named_text(f'{name} at {one.offset}' for name, one in sorted(offsets.items()))} was not"
+            " confirmed before the consumer closed, so the next owners of the partitions may read records again"
+        )
+        log.warning("%s", text)
+        error = DeliveryTimeoutError(text)
+        for request in requests:
+            self._call_back(request, error)
 
 
 def _reason(error: KcodecError) -> object:

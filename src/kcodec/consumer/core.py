@@ -138,6 +138,7 @@ class ConsumerCore:
         self.is_closed = False
         self._noted_at = self.clock()
         self._tasks: list[Task[None]] = []
+        self._membership_tasks: list[Task[None]] = []
         self._ended = Signal()
 
     # Background flows
@@ -165,7 +166,7 @@ class ConsumerCore:
             while not self.is_closed:
                 yield from wait(self._ended)
         finally:
-            for task in self._tasks:
+            for task in [*self._tasks, *self._membership_tasks]:
                 task.cancel()
 
     def _guarded(self, flow: Flow[None]) -> Flow[None]:
@@ -261,9 +262,10 @@ class ConsumerCore:
         self.cluster.add_topics(self.subscription.topics)
         if self.membership is None:
             self.membership = self._new_membership()
-            self._tasks.append((yield from spawn(self._guarded(self.membership.run()), "membership")))
             changed = self.membership.changed
-            self._tasks.append((yield from spawn(self._watch(lambda: changed), "watch membership")))
+            flows = {"membership": self.membership.run(), "watch membership": self._watch(lambda: changed)}
+            for name, flow in flows.items():
+                self._membership_tasks.append((yield from spawn(self._guarded(flow), name)))
         self.note_poll()
         self.membership.subscribe(self.subscription.topics, pattern)
 
@@ -355,6 +357,7 @@ class ConsumerCore:
         self.subscription = Subscription()
         membership, deadline = self.membership, self.clock() + timeout
         if membership is None:
+            yield from self.commits.drain(deadline)
             yield from self.commits.commit_before_revocation(self.assignment.partitions, deadline)
             self.remove(list(self.assignment.partitions))
             return
@@ -363,6 +366,7 @@ class ConsumerCore:
         is_given_up = False
         try:
             until = deadline - leaving_seconds(timeout)
+            yield from self.commits.drain(until - leaving_seconds(timeout))  # on_revoked is called even after that
             if self.added:
                 yield from self.commits.commit_before_revocation(self.added, until)
             yield from self._revoke_all(until)
@@ -380,6 +384,9 @@ class ConsumerCore:
                 if not is_given_up:
                     yield from membership.leave(max(deadline - self.clock(), 0.0), reason)
             finally:
+                tasks, self._membership_tasks = self._membership_tasks, []
+                for task in tasks:
+                    task.cancel()
                 self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
 
     def _revoke_all(self, deadline: float) -> Flow[None]:
@@ -540,11 +547,12 @@ class ConsumerCore:
                 self.polls.end()
 
     def next_callback(self, task: Task[Any]) -> Flow[Callback | None]:
-        """Return the next callback of a running call that may make callbacks; None once the call has ended."""
+        """Return the next callback of a running call that may make callbacks; None once the call has ended and
+        nothing is left to call."""
         task.when_done(lambda ended: self.wake.set())
         self.polls.begin()
         try:
-            while not task.done:
+            while not task.done or self.callbacks.waiting:
                 if self.callbacks.waiting:
                     return self.callbacks.waiting[0]
                 yield from wait(self.wake)
@@ -759,15 +767,14 @@ class ConsumerCore:
             return
         self._report.end()
         self.assignment.complete()
-        deadline = self.clock() + timeout
         task = yield from spawn(self.unsubscribe(timeout, "the consumer is closed"), "leave")
         try:
             yield from join(task, timeout)
-            yield from self.commits.drain(max(deadline - self.clock(), 0.0))
         except TimeoutError:
             task.cancel()
         finally:
             self.is_closed = True
+            self.commits.end()
             self.assignment.interrupt()
             self._ended.set()
             self.wake.set()

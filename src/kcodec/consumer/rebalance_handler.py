@@ -11,21 +11,17 @@ from collections.abc import Callable, Collection, Iterable
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.callbacks import CallbackQueue, RebalanceListener
-from kcodec.consumer.commits import Commits
+from kcodec.consumer.commits import Commits, named_text
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.flow import Clock, Flow, Signal, wait
 from kcodec.offsets import TopicPartition
 
 Partitions = Iterable[TopicPartition]
-#: Partitions that a log line names.
-MAX_NAMED_PARTITIONS = 20
 log = logging.getLogger("kcodec.consumer")
 
 
 def lost_text(gone: Collection[TopicPartition], settings: ConsumerSettings, cluster: Cluster) -> str:
     """Return the sentence for partitions that other members may own already: the consumer, its group and the cause."""
-    named = ", ".join(map(str, sorted(gone)[:MAX_NAMED_PARTITIONS]))
-    more = f" and {len(gone) - MAX_NAMED_PARTITIONS} more" if len(gone) > MAX_NAMED_PARTITIONS else ""
     group_id = settings.group_id or ""
     error = cluster.coordinator_errors.get(("group", group_id)) or cluster.last_error
     cause = (
@@ -35,8 +31,8 @@ def lost_text(gone: Collection[TopicPartition], settings: ConsumerSettings, clus
         " has passed"
     )
     return (
-        f"consumer {settings.client_id!r} of group {group_id!r} has lost its partitions {named}{more}, which other"
-        f" members may read now: {cause}"
+        f"consumer {settings.client_id!r} of group {group_id!r} has lost its partitions"
+        f" {named_text(map(str, sorted(gone)))}, which other members may read now: {cause}"
     )
 
 
@@ -123,7 +119,8 @@ class ConsumerRebalanceHandler:
         return self._polls.until_polled()
 
     def revoke(self, partitions: Partitions, deadline: float | None = None) -> Flow[None]:
-        """At the next poll: commit if that is automatic, call on_revoked, and stop reading these partitions.
+        """At the next poll: commit if that is automatic, call on_revoked, and stop reading these partitions. Commits in
+        the background are awaited, as they could not be sent any more.
 
         deadline: of the call that revokes them; None for a rebalance.
         """
@@ -140,6 +137,7 @@ class ConsumerRebalanceHandler:
             yield from self._commits.commit_before_revocation(going, deadline)
             log.info("revoked: %s", ", ".join(map(str, sorted(going))))
             yield from self._callbacks.call(self.listener.on_revoked, going)
+            yield from self._commits.drain(deadline)  # what on_revoked has requested
         finally:
             self._going -= going
             self._remove(going)

@@ -293,9 +293,14 @@ class Consumer(ClientBase):
     ) -> None:
         # SYNC: "It may be a coroutine function." -> ""
         """As `commit`, in the background and in the order of the calls. callback: called with the offsets and None or
-        the error, within a later `poll` or `close`; without one errors are logged. It may be a coroutine function."""
+        the error, within a later `poll` or `close`; without one errors are logged. It may be a coroutine function.
+
+        Queued commits of the same partitions are merged into the newest one, and so are those without a callback.
+        `close`, `unsubscribe` and a rebalance wait for queued commits. Raises ValueError without a group.
+        """
         if True:  # ASYNC
             self._start()
+        self._core.check_open()
         self._core.need_group("commit_async")
         given = self._core.commits.requested() if offsets is None else check_offsets(offsets)
         self._core.commits.put(given, callback, is_forced=True)

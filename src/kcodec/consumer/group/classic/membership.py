@@ -103,6 +103,7 @@ class ClassicMembership:
     def leave(self, timeout: float, reason: str) -> Flow[None]:
         """Leave the group (a static member stays), and end. The partitions were revoked before."""
         self._is_over = True
+        self.topics.end()
         yield from self._depart(timeout, reason)
 
     def run(self) -> Flow[None]:

@@ -51,6 +51,10 @@ class GroupTopics:
             self.cluster.request_update("a pattern is subscribed to")
         self.take_up_metadata()
 
+    def end(self) -> None:
+        """Stop requesting the metadata of all topics, as the member leaves."""
+        self.cluster.needs_all_topics = False
+
     @property
     def is_subscribed(self) -> bool:
         """Whether there is a subscription."""
