@@ -95,7 +95,8 @@ checks: build
 docs: build $(VENV)/.docs  ## the documentation site in build/docs: open build/docs/index.html
 	@$(PY) tools/build_docs.py $(ARGS)
 
-bench: build java jars  ## measure a quick set and generate the Performance page; ARGS=--list: all benchmarks, ARGS="--part send": one
+# The quick set, without ARGS, needs neither Java nor a broker.
+bench: build $(if $(filter-out --list,$(ARGS)),java jars)  ## measure a quick set and generate the Performance page; ARGS=--list: all benchmarks, ARGS="--part send": one
 	@$(RUN) benchmarks/bench.py $(ARGS)
 
 bench-peers: build java jars  ## compare with Java, and with Go and Rust if they are installed

@@ -48,6 +48,7 @@ BENCHMARKS = {
     "messages": Benchmark("bench_messages.py", "messages", 2.5, "--rounds 9 --seconds 0.03"),
     "compat": Benchmark("bench_compat.py", "compat", 3, "--shapes abcd --rounds 6 --seconds 0.02"),
     "facade": Benchmark("bench_facade.py", "facade", 8),
+    "facade-aiokafka": Benchmark("bench_facade_aiokafka.py", "facade-aiokafka", 3),
     "send": Benchmark("bench_send.py", "send", 5),
     "producer": Benchmark("bench_producer.py", "producer", 5),
     "consumer": Benchmark("bench_consumer.py", "consumer", 8),

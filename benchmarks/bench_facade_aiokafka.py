@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aiokafka's clients and those of kcodec.compat.aiokafka: the same program with both, CPU time of the process.
+"""The same program on aiokafka and on kcodec.compat.aiokafka, with the embedded broker.
 
-    python benchmarks/bench_facade_aiokafka.py [--pairs 5] [--records 100000] [--json FILE]
+Usage: python benchmarks/bench_facade_aiokafka.py [--rounds N] [--records N] [--json FILE]
 
-Each measurement is a process of its own, and the two clients alternate. The broker is the embedded one, in a process of
-its own. `send` waits for the futures of 5,000 records together; `getmany` has a timeout and no limit; `iteration` is
-`async for`. Bar: aiokafka needs at least 1.5 times the CPU time of the facade for each of them.
+send:           waits for the futures of 5,000 records together.
+send_and_wait:  waits for each record.
+getmany:        has a timeout and no limit.
+iteration:      is `async for` over the consumer.
+
+The figure is user and system time of the process. A slice is a new process, and the broker runs in a process of its
+own. The bar: the facade takes at most two thirds of the time of aiokafka. Rounds, intervals and other load: `measure`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import statistics
+import functools
+import os
 import subprocess
 import sys
 import time
@@ -21,18 +25,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-BAR = 1.5
+import measure
+from measure import Bar, Row
+
+BAR = Bar(0.667)
+FACADE, ORIGINAL = "kcodec.compat.aiokafka", "aiokafka"
 BATCH = 5_000
 VALUE = b"x" * 100
 WORKLOADS = ("send", "send_and_wait", "getmany", "iteration")
 #: Calls of send_and_wait wait for a response each, so that fewer of them suffice.
 FEWER = 20
-TIMEOUT_SECONDS = 180.0
+RESULTS = Path(__file__).resolve().parent / "results" / "facade-aiokafka.json"
 
 
 def clients(name: str) -> tuple[Any, Any]:
     """Return the producer and the consumer class."""
-    if name == "kcodec":
+    if name == FACADE:
         from kcodec.compat import aiokafka
     else:
         import aiokafka  # type: ignore[no-redef]
@@ -70,8 +78,8 @@ async def consume(kind: Any, servers: str, topic: str, count: int, *, many: bool
         return time.process_time() - begun
 
 
-def measure(name: str, workload: str, servers: str, count: int) -> float:
-    """In a process of its own: return the CPU seconds of a workload."""
+def one_slice(name: str, workload: str, servers: str, count: int) -> float:
+    """Run a workload in this process; return its CPU seconds."""
     producer, consumer = clients(name)
     if workload.startswith("send"):
         waits = workload == "send_and_wait"
@@ -79,11 +87,10 @@ def measure(name: str, workload: str, servers: str, count: int) -> float:
     return asyncio.run(consume(consumer, servers, "from", count, many=workload == "getmany"))
 
 
-def in_process(*arguments: str) -> float:
-    """Run this file with arguments, and return the number that it prints."""
-    command = [sys.executable, __file__, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True)
-    return float(done.stdout)
+def new_process(name: str, workload: str, servers: str, count: int) -> dict[str, float]:
+    """Run a workload in a new process; return the microseconds of each record."""
+    seconds: float = measure.run_child(__file__, "--child", name, workload, servers, count)
+    return {"cpu": seconds / count * 1e6}
 
 
 def serve() -> None:
@@ -95,43 +102,44 @@ def serve() -> None:
         sys.stdin.read()
 
 
+def compare(servers: str, rounds: int, records: int) -> list[Row]:
+    """Return one comparison for each workload."""
+    asyncio.run(produce(clients(FACADE)[0], servers, "from", records, waits=False))
+    rows = []
+    for workload in WORKLOADS:
+        count = records // (FEWER if workload == "send_and_wait" else 1)
+        turns = {name: functools.partial(new_process, name, workload, servers, count) for name in (FACADE, ORIGINAL)}
+        found = measure.take_turns(turns, rounds)
+        rows.append(measure.compare(found, "cpu", FACADE, ORIGINAL, case=workload, unit="µs a record", bar=BAR))
+        print(f"{workload}, {FACADE} / {ORIGINAL}: {measure.value_text(rows[-1])}", flush=True)
+    return rows
+
+
 def main() -> None:
-    """Print a table of microseconds of CPU for each record, and the ratios."""
+    """Measure, print a table, and write the file of results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--records", type=int, default=100_000, help=f"a multiple of {BATCH}")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help=f"such as {RESULTS}")
     parser.add_argument("--child", nargs=4, metavar=("CLIENT", "WORKLOAD", "SERVERS", "COUNT"), help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve:
+    given = parser.parse_args()
+    if given.serve:
         serve()
         return
-    if options.child:
-        name, workload, servers, count = options.child
-        print(measure(name, workload, servers, int(count)))
+    if given.child:
+        name, workload, servers, count = given.child
+        print(one_slice(name, workload, servers, int(count)))
         return
-    rows: list[dict[str, Any]] = []
+    load = os.getloadavg()[0]
     command = [sys.executable, __file__, "--serve"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as broker:
         assert broker.stdin is not None
         assert broker.stdout is not None
-        servers = broker.stdout.readline().strip()
-        asyncio.run(produce(clients("kcodec")[0], servers, "from", options.records, waits=False))
-        for workload in WORKLOADS:
-            count = options.records // (FEWER if workload == "send_and_wait" else 1)
-            times: dict[str, list[float]] = {"kcodec": [], "aiokafka": []}
-            for _ in range(options.pairs):
-                for name, found in times.items():
-                    seconds = in_process("--child", name, workload, servers, str(count))
-                    found.append(seconds / count * 1e6)
-            ratios = [theirs / ours for ours, theirs in zip(times["kcodec"], times["aiokafka"], strict=True)]
-            row = {name: round(statistics.median(found), 2) for name, found in times.items()}
-            rows.append({"workload": workload, **row, "ratio": round(statistics.median(ratios), 2), "bar": BAR})
-            print(json.dumps(rows[-1]), flush=True)
+        rows = compare(broker.stdout.readline().strip(), given.rounds, given.records)
         broker.stdin.close()
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+    measure.print_comparisons("clients", rows)
+    measure.save(given.json, {"clients": rows}, {"rounds": given.rounds, "records": given.records}, load)
 
 
 if __name__ == "__main__":

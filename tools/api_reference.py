@@ -62,7 +62,7 @@ MODULES = (
     "kcodec.compat.aiokafka",
     "kcodec.compat.kafka_python",
 )
-#: Clients with the methods and parameters of another package, whose own documentation explains them (docs/compat.md).
+#: Clients with the methods and parameters of another package, whose own documentation explains them (docs/compat-*.md).
 OF_OTHER_PACKAGES = {"AIOKafkaAdminClient", "AIOKafkaConsumer", "AIOKafkaProducer"}
 #: Special methods whose meaning Python's own documentation explains.
 USUAL = {

@@ -32,7 +32,7 @@ SHAPES = {
 #: The files of results that the page uses.
 FILES = (
     *("kcodec", "peers", "send", "producer", "many-partitions", "consumer", "transactions", "session", "import"),
-    *("compat", "topics", "spark-sink", "spark", "cli", "seek", "messages", "facade"),
+    *("compat", "topics", "spark-sink", "spark", "cli", "seek", "messages", "facade", "facade-aiokafka"),
 )
 #: A row of a file that has no rounds is busy above this number of cores of other processes.
 BUSY_CORES = 0.5
@@ -248,17 +248,16 @@ def draw_send() -> str:
 
 
 def draw_produce() -> str:
-    """Return the processor time of producing."""
+    """Return the processor time of producing tables."""
     rows = rows_of("producer", "cpu")
-    names = ("kcodec send_arrow", "kcodec send", "confluent-kafka", "aiokafka")
-    ratios = [ratios_of(rows, "cpu", name, names[2]) for name in names[:2]]
+    names = ("kcodec send_arrow", "confluent-kafka", "aiokafka")
+    ratios = ratios_of(rows, "cpu", names[0], names[1])
     lines = [
-        (*case, *(figure(medians[name]) for name in names), *(value_cell(each[case]) for each in ratios))
+        (*case, *(figure(medians[name]) for name in names), value_cell(ratios[case]))
         for case, medians in medians_of(rows, "cpu").items()
     ]
-    heads = ("codec", "shape", "`send_arrow`", "`send`", *names[2:])
-    more = tuple(f"`{name[7:]}` / confluent-kafka" for name in names[:2])
-    return table((*heads, *more), lines) if rows else not_measured("producer")
+    heads = ("codec", "shape", "`send_arrow`", *names[1:], "`send_arrow` / confluent-kafka")
+    return table(heads, lines) if rows else not_measured("producer")
 
 
 def draw_consumed(part: str, main: str, heads: tuple[str, str, str]) -> str:
@@ -387,6 +386,11 @@ def draw_facade() -> str:
     return drawn("facade", dict.fromkeys(("produce", "poll"), ("cpu", "ns a record")), "facade")
 
 
+def draw_facade_aiokafka() -> str:
+    """Return how much processor time the facade of aiokafka takes next to aiokafka."""
+    return drawn("facade-aiokafka", {"clients": ("cpu", "µs a record")}, "facade-aiokafka")
+
+
 def draw_compat() -> str:
     """Return how much faster aiokafka and kafka-python are with kcodec inside."""
     names = {
@@ -447,6 +451,9 @@ def speed_chart() -> str:
     peers = by_key(result("peers")["parts"]["peers"], builder="aiokafka")["none", "a"]
     produce = medians_of(rows_of("producer", "cpu"), "cpu")["none", "a"]
     consume = medians_of(rows_of("consumer", "arrow"), "cpu")["none", "a"]
+    (sent,) = (
+        row["medians"] for row in rows_of("send", "cells") if (row["case"], row["figure"]) == ("100 B none", "cpu")
+    )
     panels: list[tuple[str, Bars]] = [
         (
             "Decode to columns, uncompressed",
@@ -458,8 +465,12 @@ def speed_chart() -> str:
             [(name, consume[name]) for name in ("kcodec", "confluent-kafka", "aiokafka")],
         ),
         (
-            "Produce to a broker (send_arrow: from Arrow columns; send: record by record)",
-            [(name, produce[name]) for name in ("kcodec send_arrow", "kcodec send", "confluent-kafka", "aiokafka")],
+            "Produce a table to a broker",
+            [(name, produce[name]) for name in ("kcodec send_arrow", "confluent-kafka", "aiokafka")],
+        ),
+        (
+            "Produce record by record to a broker",
+            [(f"{name} send" if name == "kcodec" else name, sent[name]) for name in ("kcodec", "confluent-kafka")],
         ),
     ]
     title = "Processor time of one record of 100 bytes, in nanoseconds (shorter is better)"
@@ -510,6 +521,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "performance-messages": draw_messages,
     "performance-compat": draw_compat,
     "performance-facade": draw_facade,
+    "performance-facade-aiokafka": draw_facade_aiokafka,
 }
 CHARTS: dict[str, Callable[[], str]] = {
     "speed.svg": speed_chart,

@@ -87,7 +87,8 @@ KNOWN_WITH_FACADE: dict[str, dict[str, str]] = {
         ),
     },
     "confluent-kafka": {
-        "*test_Consumer::test_basic_api": "seek() of a partition that was just assigned succeeds; docs/compat.md",
+        "*test_Consumer::test_basic_api": "seek() of a partition that was just assigned succeeds; "
+        "docs/compat-confluent.md",
         "*test_Consumer::test_*callback_exception_*": "expects an error within 100 ms; fails on a busy machine",
         "*test_log::test_consumer_logger*": "expects lines that librdkafka logs",
     },

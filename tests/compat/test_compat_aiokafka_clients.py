@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clients of kcodec.compat.aiokafka against aiokafka's own: the same programs with both on the embedded broker
-return the same values and errors. Where the facade differs, docs/compat.md says so.
+return the same values and errors. Where the facade differs, docs/compat-aiokafka.md says so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """kcodec.compat.confluent against confluent_kafka: the same programs with both on a real broker return the same values,
-errors and callbacks, in the same order. Where the facade differs, docs/compat.md says so.
+errors and callbacks, in the same order. Where the facade differs, docs/compat-confluent.md says so.
 """
 
 from __future__ import annotations
@@ -441,7 +441,7 @@ def test_error_and_statistics_callbacks_run_in_poll(unreachable: Kit) -> None:
 
 
 def test_the_page_lists_the_settings_without_effect() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "compat.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "compat-confluent.md").read_text(encoding="utf-8")
     (line,) = (one for one in page.splitlines() if one.startswith("`api.version.fallback.ms`"))
     assert line == ", ".join(f"`{name}`" for name in sorted(ACCEPTED))
     kit = ours(NOWHERE)

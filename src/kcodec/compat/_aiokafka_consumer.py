@@ -34,7 +34,7 @@ MOST_RECORDS = 1_000
 class AIOKafkaConsumer:
     """aiokafka.AIOKafkaConsumer on kcodec: its parameters, methods, records and exceptions.
 
-    docs/compat.md lists what differs. Without a group_id, `subscribe` assigns all partitions of the topics.
+    docs/compat-aiokafka.md lists what differs. Without a group_id, `subscribe` assigns all partitions of the topics.
     """
 
     _closed: bool | None = None

@@ -40,7 +40,9 @@ Future = asyncio.Future[Any]
 
 
 class AIOKafkaProducer:
-    """aiokafka.AIOKafkaProducer on kcodec: its parameters, methods and exceptions. docs/compat.md lists what differs.
+    """aiokafka.AIOKafkaProducer on kcodec: its parameters, methods and exceptions.
+
+    docs/compat-aiokafka.md lists what differs.
 
     As in aiokafka, the default is acks=1 without idempotence. enable_idempotence=True is safer, and not slower.
     """

@@ -23,7 +23,7 @@ from kcodec.producer.options import PARTITIONERS
 
 log = logging.getLogger("kcodec.compat")
 
-#: Names that have no effect. docs/compat.md lists them.
+#: Names that have no effect. docs/compat-confluent.md lists them.
 ACCEPTED = frozenset(
     {
         *("api.version.fallback.ms", "api.version.request", "api.version.request.timeout.ms", "batch.num.messages"),

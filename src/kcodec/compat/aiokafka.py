@@ -10,7 +10,7 @@
 
 The clients have aiokafka's methods, parameters and exceptions. Records, errors, TopicPartition, listeners and other
 values remain classes of aiokafka, which must be installed: `pip install aiokafka`. Its own clients open no connection.
-docs/compat.md lists what is covered.
+docs/compat-aiokafka.md lists what is covered.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     kcodec.compat.confluent.uninstall()
 
 Messages, errors, TopicPartition, serializers and Schema Registry are those of confluent_kafka, which must be installed:
-`pip install confluent-kafka`. librdkafka opens no connection. docs/compat.md lists what is covered.
+`pip install confluent-kafka`. librdkafka opens no connection. docs/compat-confluent.md lists what is covered.
 """
 
 from __future__ import annotations
