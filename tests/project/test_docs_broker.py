@@ -8,6 +8,9 @@ import asyncio
 import inspect
 import os
 import re
+import signal
+import subprocess
+import sys
 import textwrap
 import types
 import uuid
@@ -152,7 +155,7 @@ def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: K
 def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("consumer.md", apache_kafka)
     topic = examples.topics["orders"]
-    first, arrow, by_hand, record_by_record, commits, rebalances, refused = (
+    first, arrow, by_hand, record_by_record, commits, rebalances, refused, service = (
         block.replace('"billing"', f'"billing-{topic}"') for block in examples.blocks
     )
     with examples.producer() as producer:
@@ -163,7 +166,7 @@ def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
     assert names["records"][0].topic == topic
     names = examples.run(by_hand)
     assert (names["beginning"], names["end"], names["position"]) == (0, 30, 0)
-    assert names["behind"].lag == 30
+    assert names["lag"].lag == 30
     examples.run(record_by_record, Consumer=Consumer, first=TopicPartition(topic, 0))
     options: dict[str, Any] = {"bootstrap_servers": apache_kafka.bootstrap_servers, "group_id": f"docs-{topic}"}
     with Consumer(**options, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
@@ -175,6 +178,29 @@ def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
         examples.run(rebalances, consumer=consumer)
         assert len(consumer.assignment()) == 3
         examples.run(refused, consumer=consumer)
+    run_service(examples, service)
+
+
+def run_service(examples: Examples, text: str) -> None:
+    """Run the service until it has skipped a value that is not JSON; SIGTERM ends it, and it has committed."""
+    topic = examples.kafka.create_topic(partitions=1)
+    with examples.producer() as producer:
+        for value in (b'{"total": 17}', b"{", b'{"total": 18}'):
+            producer.send(topic, value)
+    text = text.replace(examples.topics["orders"], topic)  # in the name of the group, too
+    program = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout is not None
+        assert [program.stdout.readline() for _ in range(2)] == ["0 17\n", "2 18\n"]
+        program.send_signal(signal.SIGTERM)
+        out, errors = program.communicate(timeout=60)
+    finally:
+        program.kill()
+        program.wait()
+    assert (program.returncode, out) == (0, "closed\n")
+    assert "skipped" in errors
+    with Admin(bootstrap_servers=examples.kafka.bootstrap_servers) as admin:
+        assert admin.list_group_offsets(f"billing-{topic}")[TopicPartition(topic, 0)].offset == 3
 
 
 def test_session_examples_run(apache_kafka: ApacheKafka) -> None:

@@ -210,7 +210,9 @@ UNSUPPORTED: dict[str, Callable[[Admin], object]] = {
 
 def test_the_documentation_lists_the_missing_apis() -> None:
     """Each of these methods is refused at once, and names the API. Admin has the requests of no other missing API."""
-    section = (ROOT / "docs" / "broker.md").read_text("utf-8").split("## Administration")[1].split("These methods behave")[0]
+    section = (
+        (ROOT / "docs" / "broker.md").read_text("utf-8").split("## Administration")[1].split("These methods behave")[0]
+    )
     assert set(re.findall(r"`(\w+)`", section)) - {"Admin", "UnsupportedError"} == set(UNSUPPORTED)
     with Broker() as broker, Admin(**broker.client_options()) as admin:
         served = {api.name for api in broker.core.apis.values()}
