@@ -21,6 +21,7 @@ import pyarrow
 import pytest
 
 from kcodec import ConsumerGroupMetadata, TopicPartition
+from kcodec.broker import Broker
 from kcodec.client import (
     Admin,
     Consumer,
@@ -30,6 +31,7 @@ from kcodec.client import (
     WriterReceipt,
     commit_transaction,
 )
+from kcodec.errors import AuthorizationError
 from kcodec.testing.bounded_reads.readers import READERS
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
@@ -42,7 +44,7 @@ TOPICS = ("orders", "invoices", "ledger", "in", "out")
 class Examples:
     """The Python blocks of a page, with topics and an address of this broker."""
 
-    def __init__(self, page: str, kafka: ApacheKafka, topics: tuple[str, ...] = TOPICS) -> None:
+    def __init__(self, page: str, kafka: ApacheKafka | Broker, topics: tuple[str, ...] = TOPICS) -> None:
         self.kafka = kafka
         self.topics = {name: kafka.create_topic(partitions=3) for name in topics}
         text = (DOCS / page).read_text(encoding="utf-8").replace('"localhost:9092"', repr(kafka.bootstrap_servers))
@@ -90,10 +92,11 @@ def test_transaction_examples_run(
     is_old = transaction_version < 2
     kafka = apache_kafka_factory(transaction_version=transaction_version) if is_old else apache_kafka
     examples = Examples("transactions.md", kafka)
-    block, with_asyncio, offsets, background, shared, writer, begun, steps, release = examples.blocks
+    block, with_asyncio, offsets, errors, background, shared, writer, begun, steps, release = examples.blocks
     assert examples.run(block)["txn"].committed is True
     assert examples.run(with_asyncio)["txn"].committed is True
 
+    examples.run(errors, chunks=[[b"1", b"2"], [b"3"]])
     done = examples.run(background, Producer=Producer, chunks=[[b"1", b"2"], [b"3"], [b"4"]])
     assert done["commit"].exception() is None
 
@@ -130,6 +133,27 @@ def test_transaction_examples_run(
     done = examples.run(release, Producer=Producer, **names)
     assert done["receipt"] == WriterReceipt({TopicPartition(examples.topics["out"], 0): (1, 0)})
     commit_transaction(done["handle"], receipts=[done["receipt"]], bootstrap_servers=kafka.bootstrap_servers)
+
+
+@pytest.mark.parametrize(
+    ("api", "error"),
+    [("EndTxn", "INVALID_TXN_STATE"), ("EndTxn", "UNSUPPORTED_VERSION"), ("Produce", "TOPIC_AUTHORIZATION_FAILED")],
+    ids=["abort", "recreate", "stop"],
+)
+@pytest.mark.parametrize("page", ["transactions.md", "session.md"])
+def test_examples_of_errors_follow_the_remedy(kcodec_broker: Broker, page: str, api: str, error: str) -> None:
+    """After the remedies abort and recreate each value is written once; stop ends the program."""
+    examples = Examples(page, kcodec_broker)
+    (text,) = (block for block in examples.blocks if "error.remedy" in block)
+    kcodec_broker.seed(examples.topics["orders"], [b"1", b"2", b"3"])
+    kcodec_broker.faults.add(api, error=error, count=1)
+    if error == "TOPIC_AUTHORIZATION_FAILED":
+        with pytest.raises(AuthorizationError):
+            examples.run(text, chunks=[[b"1", b"2"], [b"3"]])
+    else:
+        examples.run(text, chunks=[[b"1", b"2"], [b"3"]])
+        found = [record.value for record in kcodec_broker.committed(examples.topics["invoices"])]
+        assert sorted(value or b"" for value in found) == [b"1", b"2", b"3"]
 
 
 def test_admin_examples_run(apache_kafka: ApacheKafka) -> None:
@@ -200,27 +224,29 @@ def run_service(examples: Examples, text: str) -> None:
     assert (program.returncode, out) == (0, "closed\n")
     assert "skipped" in errors
     with Admin(bootstrap_servers=examples.kafka.bootstrap_servers) as admin:
-        assert admin.list_group_offsets(f"billing-{topic}")[TopicPartition(topic, 0)].offset == 3
+        committed = admin.list_group_offsets(f"billing-{topic}")[TopicPartition(topic, 0)]
+    assert committed is not None
+    assert committed.offset == 3
 
 
 def test_session_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("session.md", apache_kafka)
-    blocking, aborted, with_asyncio, arrow, by_hand = examples.blocks
+    blocking, aborted, errors, with_asyncio, arrow, by_hand = examples.blocks
     source, target = examples.topics["orders"], examples.topics["invoices"]
     with examples.producer() as producer:
         for value in (b"one", b"two", b"three"):
             producer.send(source, value, key=value)
     abort = textwrap.indent(aborted, "    ")
     assert "    assert done == 3\n" in blocking
-    for text in (blocking + abort, with_asyncio, arrow, by_hand):
+    for text in (blocking + abort, errors, with_asyncio, arrow, by_hand):
         examples.run(text)
     with examples.consumer(target) as consumer:
         found: list[bytes | None] = []
-        while len(found) < 12:
+        while len(found) < 15:
             found += [record.value for record in consumer.poll(5.0)]
         assert consumer.poll(0.3) == []
     assert sorted(value or b"" for value in found) == sorted(
-        [b"ONE", b"TWO", b"THREE"] + [b"one", b"two", b"three"] * 3
+        [b"ONE", b"TWO", b"THREE"] + [b"one", b"two", b"three"] * 4
     )
 
 
