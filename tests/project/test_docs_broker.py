@@ -8,6 +8,9 @@ import asyncio
 import inspect
 import os
 import re
+import signal
+import subprocess
+import sys
 import textwrap
 import types
 import uuid
@@ -18,6 +21,7 @@ import pyarrow
 import pytest
 
 from kcodec import ConsumerGroupMetadata, TopicPartition
+from kcodec.broker import Broker
 from kcodec.client import (
     Admin,
     Consumer,
@@ -27,6 +31,7 @@ from kcodec.client import (
     WriterReceipt,
     commit_transaction,
 )
+from kcodec.errors import AuthorizationError
 from kcodec.testing.bounded_reads.readers import READERS
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.pytest_plugin import KafkaFactory
@@ -39,7 +44,7 @@ TOPICS = ("orders", "invoices", "ledger", "in", "out")
 class Examples:
     """The Python blocks of a page, with topics and an address of this broker."""
 
-    def __init__(self, page: str, kafka: ApacheKafka, topics: tuple[str, ...] = TOPICS) -> None:
+    def __init__(self, page: str, kafka: ApacheKafka | Broker, topics: tuple[str, ...] = TOPICS) -> None:
         self.kafka = kafka
         self.topics = {name: kafka.create_topic(partitions=3) for name in topics}
         text = (DOCS / page).read_text(encoding="utf-8").replace('"localhost:9092"', repr(kafka.bootstrap_servers))
@@ -87,10 +92,11 @@ def test_transaction_examples_run(
     is_old = transaction_version < 2
     kafka = apache_kafka_factory(transaction_version=transaction_version) if is_old else apache_kafka
     examples = Examples("transactions.md", kafka)
-    block, with_asyncio, offsets, background, shared, writer, begun, steps, release = examples.blocks
+    block, with_asyncio, offsets, errors, background, shared, writer, begun, steps, release = examples.blocks
     assert examples.run(block)["txn"].committed is True
     assert examples.run(with_asyncio)["txn"].committed is True
 
+    examples.run(errors, chunks=[[b"1", b"2"], [b"3"]])
     done = examples.run(background, Producer=Producer, chunks=[[b"1", b"2"], [b"3"], [b"4"]])
     assert done["commit"].exception() is None
 
@@ -129,6 +135,27 @@ def test_transaction_examples_run(
     commit_transaction(done["handle"], receipts=[done["receipt"]], bootstrap_servers=kafka.bootstrap_servers)
 
 
+@pytest.mark.parametrize(
+    ("api", "error"),
+    [("EndTxn", "INVALID_TXN_STATE"), ("EndTxn", "UNSUPPORTED_VERSION"), ("Produce", "TOPIC_AUTHORIZATION_FAILED")],
+    ids=["abort", "recreate", "stop"],
+)
+@pytest.mark.parametrize("page", ["transactions.md", "session.md"])
+def test_examples_of_errors_follow_the_remedy(kcodec_broker: Broker, page: str, api: str, error: str) -> None:
+    """After the remedies abort and recreate each value is written once; stop ends the program."""
+    examples = Examples(page, kcodec_broker)
+    (text,) = (block for block in examples.blocks if "error.remedy" in block)
+    kcodec_broker.seed(examples.topics["orders"], [b"1", b"2", b"3"])
+    kcodec_broker.faults.add(api, error=error, count=1)
+    if error == "TOPIC_AUTHORIZATION_FAILED":
+        with pytest.raises(AuthorizationError):
+            examples.run(text, chunks=[[b"1", b"2"], [b"3"]])
+    else:
+        examples.run(text, chunks=[[b"1", b"2"], [b"3"]])
+        found = [record.value for record in kcodec_broker.committed(examples.topics["invoices"])]
+        assert sorted(value or b"" for value in found) == [b"1", b"2", b"3"]
+
+
 def test_admin_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("admin.md", apache_kafka, topics=())
     made, refused, operated = (block.replace('"orders"', f'"orders-{uuid.uuid4().hex}"') for block in examples.blocks)
@@ -152,7 +179,7 @@ def test_testing_examples_run(apache_kafka: ApacheKafka, apache_kafka_factory: K
 def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("consumer.md", apache_kafka)
     topic = examples.topics["orders"]
-    first, arrow, by_hand, record_by_record, commits, rebalances, refused = (
+    first, arrow, by_hand, record_by_record, commits, rebalances, refused, service = (
         block.replace('"billing"', f'"billing-{topic}"') for block in examples.blocks
     )
     with examples.producer() as producer:
@@ -163,7 +190,7 @@ def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
     assert names["records"][0].topic == topic
     names = examples.run(by_hand)
     assert (names["beginning"], names["end"], names["position"]) == (0, 30, 0)
-    assert names["behind"].lag == 30
+    assert names["lag"].lag == 30
     examples.run(record_by_record, Consumer=Consumer, first=TopicPartition(topic, 0))
     options: dict[str, Any] = {"bootstrap_servers": apache_kafka.bootstrap_servers, "group_id": f"docs-{topic}"}
     with Consumer(**options, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
@@ -175,26 +202,51 @@ def test_consumer_examples_run(apache_kafka: ApacheKafka) -> None:
         examples.run(rebalances, consumer=consumer)
         assert len(consumer.assignment()) == 3
         examples.run(refused, consumer=consumer)
+    run_service(examples, service)
+
+
+def run_service(examples: Examples, text: str) -> None:
+    """Run the service until it has skipped a value that is not JSON; SIGTERM ends it, and it has committed."""
+    topic = examples.kafka.create_topic(partitions=1)
+    with examples.producer() as producer:
+        for value in (b'{"total": 17}', b"{", b'{"total": 18}'):
+            producer.send(topic, value)
+    text = text.replace(examples.topics["orders"], topic)  # in the name of the group, too
+    program = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout is not None
+        assert [program.stdout.readline() for _ in range(2)] == ["0 17\n", "2 18\n"]
+        program.send_signal(signal.SIGTERM)
+        out, errors = program.communicate(timeout=60)
+    finally:
+        program.kill()
+        program.wait()
+    assert (program.returncode, out) == (0, "closed\n")
+    assert "skipped" in errors
+    with Admin(bootstrap_servers=examples.kafka.bootstrap_servers) as admin:
+        committed = admin.list_group_offsets(f"billing-{topic}")[TopicPartition(topic, 0)]
+    assert committed is not None
+    assert committed.offset == 3
 
 
 def test_session_examples_run(apache_kafka: ApacheKafka) -> None:
     examples = Examples("session.md", apache_kafka)
-    blocking, aborted, with_asyncio, arrow, by_hand = examples.blocks
+    blocking, aborted, errors, with_asyncio, arrow, by_hand = examples.blocks
     source, target = examples.topics["orders"], examples.topics["invoices"]
     with examples.producer() as producer:
         for value in (b"one", b"two", b"three"):
             producer.send(source, value, key=value)
     abort = textwrap.indent(aborted, "    ")
     assert "    assert done == 3\n" in blocking
-    for text in (blocking + abort, with_asyncio, arrow, by_hand):
+    for text in (blocking + abort, errors, with_asyncio, arrow, by_hand):
         examples.run(text)
     with examples.consumer(target) as consumer:
         found: list[bytes | None] = []
-        while len(found) < 12:
+        while len(found) < 15:
             found += [record.value for record in consumer.poll(5.0)]
         assert consumer.poll(0.3) == []
     assert sorted(value or b"" for value in found) == sorted(
-        [b"ONE", b"TWO", b"THREE"] + [b"one", b"two", b"three"] * 3
+        [b"ONE", b"TWO", b"THREE"] + [b"one", b"two", b"three"] * 4
     )
 
 
