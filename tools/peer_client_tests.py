@@ -3,7 +3,6 @@
 
     python tools/peer_client_tests.py aiokafka=PATH kafka-python=PATH franz-go=PATH [--write FILE]
     python tools/peer_client_tests.py aiokafka=PATH --client kcodec --broker kafka -k test_producer
-
     python tools/peer_client_tests.py kcodec=.
 
 PATH is a checkout of the client's repository (aiokafka v0.14.0, kafka-python 3.0.11, franz-go). The installed package
@@ -19,7 +18,8 @@ is tested; nothing of the checkout is kept. Two uses:
 (tools/peer_public.py): what these tests check with public calls is then proved, too.
 
 What is known to fail or to be skipped is in tools/peer_known.py, with the reason. The exit status is 1 if any other
-test fails. The output of the tests goes to .cache/peer-tests/<client>.log.
+test fails. The output of the tests goes to .cache/peer-tests/<client>.log. In FILE the report of a run takes the place
+of the last report of the same command, so that a file can be written in several runs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from peer_clients import EXTRAS, FAILED, KAFKA_VERSION, LISTENERS, PASSED, SKIPPED, Result, Run
+from peer_clients import EXTRAS, FAILED, KAFKA_VERSION, LISTENERS, PASSED, SKIPPED, Result, Run, franz_go_records
 from peer_clients import PEERS as OTHERS
 from peer_confluent import CONFLUENT
 from peer_known import known_reason
+from peer_reports import command_line, write_report
 
 from kcodec.broker import Broker
 from kcodec.testing.certificates import Certificates
@@ -94,14 +95,26 @@ def version_of(name: str, checkout: Path) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
+def arguments_of(name: str, options: argparse.Namespace) -> list[str]:
+    """Return the arguments with which this tool runs the tests of one client, without paths of this machine."""
+    arguments = [f"{name}=CHECKOUT"]
+    arguments += ["--client", options.client] if options.client != "own" else []
+    arguments += ["--broker", options.broker] if options.broker != "embedded" else []
+    arguments += ["--public"] if options.public else []
+    return [*arguments, *(["-k", options.select] if options.select else [])]
+
+
 def report(name: str, version: str, results: list[Result], seconds: float, options: argparse.Namespace) -> list[str]:
     """Return the lines about one client. A failure without a known reason is marked."""
     counts = Counter(result.status for result in results)
     with_what = f"{options.client} client, {options.broker} broker"
+    if name == "franz-go":
+        with_what += f", {franz_go_records():,} records"
     if options.public:
         with_what += ", statements on private attributes replaced"
     totals = f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[SKIPPED]} skipped"
     lines = [f"{name} {version} ({with_what}): {totals}, {seconds:.0f} s"]
+    lines.append(command_line("tools/peer_client_tests.py", arguments_of(name, options)))
     for status in (FAILED, SKIPPED):
         by_reason: dict[str, list[str]] = {}
         for result in results:
@@ -124,7 +137,7 @@ def main() -> int:
     parser.add_argument("--public", action="store_true", help="without statements on private attributes")
     parser.add_argument("-k", dest="select", help="the tests to run: pytest's -k, for Go its -run")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit for the tests of one client")
-    parser.add_argument("--write", type=Path, help="add the report to a file, too")
+    parser.add_argument("--write", type=Path, help="put the reports into a file, too")
     options = parser.parse_args()
     EXTRAS.mkdir(parents=True, exist_ok=True)
     is_good = True
@@ -157,8 +170,7 @@ def main() -> int:
         print("\n".join(lines), flush=True)
         is_good = is_good and not any("UNEXPECTED" in line for line in lines)
         if options.write:
-            with options.write.open("a", encoding="utf-8") as file:
-                file.write("\n".join([*lines, "", ""]))
+            write_report(options.write, lines)
     return 0 if is_good else 1
 
 

@@ -210,6 +210,11 @@ class OwnTests:
         return pytest_results(self.package, run, command, run.checkout, environment)
 
 
+def franz_go_records() -> int:
+    """Return how many records the tests of franz-go produce: KGO_TEST_RECORDS, or its default."""
+    return int(os.environ.get("KGO_TEST_RECORDS", str(500_000)))
+
+
 @dataclass(frozen=True)
 class GoPeer:
     """franz-go: its tests take the address of a broker from the environment."""
@@ -217,7 +222,6 @@ class GoPeer:
     package: str = "franz-go"
     tests: str = "pkg/kgo"
     select: str = "^(TestTxnEtl|TestGroupETL)$"
-    records: int = 500_000
     facade: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -231,7 +235,7 @@ class GoPeer:
             **os.environ,
             "KGO_SEEDS": run.address,
             "KGO_TEST_RF": "1",
-            "KGO_TEST_RECORDS": os.environ.get("KGO_TEST_RECORDS", str(self.records)),
+            "KGO_TEST_RECORDS": str(franz_go_records()),
             "KGO_LOG_LEVEL": os.environ.get("KGO_LOG_LEVEL", "none"),
         }
         command = [

@@ -87,7 +87,6 @@ def prove_peers(arguments: argparse.Namespace) -> tuple[str, str]:
 def prove_broker_peers(arguments: argparse.Namespace) -> tuple[str, str]:
     """Kafka's tools and, where --peers says where they are, other clients' tests on the embedded broker."""
     written = arguments.results / "broker-peer-tests.txt"
-    written.unlink(missing_ok=True)
     programs = [[ROOT / "tests" / "prove" / "prove_broker_tools.py"]]
     if arguments.peers:
         programs.append([ROOT / "tools" / "peer_client_tests.py", *arguments.peers])

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools")]
 
 from peer_clients import FAILED, PASSED, SKIPPED, Result, junit_results  # noqa: E402
+from peer_reports import command_line as command_line  # noqa: E402
 
 from kcodec.broker import Broker  # noqa: E402
 

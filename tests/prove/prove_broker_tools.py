@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
 from java_clients import JavaProducer, consume
 from java_members import JavaMember
 from kafka_tools import JVM_OPTIONS, TOOLS, VERSION
+from peer_reports import command_line, write_report
 
 from kcodec import TopicPartition
 from kcodec.broker import Broker
@@ -375,10 +377,12 @@ def main() -> int:
     """Run the cases. Return 1 if one fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
-    parser.add_argument("--write", type=Path, help="add the report to a file, too")
+    parser.add_argument("--write", type=Path, help="put the report into a file, too")
     options = parser.parse_args()
     failed = 0
     lines = [f"Apache Kafka's tools {VERSION}, Java clients {KAFKA_VERSION}, Spark's connector (embedded broker):"]
+    only = [] if options.only == list(CASES) else ["--only", *options.only]
+    lines.append(command_line("tests/prove/prove_broker_tools.py", only))
     for name in options.only:
         function, tools = CASES[name]
         begun = time.monotonic()
@@ -393,8 +397,7 @@ def main() -> int:
         lines.append(f"  {outcome}, {name}: {tools}, {time.monotonic() - begun:.0f} s")
         print(lines[-1], flush=True)
     if options.write:
-        with options.write.open("a", encoding="utf-8") as file:
-            file.write("\n".join([*lines, "", ""]))
+        write_report(options.write, lines)
     print(f"{len(options.only) - failed} passed, {failed} failed")
     return 1 if failed else 0
 

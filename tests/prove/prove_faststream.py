@@ -19,7 +19,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from framework_tests import ORIGINAL_FOUND, Framework, Results, compare
+from framework_tests import ORIGINAL_FOUND, Framework, Results, command_line, compare
 
 from kcodec.broker import Broker
 
@@ -185,7 +185,9 @@ def main() -> int:
             print("\n".join(lines), flush=True)
             if options.results is not None:
                 report = options.results / f"faststream-{client.name}.txt"
-                report.write_text("\n".join([*lines, ""]), "utf-8")
+                given = ["--checkout", "CHECKOUT", "--only", client.name]
+                ran = command_line("tests/prove/prove_faststream.py", given).strip()
+                report.write_text("\n".join([ran, *lines, ""]), "utf-8")
     return 0 if is_good else 1
 
 
