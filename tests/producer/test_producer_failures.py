@@ -6,7 +6,9 @@ from __future__ import annotations
 import pytest
 from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart, started, values
 
-from kcodec.errors import BrokerError, DeliveryTimeoutError, TransportError
+from kcodec.broker import Broker
+from kcodec.client import Producer
+from kcodec.errors import BrokerError, DeliveryErrors, DeliveryTimeoutError, TransportError
 from kcodec.offsets import TopicPartition
 from kcodec.producer.delivery import Delivery
 from kcodec.producer.identity import IdempotentProducerId
@@ -180,6 +182,32 @@ def test_close_with_a_deadline_fails_what_is_left() -> None:
     world.run_flow(rig.core.close(2.0), 2.2)
     for delivery in sent:
         assert isinstance(delivery.error, DeliveryTimeoutError) and "closed" in str(delivery.error)
+
+
+@pytest.mark.parametrize("failing", ["on_response", "_succeeded"])
+def test_a_response_that_cannot_be_handled_ends_the_producer(
+    failing: str, kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batches would never end: flush() and close() would wait without end, and the memory stay in use."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+        producer.send(topic, b"first").result()
+        with monkeypatch.context() as patch:
+            patch.setattr(producer._core.sender.responses, failing, refuse_memory)
+            delivery = producer.send(topic, b"second")
+            with pytest.raises(DeliveryErrors, match="the I/O loop of this producer failed"):
+                producer.flush(10.0)
+        error = delivery.exception(1.0)
+        assert isinstance(error, TransportError) and error.possibly_sent
+        assert isinstance(error.__cause__, MemoryError)
+        accumulator = producer._core.accumulator
+        assert accumulator.free_memory == accumulator.settings.buffer_memory
+        with pytest.raises(TransportError, match="create another producer"):
+            producer.send(topic, b"third")
+
+
+def refuse_memory(*unused: object) -> None:
+    raise MemoryError
 
 
 def test_a_crash_of_the_loop_ends_every_delivery() -> None:

@@ -3,7 +3,8 @@
 
 `World` runs flows against it. By itself it answers every request with success; `world.plan(api, *actions)` says what
 the next requests of that api meet: an error code, or CUT (carried out, never answered), LOST (not carried out, may have
-been sent), REFUSED (not sent), HANG (no answer within the request's time), a function of the answer.
+been sent), REFUSED (not sent), HANG (no answer within the request's time), a function of the answer, an exception (not
+sent, and then in `failed`).
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class World:
     def __init__(self, transaction_version: int = 2, request_timeout: float = 5.0) -> None:
         self.now = 1000.0
         self.asked: list[Asked] = []
+        self.failed: list[Asked] = []
         self.coordinator = Coordinator()
         self.plans: dict[str, list[Action]] = {}
         #: What the leader of any partition knows of producers: (id, epoch, last sequence, start of the transaction).
@@ -130,6 +132,10 @@ class World:
         actions = self.plans.get(api, [])
         action: Action = actions.pop(0) if actions else 0
         answer: Any = None
+        if isinstance(action, BaseException):
+            failure = action
+            self.failed.append(Asked(self.now, api, version, request))
+            return self.scheduler.call_at(self.now + LATENCY, lambda: done(None, failure)).cancel
         if action != REFUSED:
             self.asked.append(Asked(self.now, api, version, request))
         if action not in {LOST, REFUSED}:

@@ -20,7 +20,7 @@ from kcodec.errors import (
     KcodecError,
     TransportError,
 )
-from kcodec.flow import CancelledFlow, Clock, Flow, Wait, spawn
+from kcodec.flow import CancelledFlow, Clock, Flow, Task, Wait, spawn
 from kcodec.network.metrics import Gauge, Metrics, report_gauges
 from kcodec.offsets import TopicPartition
 from kcodec.producer.accumulator import Accumulator
@@ -99,12 +99,18 @@ class ProducerCore:
     def run(self) -> Flow[None]:
         """Send until `close`; the public class spawns this flow once."""
         identity = yield from spawn(self.id_manager.run(), "producer id")
+        identity.when_done(self._identity_ended)
         gauges = yield from spawn(report_gauges(self._metrics, self._report), "gauges")
         try:
             yield from self.sender.run()
         finally:
             identity.cancel()
             gauges.cancel()
+
+    def _identity_ended(self, task: Task[None]) -> None:
+        """End the sender, too, if the flow of the identity failed: records would wait for it until their deadline."""
+        if task.error is not None and not isinstance(task.error, CancelledFlow):
+            self.sender.fail(task.error)
 
     def _wake(self) -> None:
         """Any thread, under the lock: let the sender run."""

@@ -77,6 +77,7 @@ class Sender:
         self._reports = Reports(accumulator)
         self._signal = Signal()
         self._is_woken = False
+        self._failure: BaseException | None = None
         self._was_single = self._is_in_response = False
         self._is_metadata_new = True
         self._next_expiry = -_FOREVER
@@ -94,6 +95,11 @@ class Sender:
     def stop(self) -> None:
         """End the flow after its round."""
         self.is_stopped = True
+        self.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """End the flow with an error. After a response that could not be handled, some batches would never end."""
+        self._failure = error
         self.wake()
 
     def _batches_ended(self) -> None:
@@ -148,12 +154,14 @@ class Sender:
     # The flow
 
     def run(self) -> Flow[None]:
-        """Send until `stop`."""
+        """Send until `stop`. Raise the error of `fail`."""
         self.cluster.changed.add_waiter(self._metadata_changed)
         self.id_manager.changed.add_waiter(self._identity_changed)
         try:
             while not self.is_stopped:
                 self._is_woken = False
+                if self._failure is not None:
+                    raise self._failure
                 pause = yield from self._round()
                 if self.turn is not None:
                     self._take_turns(self.turn)
@@ -223,6 +231,8 @@ class Sender:
                     self.responses.on_response(node, sent, reply)
                 else:
                     self.responses.on_no_response(sent, error)
+            except Exception as failure:  # noqa: BLE001  the flow raises it
+                self.fail(failure)
             finally:
                 self._is_in_response = False
                 self._loads[node] -= 1

@@ -18,7 +18,7 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import AbortableTransactionError, AuthenticationError, DecodeError, TransportError
 from kcodec.flow import Flow
-from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 from kcodec.transactions.errors import (
     Failed,
     TransactionDisposition,
@@ -147,15 +147,20 @@ class Ending:
 
 def investigate(cluster: Cluster, ending: Ending, doing: str, code: int, deadline: float | None = None) -> Flow[Failed]:
     """Return the meaning of INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_TXN_STATE or TRANSACTION_ABORTABLE for
-    this transaction: timed out, committed, ended elsewhere, empty, or fenced.
+    this transaction: timed out, committed, ended elsewhere, empty, or fenced; AuthenticationError if the coordinator
+    rejects the login.
 
     deadline: of the call that got the error, by the cluster's clock; None in the background.
     """
     transactional_id = ending.transactional_id
     until = cluster.clock() + INVESTIGATION_SECONDS
-    found = yield from describe_transaction(
-        cluster, transactional_id, until if deadline is None else min(until, deadline)
-    )
+    try:
+        found = yield from describe_transaction(
+            cluster, transactional_id, until if deadline is None else min(until, deadline)
+        )
+    except AuthenticationError as rejected:
+        log.info("%s: %s; the reason is not known: %s", doing, error_code(code).name, rejected)
+        return Failed(TransactionDisposition.ABORT, rejected)  # the abort finds out the reason
     by_another = fenced(doing, code, transactional_id, is_init_unconfirmed=ending.is_init_unconfirmed)
     if found is None:
         if ending.is_over_time(None):

@@ -6,9 +6,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kcodec.errors import KcodecError, UnsupportedError
+from kcodec.errors import AuthenticationError, KcodecError, UnsupportedError
 from kcodec.flow import Flow, Wait, sleep
-from kcodec.transactions.errors import Failed
+from kcodec.transactions.errors import Failed, TransactionDisposition
 from kcodec.transactions.fencing import investigate, investigate_failed
 from kcodec.transactions.partitions import add_partitions
 from kcodec.transactions.state import WRITING, Event
@@ -88,6 +88,10 @@ class TransactionMaintenance:
             found = yield from investigate_failed(context.cluster, context.ending(transaction), failed)
             if not is_over():
                 context.fail(found)
+        except AuthenticationError as error:
+            # The same login would be rejected again, and the account may be locked. After the abort it is tried again.
+            if not is_over():
+                context.fail(Failed(TransactionDisposition.ABORT, error))
         except UnsupportedError as error:
             if not is_over():
                 context.move(Event.FATAL, error)
