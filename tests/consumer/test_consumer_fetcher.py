@@ -99,6 +99,49 @@ def test_a_session_that_the_broker_lost_is_begun_again_at_once(code: int) -> Non
     assert (full[0].session_id == 0) is (code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
 
+def test_what_is_known_of_a_partition_or_a_broker_ends_with_it() -> None:
+    """A consumer of many topics, or in a cluster whose brokers are replaced, must not grow."""
+    world = FetchScript(nodes=2)
+    world.log(partitions=2)
+    places = [TopicPartition("orders", number) for number in range(2)]
+    world.assign(*places)
+    world.run(0.5)
+    fetcher = world.fetcher
+    for known in (fetcher._responses.larger, fetcher._responses.without_epoch_at, fetcher._requested_aside):
+        known.update(dict.fromkeys(places, 7))  # type: ignore[attr-defined]
+    assert fetcher._sessions.keys() == {1, 2}
+    world.assignment.remove(places[1:])
+    del world.cluster.brokers[2]
+    world.run(0.5)
+    assert fetcher._responses.larger.keys() | fetcher._responses.without_epoch_at.keys() <= {places[0]}
+    assert fetcher._requested_aside.keys() <= {places[0]}
+    assert fetcher._sessions.keys() == {1}
+
+
+def test_a_larger_request_ends_with_the_large_batches() -> None:
+    """This broker cuts even the first batch, as brokers before KIP-74 did."""
+    world = FetchScript(max_partition_fetch_bytes=1000)
+    log = world.log()
+
+    def data_of(node: int, partition: TopicPartition, asked: FetchPartition) -> FetchPartitionData:
+        data = world._read(node, partition, asked)
+        data.records = bytes(data.records or b"")[: asked.partition_max_bytes]
+        return data
+
+    world.data_of = data_of
+    log.append_values(b"x" * 5000)
+    numbered(log, 5)
+    world.assign(ORDERS)
+    assert len(world.drain()) == 6
+    numbered(log, 5, start=5)
+    assert len(world.drain()) == 5
+    numbered(log, 5, start=10)
+    assert len(world.drain()) == 5
+    asked = [topic for _, _, _, request in world.fetches for topic in request.topics]
+    sizes = [one.partition_max_bytes for topic in asked for one in topic.partitions]
+    assert max(sizes) > 5000 and sizes[-1] == 1000, sizes
+
+
 def test_a_broker_without_sessions_is_asked_for_everything_each_time() -> None:
     world = FetchScript()
     world.has_sessions = False

@@ -78,6 +78,23 @@ def test_the_metadata_of_all_topics_is_not_requested_after_a_pattern(kcodec_brok
         assert requests_for_all(kcodec_broker)[-1]
 
 
+def test_a_second_pattern_is_matched_before_the_member_joins(kcodec_broker: Broker) -> None:
+    """The topics of the first pattern are forgotten by then, and the member would join without any topic."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    with Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers, group_id=f"group-{topic}") as consumer:
+        for _ in range(2):
+            consumer.subscribe(pattern=topic + ".*")
+            while not consumer.assignment():
+                consumer.poll(0.1)
+            consumer.unsubscribe()
+            refresh(consumer)
+            consumer._core.cluster._topics_used_at.clear()  # as after TOPIC_IDLE_SECONDS
+            refresh(consumer)
+            assert topic not in consumer._core.cluster.topics
+    joins = [entry.request.protocols[0].metadata for entry in kcodec_broker.wire_log.requests("JoinGroup")]
+    assert all(topic.encode() in bytes(one) for one in joins), joins
+
+
 def test_the_facade_of_aiokafka_does_not_request_all_topics_after_a_pattern(kcodec_broker: Broker) -> None:
     """A consumer without a group, whose partitions the facade assigns."""
     topic = kcodec_broker.create_topic(partitions=1)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from kcodec.cluster.metadata import Cluster, ClusterTimes
+from kcodec.cluster.metadata import TOPIC_IDLE_SECONDS, Cluster, ClusterTimes
 from kcodec.errors import AuthenticationError, AuthorizationError, BrokerError, DeliveryTimeoutError, TransportError
 from kcodec.flow import ByVersion, Call, Done, Flow, Reply, sleep
 from kcodec.network.scheduler import Scheduler
@@ -116,6 +116,25 @@ def test_an_older_leader_epoch_is_not_believed_unless_the_topic_was_made_again()
     assert world.cluster.leader("a", 0) == 2
     world.cluster.apply(Reply(metadata(topic("a", {0: (1, 0)}, topic_id=UUID(int=8))), 12, 1))
     assert world.cluster.leader("a", 0) == 1
+
+
+def test_a_topic_that_is_not_in_use_is_forgotten() -> None:
+    """Its leaders are not updated any more, so the first request after an idle time would go to a former leader."""
+    world = World(metadata(topic("a", {0: (1, 5)})), metadata(), metadata(topic("a", {0: (2, 6)})))
+    world.run(world.cluster.ensure_topic("a", 5.0))
+    world.run(sleep(TOPIC_IDLE_SECONDS + 1.0), 1000.0)
+    assert world.cluster.topics == {} and world.cluster.leader("a", 0) is None
+    world.run(world.cluster.ensure_topic("a", 5.0), 1000.0)
+    assert world.cluster.leader("a", 0) == 2
+
+
+def test_a_topic_in_use_stays_although_a_response_does_not_name_it() -> None:
+    world = World(metadata(topic("a", {0: (1, 5)})))
+    world.run(world.cluster.ensure_topic("a", 5.0))
+    world.cluster.apply(Reply(metadata(), 12, 1))
+    assert world.cluster.leader("a", 0) == 1
+    world.cluster.apply(Reply(metadata(), 12, 1), are_all=True)
+    assert world.cluster.leader("a", 0) is None
 
 
 def test_a_leader_in_a_response_counts_if_its_epoch_is_newer() -> None:

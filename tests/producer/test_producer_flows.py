@@ -29,6 +29,35 @@ def test_records_arrive_in_order_and_deliveries_say_where() -> None:
     assert rig.core.accumulator.free_memory == rig.settings.buffer_memory
 
 
+def test_the_metadata_of_each_topic_is_requested_once() -> None:
+    """A round of the sender looks at new topics only, whatever the number of topics of the producer."""
+    world = ScriptedCluster()
+    for number in range(3):
+        world.create_topic(f"orders-{number}")
+    rig = Rig(world)
+    for number in range(3):
+        rig.send(f"orders-{number}", b"x")
+    assert [buffer.topic for buffer in rig.core.accumulator.new_topics] == ["orders-0", "orders-1", "orders-2"]
+    rig.flush()
+    rig.send("orders-1", b"y")
+    assert rig.core.accumulator.new_topics == []
+    rig.flush()
+    assert world.topics["orders-1"][1][0].values == [b"x", b"y"]
+
+
+def test_the_first_record_after_an_idle_time_goes_to_the_present_leader() -> None:
+    """The metadata is forgotten meanwhile; the sequence numbers are not."""
+    world = ScriptedCluster(nodes=2)
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0)
+    world.run(700.0)
+    world.move_leader(log, 2 if log.leader == 1 else 1)
+    before = len(world.requests)
+    rig.send("orders", b"late")
+    rig.flush()
+    assert log.values[-1] == b"late" and len(world.requests) == before + 1
+
+
 def test_a_batch_lingers_and_a_full_one_does_not() -> None:
     world = ScriptedCluster()
     world.create_topic("orders")

@@ -98,6 +98,17 @@ def test_c24_begin_has_a_deadline(fault: str | int) -> None:
     script.end(script.worked())
 
 
+def test_c24_the_pause_after_aborts_in_a_row_is_part_of_it() -> None:
+    """Before, InitProducerId got the whole timeout after the pause."""
+    script = Script()
+    script.plan("InitProducerId", *[HANG] * 10)
+    script.session._not_before = script.world.now + 2.0
+    begin = script.world.now
+    with pytest.raises(DeliveryTimeoutError):
+        script.begin(timeout=3.0)
+    assert script.world.now - begin <= 3.1
+
+
 def test_c24_the_wait_for_committed_offsets_is_part_of_it() -> None:
     script = Script()
     block = script.worked()

@@ -356,9 +356,12 @@ class Cluster:
         self.brokers = {one.node_id: Broker(one.node_id, one.host, one.port, one.rack) for one in message.brokers}
         self.controller_id = message.controller_id
         self.cluster_id = message.cluster_id or self.cluster_id
-        if are_all:
-            named = {topic.name for topic in message.topics}
-            self.topics = {name: topic for name, topic in self.topics.items() if name in named}
+        # A topic that is not in use is forgotten, as its leaders are not updated any more.
+        kept = {topic.name for topic in message.topics}
+        if not are_all:
+            kept |= self._topics_used_at.keys()
+        if not self.topics.keys() <= kept:
+            self.topics = {name: topic for name, topic in self.topics.items() if name in kept}
         for found in message.topics:
             if found.name is not None:
                 self._apply_topic(found)

@@ -52,7 +52,7 @@ class FetchedPartition:
     """The records of one partition in one response, and how many of them were taken.
 
     next_offset, last_epoch: after the last whole batch, by its header; None if that cannot be read.
-    is_cut: the response does not contain even one whole batch, which needs bytes_needed.
+    is_cut: the response does not contain even one whole batch. bytes_needed: the size of the first batch.
     chunk: records of this response that an iteration delivers; `position` is before them.
     """
 
@@ -91,6 +91,7 @@ class FetchedPartition:
                 self.is_cut = self.size > 0
                 self.bytes_needed = headers.bytes_needed
                 return
+            self.bytes_needed = headers[0].size_in_bytes
             last = headers[-1]
         except DecodeError:
             return  # found again, and raised, when the records are taken

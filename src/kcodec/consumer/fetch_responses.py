@@ -183,7 +183,7 @@ class FetchResponses:
         self._read_again(partition, requested)
         state, version, request = requested
         entry = FetchedPartition(state, version, request.offset, data, self.settings) if data.records else None
-        if entry is not None and entry.bytes_needed > request.max_bytes and self._requests_more(partition, entry):
+        if entry is not None and self._requests_more(partition, entry, request.max_bytes):
             return
         with self.assignment.lock:
             if state.version != version:
@@ -209,12 +209,15 @@ class FetchResponses:
             found = self._fetched_bytes[node] = tally_of(self._metrics, "consumer.fetched_bytes", node=node)
         return found
 
-    def _requests_more(self, partition: TopicPartition, entry: FetchedPartition) -> bool:
-        """Request more for a batch above max_partition_fetch_bytes, from a broker that cuts even the first one."""
-        if not entry.is_cut or entry.bytes_needed > self.settings.limits.max_batch_bytes:
-            return False
-        self.larger[partition] = entry.bytes_needed
-        return True
+    def _requests_more(self, partition: TopicPartition, entry: FetchedPartition, requested: int) -> bool:
+        """Request more for a batch above max_partition_fetch_bytes, from a broker that cuts even the first one, until
+        a batch needs no more than that."""
+        if entry.is_cut and requested < entry.bytes_needed <= self.settings.limits.max_batch_bytes:
+            self.larger[partition] = entry.bytes_needed
+            return True
+        if not entry.is_cut and entry.bytes_needed <= self.settings.max_partition_fetch_bytes:
+            self.larger.pop(partition, None)
+        return False
 
     def _look_for_divergence(self, node: int, state: PartitionState, diverging: Any) -> None:
         """Handle a leader log that differs in the leader epoch or end offset of the last record read (KIP-320,
@@ -303,10 +306,11 @@ class FetchResponses:
         self.assignment.fail(state, _refused_error(node, partition, request.offset), is_passing=True)
         self._arrived.set()
 
-    def keep_refusals(self, partitions: Set[TopicPartition]) -> None:
-        """Forget the rejected offsets of all other partitions."""
-        for gone in self._refusals.keys() - partitions:
-            del self._refusals[gone]
+    def keep(self, partitions: Set[TopicPartition]) -> None:
+        """Forget all other partitions."""
+        for known in (self._refusals, self.larger, self.without_epoch_at):
+            for gone in known.keys() - partitions:
+                del known[gone]
 
     def _refused_next(self, before: Refusals | None, requested: RequestedPartition, now: float) -> Refusals:
         """Begin to count the rejections of an offset. An offset after a corrupt one counts as corrupt sooner: with

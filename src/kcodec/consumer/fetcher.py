@@ -211,9 +211,11 @@ class Fetcher:
         busy: set[int] = set()
         due: list[float] = []
         self._backoffs.keep(self.assignment.partitions.keys() | self.cluster.brokers.keys())
-        self._responses.keep_refusals(self.assignment.partitions.keys())
+        self._responses.keep(self.assignment.partitions.keys())
+        for unassigned in self._requested_aside.keys() - self.assignment.partitions.keys():
+            del self._requested_aside[unassigned]
         self._session_errors &= self.cluster.brokers.keys()
-        for known in (self._large, self._turns, self.responded_at):
+        for known in (self._large, self._turns, self.responded_at, self._sessions):
             for gone in known.keys() - self.cluster.brokers.keys():
                 del known[gone]
         for partition, state in self.assignment.partitions.items():

@@ -77,6 +77,8 @@ class Accumulator(RecordAppender):
     ) -> None:
         super().__init__(lock, new_delivery, settings.ignore_keys)
         self.settings = settings
+        #: Those that the sender has not seen yet.
+        self.new_topics: list[TopicBuffer] = []
         self.active: dict[PartitionQueue, None] = {}
         self.unfinished: dict[ProducerBatch, None] = {}
         self.free_memory = settings.buffer_memory
@@ -336,6 +338,7 @@ class Accumulator(RecordAppender):
         buffer = self.topics.get(topic)
         if buffer is None:
             buffer = self.topics[topic] = TopicBuffer(topic, self.settings, self._random)
+            self.new_topics.append(buffer)
         return buffer
 
     def update_topic(

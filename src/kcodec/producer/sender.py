@@ -187,13 +187,13 @@ class Sender:
             nearest = self._follow_until if now < self._follow_until else _FOREVER
             if is_idle:
                 self.accumulator.next_look = nearest
-            unknown: list[TopicBuffer] = []
-            for buffer in self.accumulator.topics.values():
-                if not buffer.is_requested:
-                    unknown.append(buffer)
+            else:
+                unknown, self.accumulator.new_topics = self.accumulator.new_topics, []
         if is_idle:
             return min(nearest, self._reports.look(now)) - now
         for buffer in unknown:
+            if buffer.is_requested:  # by a caller
+                continue
             buffer.is_requested = True
             yield from spawn(self._learn_topic(buffer), f"metadata of {buffer.topic}")
         if self._is_metadata_new:

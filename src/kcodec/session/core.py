@@ -108,7 +108,7 @@ class GroupSession:
         deadline = self.clock() + (self.manager.max_block if timeout is None else timeout)
         if (pause := min(self._not_before, deadline) - self.clock()) > 0:
             yield from sleep(pause)
-        transaction = yield from self.manager.begin(timeout)
+        transaction = yield from self.manager.begin(max(deadline - self.clock(), 0.0))
         try:
             if not self.is_safe:
                 if not self.knows_generations:

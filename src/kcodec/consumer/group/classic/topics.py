@@ -36,6 +36,8 @@ class GroupTopics:
         self.pattern: re.Pattern[str] | None = None
         self.group: frozenset[str] = frozenset()
         self.assigned_from: Snapshot | None = None
+        #: The update of all topics (`Cluster.updates_of_all`) from which on the pattern can be matched.
+        self._first_of_all = 1
         self._from_leader: frozenset[str] = frozenset()
         self._from_leader_at = 0
 
@@ -46,6 +48,8 @@ class GroupTopics:
         except re.error as error:
             raise ValueError(f"pattern {pattern!r} is not a valid regular expression: {error}") from error
         self.topics, self._from_leader = frozenset(topics), frozenset()
+        if pattern is not None and not self.cluster.needs_all_topics:
+            self._first_of_all = self.cluster.updates_of_all + 1
         self.cluster.needs_all_topics = pattern is not None
         if pattern is not None:
             self.cluster.request_update("a pattern is subscribed to")
@@ -132,13 +136,13 @@ class GroupTopics:
     def _is_unrequested(self, name: str) -> bool:
         topic = self.cluster.topics.get(name)
         if topic is None:
-            return self.cluster.updates_of_all == 0
+            return self.pattern is None or self.cluster.updates_of_all < self._first_of_all
         return topic.error == ErrorCode.LEADER_NOT_AVAILABLE
 
     def wait_for_all(self, timeout: float) -> Flow[bool]:
         """With a pattern, wait up to `timeout` seconds for the names of all topics; return whether they are known."""
         deadline = self.cluster.clock() + timeout
-        while self.pattern is not None and self.cluster.updates_of_all == 0:
+        while self.pattern is not None and self.cluster.updates_of_all < self._first_of_all:
             left = deadline - self.cluster.clock()
             if left <= 0:
                 return False
