@@ -186,7 +186,7 @@ class Positions:
     def _has_no_epochs(self, partition: TopicPartition) -> bool:
         return self.cluster.leader(*partition) is not None and self.cluster.leader_epoch(*partition) < 0
 
-    # CallContext
+    # Requests
 
     def _request(self, group: _Group, keys: dict[TopicPartition, _Key]) -> Flow[None]:
         """Run one round for some partitions; `_look` requests the unfinished ones again."""

@@ -101,7 +101,7 @@ def describe_transaction(
         log.log(level, "%s: %s", doing, error)
         return None
     if found.error_code:
-        log.log(level, "%s: error %d", doing, found.error_code)
+        log.log(level, "%s: %s", doing, error_code(found.error_code).name)
         return None
     return TransactionStatus(
         found.transaction_state,

@@ -40,7 +40,7 @@ from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError, UnsupportedError
 from kcodec.flow import CancelledFlow, Flow, Reply, Signal, Task, call, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata
-from kcodec.protocol.error_codes import note_final
+from kcodec.protocol.error_codes import error_code, note_final
 
 log = logging.getLogger("kcodec.client")
 #: Seconds for a leave heartbeat that nothing waits for.
@@ -385,7 +385,7 @@ class ConsumerMembership:
                 code = reply.message.error_code
                 if not code or disposition(CONSUMER_JOIN, code) not in REPEATED:
                     return
-                log.info("group %r: the leave heartbeat failed with error code %d", self._group_id, code)
+                log.info("group %r: the leave heartbeat failed with %s", self._group_id, error_code(code).name)
             except (AuthenticationError, BrokerError, DecodeError) as error:
                 log.info("group %r: the leave heartbeat failed: %s", self._group_id, error)
                 return
