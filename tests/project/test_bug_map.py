@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table "Where a bug would be" of CONTRIBUTING.md names files that exist."""
+"""The table "Where to look for a bug" of CONTRIBUTING.md names files that exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE_NAME = re.compile(r"[\w*./]+\.(?:py|pyx|pxi|c|h)|[\w/]+/")
 def rows_of_the_table() -> list[str]:
     """Return the right column of each row."""
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    table = text.partition("## Where a bug would be")[2].partition("\n\nImports ")[0]
+    table = text.partition("## Where to look for a bug")[2].partition("\n## ")[0]
     return [line.split(" | ", 1)[1] for line in table.splitlines() if line.startswith("| ") and "---" not in line][1:]
 
 
