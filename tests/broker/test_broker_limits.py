@@ -17,6 +17,7 @@ from broker_core import NOTHING, CoreClient
 
 from kcodec.broker import Broker, WireEntry, wire_log
 from kcodec.broker.groups.linear_patterns import LinearPattern
+from kcodec.broker.partition_log import PartitionLog
 from kcodec.broker.wire_log import WireLog
 from kcodec.client import Producer
 from kcodec.protocol import messages
@@ -280,6 +281,33 @@ def test_fetch_of_a_gone_client_is_forgotten() -> None:
     assert not partition.log.watchers
     client.produce(None)
     assert pending.response is NOTHING
+
+
+def test_an_append_looks_at_its_partition_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch of 500 partitions waits, with fetch_min_bytes that several appends together reach."""
+    client = CoreClient()
+    client.prepare(partitions=500)
+    looks: list[PartitionLog] = []
+    original = PartitionLog.readable_bytes
+
+    def readable_bytes(log: PartitionLog, offset: int, isolation_level: int) -> int:
+        looks.append(log)
+        return original(log, offset, isolation_level)
+
+    monkeypatch.setattr(PartitionLog, "readable_bytes", readable_bytes)
+    request = client.fetch_request(max_wait_ms=60_000, min_bytes=700)
+    request.topics[0].partitions = [
+        messages.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=300) for number in range(500)
+    ]
+    pending = client.send(request, 12)
+    looks.clear()
+    for number in (7, 7, 7, 7, 9, 11):  # of each partition, partition_max_bytes count
+        assert pending.response is NOTHING
+        client.produce(None, partition=number, values=(b"x" * 200,))
+    assert len(looks) == 6
+    filled = [one.partition_index for one in pending.response.responses[0].partitions if one.records]
+    assert filled == [7, 9, 11]
+    assert not any(partition.log.watchers for topic in client.core.topics for partition in topic.partitions)
 
 
 def test_thousands_of_topics_take_no_quadratic_time() -> None:

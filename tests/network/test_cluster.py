@@ -82,7 +82,6 @@ def test_leaders_and_partitions_are_known_after_the_first_answer() -> None:
     found = world.run(world.cluster.ensure_topic("a", 5.0))
     assert found.topic_id == ID and world.cluster.partitions("a") == 2
     assert (world.cluster.leader("a", 0), world.cluster.leader("a", 1)) == (1, None)
-    assert world.cluster.available_partitions("a") == [0]
     assert [one.name for one in world.asked[0].topics] == ["a"]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kcodec.broker.api import Api, ApiError, Later, RequestContext
 from kcodec.broker.clock import Clock, Timer
 from kcodec.broker.fetch_sessions import IDS_VERSION, SESSIONLESS, FetchSession, FetchSessions, SessionKey
+from kcodec.broker.partition_log import PartitionLog
 from kcodec.broker.settings import BrokerSettings
 from kcodec.broker.topics import Partition, Topic, Topics
 from kcodec.protocol import messages
@@ -18,13 +18,28 @@ from kcodec.protocol.error_codes import ErrorCode
 _log = logging.getLogger(__name__)
 
 
-class _Wanted(NamedTuple):
-    """A partition of a fetch. topic, partition: None if it does not exist."""
+@dataclass(eq=False)
+class _Wanted:
+    """A partition of a fetch. topic, partition: None if it does not exist. size: the bytes that it had at the last look
+    of the fetch that waits for it."""
 
     key: SessionKey
     request: messages.FetchPartition
     topic: Topic | None
     partition: Partition | None
+    size: int = 0
+    waiting: _Waiting | None = None
+
+    @property
+    def log(self) -> PartitionLog:
+        """The log of a partition that exists."""
+        assert self.partition is not None
+        return self.partition.log
+
+    def look_again(self) -> None:
+        """Notify the fetch that the log has changed."""
+        if self.waiting is not None:
+            self.waiting.look_again(self)
 
 
 class Fetch:
@@ -75,16 +90,16 @@ class _Waiting:
 
     def __post_init__(self) -> None:
         self.later = Later(on_disconnect=self._stop)
+        self.missing = self.request.min_bytes
 
     def begin(self) -> messages.FetchResponse | Later:
         """Return the response, or wait for it."""
-        read = [(one, self._check(one)) for one in self.wanted]
-        is_due = self.request.max_wait_ms <= 0 or not read or any(error is not None for _, error in read)
-        if is_due or self._is_enough():
+        is_due = self.request.max_wait_ms <= 0 or not self.wanted
+        if is_due or any(self._check(one) is not None for one in self.wanted) or self._measure(self.wanted) <= 0:
             return self._response()
         for one in self.wanted:
-            assert one.partition is not None
-            one.partition.log.watchers.add(self._look_again)
+            one.waiting = self
+            one.log.watchers.add(one.look_again)
         self.timer = self.fetch.clock.call_later(self.request.max_wait_ms, self._complete)
         return self.later
 
@@ -112,17 +127,17 @@ class _Waiting:
             return _refusal(wanted, error.code, aborted=None)
         return None
 
-    def _is_enough(self) -> bool:
-        total = 0
-        for one in self.wanted:
-            assert one.partition is not None
-            readable = one.partition.log.readable_bytes(one.request.fetch_offset, self.request.isolation_level)
-            total += min(readable, one.request.partition_max_bytes)
-        return total >= self.request.min_bytes
+    def _measure(self, some: list[_Wanted]) -> int:
+        """Look how much these partitions have now. Return the bytes that are missing."""
+        for one in some:
+            readable = one.log.readable_bytes(one.request.fetch_offset, self.request.isolation_level)
+            before, one.size = one.size, min(readable, one.request.partition_max_bytes)
+            self.missing += before - one.size
+        return self.missing
 
-    def _look_again(self) -> None:
-        """Respond if there is enough now, or something is wrong now."""
-        if any(self._check(one) is not None for one in self.wanted) or self._is_enough():
+    def look_again(self, changed: _Wanted) -> None:
+        """Respond if there is enough now, or something is wrong with this partition now."""
+        if self._check(changed) is not None or self._measure([changed]) <= 0:
             self._complete()
 
     def _complete(self) -> None:
@@ -133,8 +148,7 @@ class _Waiting:
     def _stop(self) -> None:
         """Wait no longer."""
         for one in self.wanted:
-            assert one.partition is not None
-            one.partition.log.watchers.discard(self._look_again)
+            one.log.watchers.discard(one.look_again)
         if self.timer is not None:
             self.timer.cancel()
 
@@ -157,9 +171,8 @@ class _Waiting:
         return messages.FetchResponse(session_id=session_id, responses=list(topics.values()))
 
     def _read(self, wanted: _Wanted, left: int, *, min_one_message: bool) -> messages.FetchPartitionData:
-        assert wanted.partition is not None
         try:
-            found = wanted.partition.log.read(
+            found = wanted.log.read(
                 wanted.request.fetch_offset,
                 min(wanted.request.partition_max_bytes, left),
                 self.request.isolation_level,

@@ -133,11 +133,6 @@ class Cluster:
         found = self.topics.get(topic)
         return len(found.partitions) if found and found.partitions else None
 
-    def available_partitions(self, topic: str) -> list[int]:
-        """Return the partitions that have a leader."""
-        found = self.topics.get(topic)
-        return sorted(number for number, part in found.partitions.items() if part.leader >= 0) if found else []
-
     def topic_id(self, topic: str) -> UUID | None:
         """Return the id of a topic; None if it is unknown, or the brokers have no topic ids."""
         found = self.topics.get(topic)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import STALE_LEADER_CODES
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import ANY_NODE, Flow
 from kcodec.offsets import TopicPartition
@@ -18,21 +19,13 @@ K = TypeVar("K")
 # After which errors the request goes to another broker; None: no response. After others it goes to the same again.
 NOT_THE_CONTROLLER = frozenset({None, ErrorCode.NOT_CONTROLLER})
 NOT_THE_COORDINATOR = frozenset({None, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
-NOT_THE_LEADER = frozenset(
-    {
-        None,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.LISTENER_NOT_FOUND,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-    }
-)
+# These requests name their topics, so that no broker responds with INCONSISTENT_TOPIC_ID.
+NOT_THE_LEADER = STALE_LEADER_CODES | {
+    None,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.LISTENER_NOT_FOUND,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+}
 # How long one look for a topic waits before it counts as unknown for now.
 TOPIC_PATIENCE_SECONDS = 1.0
 

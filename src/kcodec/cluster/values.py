@@ -8,8 +8,26 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kcodec.flow import Address
+from kcodec.protocol.error_codes import ErrorCode
 
 NO_UUID = UUID(int=0)
+#: Errors of a partition after which its leader is looked up again: another broker may lead it, or the topic is gone.
+#: Each API adds what it handles in the same way.
+STALE_LEADER_CODES = frozenset(
+    {
+        *(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.LEADER_NOT_AVAILABLE),
+        *(ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR),
+        ErrorCode.FENCED_LEADER_EPOCH,
+    }
+)
+#: The group has gone on without a member, whatever partition the error came with.
+LOST_MEMBER_CODES = frozenset(
+    {
+        *(ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS),
+        *(ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH),
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from kcodec.cluster.retry_driver import (
     request_items,
 )
 from kcodec.cluster.retry_routes import CoordinatorOf
+from kcodec.cluster.values import LOST_MEMBER_CODES
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import BrokerError, DeliveryTimeoutError, KcodecError
 from kcodec.flow import ByVersion, Flow
@@ -43,13 +44,7 @@ STABLE_VERSION, GROUPS_VERSION, TOPIC_ID_VERSION = 7, 8, 10
 #: The first version of OffsetCommit that knows static members.
 _STATIC_VERSION = 7
 #: Errors about the group or the member, whatever partition they came with.
-GROUP_CODES = frozenset(
-    {
-        *(ErrorCode.ILLEGAL_GENERATION, ErrorCode.INVALID_GROUP_ID, ErrorCode.UNKNOWN_MEMBER_ID),
-        *(ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.GROUP_ID_NOT_FOUND),
-        *(ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH),
-    }
-)
+GROUP_CODES = LOST_MEMBER_CODES | {ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED}
 # The coordinator knows other topics than this client, or by other ids.
 _UNKNOWN_TOPIC = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}

@@ -23,6 +23,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from kcodec.cluster.metadata import Cluster
+from kcodec.cluster.values import STALE_LEADER_CODES
 from kcodec.consumer.assignment import RESET, VALIDATION, Assignment, PartitionState
 from kcodec.consumer.fetch_buffer import FetchBuffer, FetchedPartition
 from kcodec.consumer.fetch_session import PartitionRequest
@@ -34,14 +35,9 @@ from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 
 log = logging.getLogger("kcodec.consumer")
-#: The leader is another one, or none, or does not know yet that it is; the topic is not there, or another one.
-STALE_METADATA: Final = frozenset(
-    {
-        *(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID),
-        *(ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH),
-        *(ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, ErrorCode.KAFKA_STORAGE_ERROR),
-    }
-)
+#: The leader is another one, or none; the topic is not there, or another one. UNKNOWN_LEADER_EPOCH is handled apart:
+#: the metadata here is newer than that of the broker.
+STALE_METADATA: Final = STALE_LEADER_CODES | {ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NETWORK_EXCEPTION}
 #: An offset that the broker refuses with CORRUPT_MESSAGE is called corrupt after this number of refusals in a row ...
 CORRUPT_REFUSALS: Final = 5
 #: ... and not before this time has passed since the first of them.

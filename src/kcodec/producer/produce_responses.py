@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.cluster.values import STALE_LEADER_CODES
 from kcodec.errors import AuthenticationError, DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.network.metrics import Metrics, are_ignored
 from kcodec.offsets import TopicPartition
@@ -55,12 +56,9 @@ CERTAIN_CODES = IDENTITY_ERRORS | TOO_LARGE | {
     ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.UNKNOWN_TOPIC_ID,
 }  # fmt: skip
 #: Retriable errors that say that our metadata is out of date.
-STALE_METADATA_CODES = frozenset({
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LISTENER_NOT_FOUND,
-    ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID,
-    ErrorCode.INCONSISTENT_TOPIC_ID,
-})  # fmt: skip
+STALE_METADATA_CODES = STALE_LEADER_CODES | {
+    ErrorCode.LISTENER_NOT_FOUND, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.INCONSISTENT_TOPIC_ID
+}  # fmt: skip
 
 Sent = Sequence[tuple[PartitionQueue, ProducerBatch]]
 Ended = tuple[ProducerBatch, BatchOutcome]

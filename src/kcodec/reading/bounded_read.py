@@ -51,7 +51,8 @@ from kcodec.quantities import seconds_text
 
 log = logging.getLogger("kcodec.reading")
 OnMissing = Literal["raise", "skip"]
-#: After these another broker may lead, or the topic is gone.
+#: After these another broker may lead, or the topic is gone. A bounded read has no position
+#: to validate, so UNKNOWN_LEADER_EPOCH is one of them.
 NOT_THE_LEADER = STALE_METADATA | {ErrorCode.UNKNOWN_LEADER_EPOCH}
 #: Errors of a topic that does not exist.
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})

@@ -14,25 +14,18 @@ from __future__ import annotations
 
 import logging
 
+from kcodec.cluster.values import LOST_MEMBER_CODES
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.errors import BrokerError, KcodecError, UnknownOutcomeError
 from kcodec.flow import Flow, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import HIGHEST_VERSION
 from kcodec.session.block import SessionBlock
 from kcodec.session.core import GroupSession
-from kcodec.session.safety import GENERATION_VERSION, MARKER_WAIT_SECONDS
+from kcodec.session.safety import MARKER_WAIT_SECONDS
+from kcodec.transactions.offsets import GENERATION_VERSION
 from kcodec.transactions.state import TO_ABORT, State
 
-#: The group has gone on without this member. To the application this is a rebalance.
-GROUP_CODES = frozenset(
-    {
-        *(ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS),
-        *(ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH),
-        ErrorCode.GROUP_ID_NOT_FOUND,
-    }
-)
 #: After these the partitions are still ours; without generations only after the first.
 STILL_MEMBER = frozenset({Heartbeat.OK, Heartbeat.REBALANCE_IN_PROGRESS, Heartbeat.REASSIGNED})
 log = logging.getLogger("kcodec.session")
@@ -159,7 +152,7 @@ class SessionEnd:
         try:
             yield from self.manager.send_offsets(offsets, group, self._left(), highest_version=highest)
         except BrokerError as refused:
-            if refused.code not in GROUP_CODES:
+            if refused.code not in LOST_MEMBER_CODES:
                 raise
             self.block.fail(str(refused))
             yield from self.session.check_membership()

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from kcodec.cluster.metadata import Cluster
 from kcodec.protocol.messages import OffsetFetchRequest, TxnOffsetCommitRequest
 from kcodec.protocol.versions import BrokerVersions
+from kcodec.transactions.offsets import GENERATION_VERSION
 
-#: The first versions of TxnOffsetCommit that names a generation, and of OffsetFetch with RequireStable.
-GENERATION_VERSION, REQUIRE_STABLE_VERSION = 3, 7
+#: The first version of OffsetFetch with RequireStable.
+REQUIRE_STABLE_VERSION = 7
 #: How often a coordinator looks for transactions that are over their time, unless it is configured otherwise
 #: (transaction.abort.timed.out.transaction.cleanup.interval.ms).
 SCAN_SECONDS = 10.0

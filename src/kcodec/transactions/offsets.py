@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from kcodec.cluster.metadata import Cluster
-from kcodec.cluster.values import NO_UUID, ProducerIdAndEpoch
+from kcodec.cluster.values import LOST_MEMBER_CODES, NO_UUID, ProducerIdAndEpoch
 from kcodec.errors import BrokerError, DecodeError, TransportError
 from kcodec.flow import Flow
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -29,11 +29,7 @@ NEW_FLOW_VERSION, GENERATION_VERSION = 5, 3
 #: The first version that names topics by id.
 TOPIC_ID_VERSION = 6
 #: About the group, its generation, member or instance; not about one partition.
-GROUP_CODES = frozenset({
-    ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID,
-    ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.FENCED_MEMBER_EPOCH,
-    ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND,
-})  # fmt: skip
+GROUP_CODES = LOST_MEMBER_CODES | {ErrorCode.GROUP_AUTHORIZATION_FAILED}
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
