@@ -302,6 +302,11 @@ class Accumulator(RecordAppender):
         self.wake()
         return False
 
+    def _release(self, size: int) -> None:
+        self.free_memory += size
+        if self.space_waiters:
+            self._on_space()
+
     # Records of unknown topics
 
     def _append_waiting(
@@ -381,7 +386,7 @@ class Accumulator(RecordAppender):
             batch.deadline = self._first_sent(placeholder) + self.settings.delivery_timeout
             index = 0
         placeholder.move_to(batch, index)
-        self.free_memory += placeholder.reserved
+        self._release(placeholder.reserved)
         del self.unfinished[placeholder]
 
     def _close_early(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -390,8 +395,8 @@ class Accumulator(RecordAppender):
         size = batch.size_in_bytes
         self._count(self.topics[queue.partition.topic], queue, batch, size)
         if size < batch.reserved:
-            self.free_memory += batch.reserved - size
-            batch.reserved = size
+            reserved, batch.reserved = batch.reserved, size
+            self._release(reserved - size)
 
     # Two transactions at a time
 
@@ -451,11 +456,11 @@ class Accumulator(RecordAppender):
         """Put a split batch's pieces in its position."""
         batch.hand_over(pieces)
         self.unfinished.pop(batch, None)
-        self.free_memory += batch.reserved
         for piece in pieces:
             self.free_memory -= piece.reserved
             self.unfinished[piece] = None
             self.put_back(queue, piece)
+        self._release(batch.reserved)
 
     def finish(self, ended: Sequence[tuple[ProducerBatch, BatchOutcome]]) -> list[Callbacks]:
         """End batches; return the callbacks to call (`call_all`), without the lock."""
