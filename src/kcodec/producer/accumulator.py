@@ -327,7 +327,8 @@ class Accumulator(RecordAppender):
         placeholder.reserved = size
         self.unfinished[placeholder] = None
         buffer = self._buffer_of(topic)
-        buffer.waiting.append(WaitingRecord(placeholder, _kept(key), _kept(value), headers, partition, timestamp))
+        kept = tuple((name, _kept(content)) for name, content in headers)
+        buffer.waiting.append(WaitingRecord(placeholder, _kept(key), _kept(value), kept, partition, timestamp))
         self.wake()  # last, as the sender may run within it
         return self._new_delivery(placeholder, 0, timestamp)
 
