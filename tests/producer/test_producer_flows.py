@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import nullcontext
 
 import pytest
@@ -271,6 +272,27 @@ def test_a_caller_waits_no_longer_when_a_batch_is_split() -> None:
     accumulator.replace(queue, batch, batch.split(RecordBatchBuilder, 1))
     assert accumulator.free_memory > 39_000
     assert rig.room_calls
+
+
+def test_records_that_wait_for_metadata_stay_within_buffer_memory() -> None:
+    """Each of them takes much more memory than its fields while it has no batch."""
+    rig = Rig(ScriptedCluster(), buffer_memory=2_000_000)
+    deliveries = []
+    tracemalloc.start()
+    try:
+        while (delivery := rig.core.append("orders", None, b"x", (), None, 0)) is not None:
+            deliveries.append(delivery)
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(deliveries) > 1000
+    assert used < 2_000_000
+
+
+def test_a_record_of_the_size_of_buffer_memory_waits_for_metadata() -> None:
+    rig = Rig(ScriptedCluster(), buffer_memory=40_000)
+    assert rig.send("orders", bytes(39_800)) is not None
+    assert rig.core.accumulator.free_memory == 0
 
 
 def test_a_record_above_buffer_memory_names_the_remedy() -> None:

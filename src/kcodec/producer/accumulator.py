@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 GROWTH_SECONDS = 1.0
 #: With this many requests in flight to its broker, a full batch waits for a response, for linger_ms at most.
 BUSY_REQUESTS = 2
+#: Memory that a record takes in addition while it waits for the metadata of its topic, as an object of its own.
+WAITING_RECORD_BYTES = 700
 #: The default of `send`, which is recognized without a look at its type.
 NO_HEADERS: tuple[()] = ()
 
@@ -316,6 +318,8 @@ class Accumulator(RecordAppender):
             raise TypeError(f"topic must be a str, not {type(topic).__name__}")
         self._check_size(topic, key, value, headers)
         size = _record_size(key, value, headers)
+        # A record that just fits into the buffer is accepted all the same.
+        size = max(size, min(size + WAITING_RECORD_BYTES, self.settings.buffer_memory))
         if not self._reserve(size):
             return None
         placeholder = ProducerBatch(topic, -1, self.lock, owner=self)
