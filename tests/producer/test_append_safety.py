@@ -7,6 +7,7 @@ import threading
 from unittest import mock
 
 import pytest
+from scripted_broker import Rig, ScriptedCluster
 
 import kcodec
 from kcodec._fast import SendLock
@@ -61,6 +62,26 @@ def test_headers_of_a_row_that_changes_are_kept() -> None:
         row["timestamp"] = Changing()
         (record,) = kcodec.decode(kcodec.encode([row])).records()
         assert list(record.headers) == [(f"name-{number}", b"%d" % number) for number in range(20)]
+
+
+def test_headers_of_a_record_that_waits_for_metadata_are_copied() -> None:
+    """As its key and value are: the caller may use a buffer again, or release a view, once `send` has returned."""
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = Rig(world)
+    buffer = bytearray(b"0")
+    for number in range(3):
+        buffer[:] = b"%d" % number
+        view = memoryview(buffer)
+        assert rig.core.append("orders", None, buffer, (("number", view), ("null", None)), 0, 0) is not None
+        view.release()
+    rig.flush()
+    (data,) = world.requests[0][2].topic_data[0].partition_data
+    assert data.records is not None
+    records = kcodec.decode(bytes(data.records)).records()
+    assert [(record.value, record.headers[0][1], record.headers[1][1]) for record in records] == [
+        (b"%d" % number, b"%d" % number, None) for number in range(3)
+    ]
 
 
 @pytest.mark.parametrize("partition", ["0", 1.0, b"0"])

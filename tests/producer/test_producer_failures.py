@@ -206,6 +206,52 @@ def test_a_response_that_cannot_be_handled_ends_the_producer(
             producer.send(topic, b"third")
 
 
+def late_copy(rig: Rig) -> list[Delivery]:
+    """Send C, let the late copy of an earlier request arrive, and send D."""
+    third = rig.send("orders", b"C")
+    rig.flush()
+    rig.world.run(60.0)
+    fourth = rig.send("orders", b"D")
+    rig.flush()
+    return [third, fourth]
+
+
+def test_no_sequence_number_of_a_batch_under_way_is_used_again() -> None:
+    """B expires while its request is under way, and A before it is rejected. If the records after them took over the
+    sequence numbers, a late copy of B could get the number of D, which would count as a duplicate: D would be lost."""
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0, delivery_timeout=5.0, request_timeout=8.0)
+    world.faults = faults_for(Fault(code=ErrorCode.INVALID_TIMESTAMP), Fault(delay=30.0))
+    first, second = send_apart(rig, "orders", [b"A", b"B"])
+    world.run(6.0)
+    assert isinstance(first.error, BrokerError) and isinstance(second.error, DeliveryTimeoutError)
+    assert [one.error for one in late_copy(rig)] == [None, None]
+    assert [value for value in log.values if value != b"B"] == [b"first", b"C", b"D"]
+
+
+def test_no_sequence_number_of_a_purged_batch_is_used_again() -> None:
+    """As before, but B, which may arrive late, is purged first, and A is rejected after that."""
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0)
+    faults = [
+        Fault(code=ErrorCode.NOT_ENOUGH_REPLICAS),
+        Fault(delay=30.0),
+        Fault(code=ErrorCode.INVALID_TIMESTAMP, delay=1.0),
+    ]
+    world.faults = faults_for(*faults)
+    first, second = send_apart(rig, "orders", [b"A", b"B"])
+    world.run(1.0)
+    world.cut(1)
+    world.run(1.0)
+    rig.core.abort_buffered(TransportError("purged"))
+    assert not first.done() and second.done()
+    assert [one.error for one in late_copy(rig)] == [None, None]
+    assert isinstance(first.error, BrokerError)
+    assert [value for value in log.values if value != b"B"] == [b"first", b"C", b"D"]
+
+
 def refuse_memory(*unused: object) -> None:
     raise MemoryError
 

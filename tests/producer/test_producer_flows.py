@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import nullcontext
 
 import pytest
@@ -252,6 +253,76 @@ def test_full_memory_is_reported_and_given_back() -> None:
     rig.core.sender.wake()
     world.run(1.0)
     assert rig.room_calls and append("orders", None, b"x" * 1000, (), 0, 0) is not None
+
+
+def test_a_caller_waits_no_longer_when_an_open_batch_is_sent() -> None:
+    """The rest of its `batch_size` is free then: until the response, a caller waited although there was memory."""
+    world = ScriptedCluster(latency=1.0)
+    world.create_topic("orders", 3)
+    rig = Rig(world, linger=0.5, buffer_memory=40_000, batch_size=16_384)
+    world.run_flow(rig.core.learn_topic("orders", 60.0))
+    world.run(5.0)
+    accumulator = rig.core.accumulator
+    for partition in (0, 1):
+        rig.send("orders", b"x", partition=partition)
+    assert rig.core.append("orders", None, b"x", (), 2, 0) is None
+    accumulator.space_waiters += 1
+    world.run(0.6)
+    assert accumulator.free_memory > 16_384
+    assert rig.room_calls and rig.core.append("orders", None, b"x", (), 2, 0) is not None
+
+
+def test_a_caller_waits_no_longer_when_waiting_records_get_a_batch() -> None:
+    world = ScriptedCluster()
+    rig = Rig(world, buffer_memory=40_000, batch_size=16_384)
+    for _ in range(2):
+        rig.send("orders", bytes(8000), partition=0)
+    accumulator = rig.core.accumulator
+    accumulator.space_waiters += 1
+    before = accumulator.free_memory
+    accumulator.update_topic(accumulator.topics["orders"], [True])
+    assert (accumulator.free_memory, rig.room_calls > 0) == (40_000 - 16_384, True)
+    assert before < accumulator.free_memory + 16_384
+
+
+def test_a_caller_waits_no_longer_when_a_batch_is_split() -> None:
+    """The pieces can take less memory than the batch, which had reserved `batch_size`."""
+    world = ScriptedCluster()
+    world.create_topic("orders")
+    rig = started(world, buffer_memory=40_000, batch_size=16_384)
+    for value in (b"a", b"b"):
+        rig.send("orders", value, partition=0)
+    accumulator = rig.core.accumulator
+    (batch,) = accumulator.unfinished
+    (queue,) = accumulator.active
+    queue.open = None
+    accumulator.take(queue, batch)
+    batch.close()
+    accumulator.space_waiters += 1
+    accumulator.replace(queue, batch, batch.split(RecordBatchBuilder, 1))
+    assert accumulator.free_memory > 39_000
+    assert rig.room_calls
+
+
+def test_records_that_wait_for_metadata_stay_within_buffer_memory() -> None:
+    """Each of them takes much more memory than its fields while it has no batch."""
+    rig = Rig(ScriptedCluster(), buffer_memory=2_000_000)
+    deliveries = []
+    tracemalloc.start()
+    try:
+        while (delivery := rig.core.append("orders", None, b"x", (), None, 0)) is not None:
+            deliveries.append(delivery)
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(deliveries) > 1000
+    assert used < 2_000_000
+
+
+def test_a_record_of_the_size_of_buffer_memory_waits_for_metadata() -> None:
+    rig = Rig(ScriptedCluster(), buffer_memory=40_000)
+    assert rig.send("orders", bytes(39_800)) is not None
+    assert rig.core.accumulator.free_memory == 0
 
 
 def test_a_record_above_buffer_memory_names_the_remedy() -> None:

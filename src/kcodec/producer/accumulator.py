@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 GROWTH_SECONDS = 1.0
 #: With this many requests in flight to its broker, a full batch waits for a response, for linger_ms at most.
 BUSY_REQUESTS = 2
+#: Memory that a record takes in addition while it waits for the metadata of its topic, as an object of its own.
+WAITING_RECORD_BYTES = 700
 #: The default of `send`, which is recognized without a look at its type.
 NO_HEADERS: tuple[()] = ()
 
@@ -304,6 +306,11 @@ class Accumulator(RecordAppender):
         self.wake()
         return False
 
+    def _release(self, size: int) -> None:
+        self.free_memory += size
+        if self.space_waiters:
+            self._on_space()
+
     # Records of unknown topics
 
     def _append_waiting(
@@ -313,6 +320,8 @@ class Accumulator(RecordAppender):
             raise TypeError(f"topic must be a str, not {type(topic).__name__}")
         self._check_size(topic, key, value, headers)
         size = _record_size(key, value, headers)
+        # A record that just fits into the buffer is accepted all the same.
+        size = max(size, min(size + WAITING_RECORD_BYTES, self.settings.buffer_memory))
         if not self._reserve(size):
             return None
         placeholder = ProducerBatch(topic, -1, self.lock, owner=self)
@@ -324,7 +333,8 @@ class Accumulator(RecordAppender):
         placeholder.reserved = size
         self.unfinished[placeholder] = None
         buffer = self._buffer_of(topic)
-        buffer.waiting.append(WaitingRecord(placeholder, _kept(key), _kept(value), headers, partition, timestamp))
+        kept = tuple((name, _kept(content)) for name, content in headers)
+        buffer.waiting.append(WaitingRecord(placeholder, _kept(key), _kept(value), kept, partition, timestamp))
         self.wake()  # last, as the sender may run within it
         return self._new_delivery(placeholder, 0, timestamp)
 
@@ -384,7 +394,7 @@ class Accumulator(RecordAppender):
             batch.deadline = self._first_sent(placeholder) + self.settings.delivery_timeout
             index = 0
         placeholder.move_to(batch, index)
-        self.free_memory += placeholder.reserved
+        self._release(placeholder.reserved)
         del self.unfinished[placeholder]
 
     def _close_early(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -393,8 +403,8 @@ class Accumulator(RecordAppender):
         size = batch.size_in_bytes
         self._count(self.topics[queue.partition.topic], queue, batch, size)
         if size < batch.reserved:
-            self.free_memory += batch.reserved - size
-            batch.reserved = size
+            reserved, batch.reserved = batch.reserved, size
+            self._release(reserved - size)
 
     # Two transactions at a time
 
@@ -454,11 +464,11 @@ class Accumulator(RecordAppender):
         """Put a split batch's pieces in its position."""
         batch.hand_over(pieces)
         self.unfinished.pop(batch, None)
-        self.free_memory += batch.reserved
         for piece in pieces:
             self.free_memory -= piece.reserved
             self.unfinished[piece] = None
             self.put_back(queue, piece)
+        self._release(batch.reserved)
 
     def finish(self, ended: Sequence[tuple[ProducerBatch, BatchOutcome]]) -> list[Callbacks]:
         """End batches; return the callbacks to call (`call_all`), without the lock."""

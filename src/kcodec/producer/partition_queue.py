@@ -43,6 +43,7 @@ class PartitionQueue(PartitionSlot):
     must_renumber: nothing is sent until nothing is in flight; then the kept batches get new numbers. Either because
                    the identity must change (bump_from is the old one), or because a batch that was certainly not
                    written failed, so that those behind it begin at its rollback_sequence.
+    lost:          identity and order of the last batch that failed although it may yet be written.
     probe, refused: the batch that goes next although others are before it, and those that were refused before it.
     node:          where its last batch went.
     """
@@ -58,6 +59,7 @@ class PartitionQueue(PartitionSlot):
     must_renumber: bool = False
     bump_from: ProducerIdAndEpoch | None = None
     rollback_sequence: int = -1
+    lost: tuple[ProducerIdAndEpoch, tuple[int, ...]] | None = None
     probe: ProducerBatch | None = None
     refused: list[ProducerBatch] = field(default_factory=list)
     node: int | None = None
@@ -74,6 +76,15 @@ class PartitionQueue(PartitionSlot):
         while at < len(self.batches) and self.batches[at].order < batch.order:
             at += 1
         self.batches.insert(at, batch)
+
+    def note_lost(self, batch: ProducerBatch) -> None:
+        """Note a batch that failed although it may yet be written: its sequence numbers are not used again."""
+        if not self.is_before_lost(batch):
+            self.lost = batch.identity, batch.order
+
+    def is_before_lost(self, batch: ProducerBatch) -> bool:
+        """Return whether such a batch with the same identity follows this one."""
+        return self.lost is not None and self.lost[0] == batch.identity and batch.order < self.lost[1]
 
     # The sequence probe
 

@@ -356,17 +356,23 @@ class ProduceResponses:
         self, queue: PartitionQueue | None, batch: ProducerBatch, error: BaseException, *, in_flight: bool = False
     ) -> None:
         """Fail a batch for good and notify the manager, whether it was in a queue or not. Close the gap in the
-        partition's sequence numbers if that is safe: if nothing of the batch was written."""
+        partition's sequence numbers if that is safe: if nothing was written of the batch, nor of a failed one after it,
+        whose late copy could otherwise get the sequence number of a later batch."""
         if batch.is_done:
             return
         uncertain = batch.uncertain or in_flight
         if queue is not None and not in_flight:
             self._lose_probe(queue, batch)
-        if queue is not None and batch.is_numbered and not uncertain and batch.identity == queue.identity:
-            lowest = queue.rollback_sequence
-            if lowest < 0 or _is_before(batch.base_sequence, lowest):
-                queue.rollback_sequence = batch.base_sequence
-            queue.must_renumber = True
+        if queue is not None and batch.is_numbered and batch.identity == queue.identity:
+            if uncertain:
+                queue.note_lost(batch)
+                if _is_before(queue.rollback_sequence, batch.base_sequence):
+                    queue.rollback_sequence = -1
+            else:
+                lowest = queue.rollback_sequence
+                if not queue.is_before_lost(batch) and (lowest < 0 or _is_before(batch.base_sequence, lowest)):
+                    queue.rollback_sequence = batch.base_sequence
+                queue.must_renumber = True
         partition = TopicPartition(batch.topic, batch.partition)
         if batch.is_held:
             self.id_manager.on_held_failure(partition, error)
