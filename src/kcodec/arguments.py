@@ -70,6 +70,20 @@ def check_seconds(timeout: float | None, call: str) -> None:
         raise ValueError(f"{call}: timeout must be a number of seconds or None, got {timeout!r}")
 
 
+def check_timeout(timeout: float, call: str) -> None:
+    """Raise TypeError for a timeout that is not a number of seconds, ValueError for NaN. call: its name."""
+    if timeout is None:
+        raise TypeError(f"{call}: timeout must be a number of seconds, got None; omit it for the default")
+    check_seconds(timeout, call)
+
+
+def check_callbacks(**given: object) -> None:
+    """Raise TypeError for an argument that is neither a function nor None. given: by the name of the parameter."""
+    for name, callback in given.items():
+        if callback is not None and not callable(callback):
+            raise TypeError(f"{name}: expected a function or None, got {callback!r:.100}; pass it without calling it")
+
+
 def by_partition(given: Mapping[TopicPartition, Item], parameter: str, content: str) -> dict[TopicPartition, Item]:
     """Return a mapping by partition as a dict; pairs are accepted as keys.
 

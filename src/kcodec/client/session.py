@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from kcodec._fast import decode_fetch
+from kcodec.arguments import check_seconds, check_timeout
 from kcodec.client.flows import run_in_background
 from kcodec.client.interruption import (
     INTERRUPTED_ABORT_SECONDS,
@@ -340,6 +341,7 @@ class GroupTransactSession(ClientBase):
         UnknownOutcomeError: the commit was sent and got no response, `committed` is None; the next transaction
         continues at the committed offsets, which show the outcome.
         """
+        check_seconds(timeout, "transaction")
         return SessionTransaction(self, timeout)
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -419,6 +421,7 @@ class GroupTransactSession(ClientBase):
         The end of the `with` block waits 3 seconds at most after Ctrl-C, SystemExit or the like, and after an error
         while no broker responds.
         """
+        check_timeout(timeout, "close")
         self._end(timeout, None)
 
     def _end(self, timeout: float, error: BaseException | None) -> None:

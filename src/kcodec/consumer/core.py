@@ -16,7 +16,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 from kcodec._fast import Record
-from kcodec.arguments import by_partition, partitions_of
+from kcodec.arguments import by_partition, check_seconds, partitions_of
 from kcodec.cluster.list_offsets import ListedOffset, list_offsets
 from kcodec.cluster.metadata import Cluster
 from kcodec.consumer import lag as lags
@@ -585,6 +585,7 @@ class ConsumerCore:
     # Offsets
 
     def _seconds(self, timeout: float | None) -> float:
+        check_seconds(timeout, "the consumer")
         return self.settings.default_api_timeout if timeout is None else timeout
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> Flow[int]:
@@ -592,7 +593,7 @@ class ConsumerCore:
 
         Raises ValueError for a partition that is not assigned, DeliveryTimeoutError, and errors of the partition.
         """
-        name, seconds = TopicPartition(*partition), self._seconds(timeout)
+        (name,), seconds = partitions_of([partition], "partition"), self._seconds(timeout)
         deadline = self.clock() + seconds
         while True:
             self.raise_errors()

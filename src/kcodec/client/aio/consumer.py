@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar, Unpack
 
 from kcodec._fast import AsyncRecordIterator
+from kcodec.arguments import check_callbacks, check_timeout
 from kcodec.client.aio.waiting import ClientBase, CoreLock, IoLoop
 from kcodec.client.flows import Client, FlowMethod, LateFlows, run_in_background
 from kcodec.client.interruption import announced, limited_seconds
@@ -153,10 +154,13 @@ class Consumer(ClientBase):
         from kcodec.consumer.options import checked_subscription
 
         names, text = checked_subscription(topics, pattern)
+        check_callbacks(on_revoked=on_revoked, on_assigned=on_assigned, on_lost=on_lost)
         await self._run(self._core.subscribe(names, text, on_revoked, on_assigned, on_lost))
 
     async def unsubscribe(self, timeout: float = 30.0) -> None:
-        """Revoke all partitions and leave the group."""
+        """Revoke all partitions and leave the group, within `timeout` seconds in total. Raise TypeError if it is not a
+        number."""
+        check_timeout(timeout, "unsubscribe")
         await self._run_with_callbacks(self._core.unsubscribe(timeout), timeout, "unsubscribe()")
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -302,6 +306,7 @@ class Consumer(ClientBase):
             self._start()
         self._core.check_open()
         self._core.need_group("commit_async")
+        check_callbacks(callback=callback)
         given = self._core.commits.requested() if offsets is None else check_offsets(offsets)
         self._core.commits.put(given, callback, is_forced=True)
 
@@ -345,7 +350,10 @@ class Consumer(ClientBase):
         All delivered records count as completed, except at the end of a `with` block that an exception leaves: it
         commits what was completed before, without the current record of a loop, or the last poll. That end waits 3
         seconds at most after cancellation. Idempotent.
+
+        Raise TypeError if the timeout is not a number; the consumer then stays open.
         """
+        check_timeout(timeout, "close")
         await self._end(timeout, None)
 
     async def _end(self, timeout: float, error: BaseException | None) -> None:

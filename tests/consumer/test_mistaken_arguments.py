@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of a wrong type are refused where they are given, and the client can be used after that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kcodec.broker import Broker
+from kcodec.client import Consumer, GroupTransactSession, aio
+from kcodec.offsets import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+SECONDS = r"timeout must be a number of seconds.*pass a number, as in timeout=3.0"
+
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "close": (lambda consumer: consumer.close("3"), SECONDS),
+    "close without a limit": (lambda consumer: consumer.close(None), "got None; omit it for the default"),
+    "unsubscribe": (lambda consumer: consumer.unsubscribe("3"), SECONDS),
+    "commit": (lambda consumer: consumer.commit({ORDERS: 5}, "3"), SECONDS),
+    "committed": (lambda consumer: consumer.committed([ORDERS], "3"), SECONDS),
+    "position": (lambda consumer: consumer.position(ORDERS, "3"), SECONDS),
+    "position of a topic": (lambda consumer: consumer.position("orders"), r"partition: expected TopicPartition\("),
+    "lag": (lambda consumer: consumer.lag("3"), SECONDS),
+    "callback": (lambda consumer: consumer.commit_async({ORDERS: 5}, callback=5), "callback: expected a function"),
+    "on_assigned": (
+        lambda consumer: consumer.subscribe("orders", on_assigned="rewind"),
+        "on_assigned: expected a function or None, got 'rewind'",
+    ),
+    "on_revoked": (lambda consumer: consumer.subscribe("orders", on_revoked=[]), "on_revoked: expected a function"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistaken_argument_of_a_consumer_is_refused(kcodec_broker: Broker, name: str) -> None:
+    """Before, close("3") ended the thread of the consumer, and a callback failed in a later poll."""
+    kcodec_broker.seed("orders", [b"1", b"2"])
+    make_mistake, text = MISTAKES[name]
+    options: Any = {"bootstrap_servers": kcodec_broker.bootstrap_servers, "group_id": "billing"}
+    with Consumer(auto_offset_reset="earliest", **options) as consumer:
+        consumer.subscribe("orders")
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        with pytest.raises(TypeError, match=text):
+            make_mistake(consumer)
+        consumer.seek_to_beginning()
+        assert consumer.poll(10.0)
+
+
+def test_a_mistaken_argument_of_an_asyncio_consumer_is_refused(kcodec_broker: Broker) -> None:
+    kcodec_broker.seed("orders", [b"1", b"2"])
+
+    async def run() -> None:
+        async with aio.Consumer(
+            bootstrap_servers=kcodec_broker.bootstrap_servers, auto_offset_reset="earliest"
+        ) as consumer:
+            await consumer.assign([ORDERS])
+            for name in ("close", "unsubscribe", "position"):
+                make_mistake, text = MISTAKES[name]
+                with pytest.raises(TypeError, match=text):
+                    await make_mistake(consumer)
+            assert await consumer.poll(10.0)
+
+    asyncio.run(run())
+
+
+def test_a_mistaken_timeout_of_a_session_is_refused(kcodec_broker: Broker) -> None:
+    kcodec_broker.seed("orders", [b"1"])
+    mistaken: Any = "3"
+    with GroupTransactSession(
+        bootstrap_servers=kcodec_broker.bootstrap_servers,
+        group_id="billing",
+        transactional_id="billing-1",
+        topics="orders",
+        auto_offset_reset="earliest",
+    ) as session:
+        for call in (session.close, session.transaction):
+            with pytest.raises(TypeError, match=SECONDS):
+                call(mistaken)
+        with session.transaction() as transaction:
+            assert transaction.poll(10.0)
