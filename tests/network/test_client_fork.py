@@ -21,6 +21,7 @@ from client_runners import Looped, Make, Runner, Threaded
 from scripted_peer import Peer, Request
 
 from kcodec.client import Producer
+from kcodec.client.waiting import _Fork
 from kcodec.errors import TransportError
 from kcodec.flow import ANY_NODE, Flow, Reply, call
 from kcodec.network import thread_loop as sync
@@ -151,6 +152,20 @@ def test_a_fork_in_the_middle_of_something_blocks_no_child(held: str) -> None:
             assert in_child(runner.close) == "None"
             assert time.monotonic() - began < CHILD_SECONDS / 2
         runner.close()
+
+
+def test_threads_that_fork_at_the_same_time_leave_no_lock_held() -> None:
+    """The second one begins to fork before the first has ended; the lock of a producer was left held by it."""
+    with Producer(bootstrap_servers="127.0.0.1:1") as producer, Producer(bootstrap_servers="127.0.0.1:1") as other:
+        second = threading.Thread(target=lambda: (_Fork.before(), _Fork.in_parent()))
+        _Fork.before()
+        second.start()
+        time.sleep(0.1)
+        _Fork.in_parent()
+        second.join(10)
+        assert not second.is_alive()
+        assert not producer._lock.locked()
+        assert not other._lock.locked()
 
 
 def test_the_children_of_multiprocessing_write_with_their_own_producers(apache_kafka: ApacheKafka) -> None:

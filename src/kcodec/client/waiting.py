@@ -261,20 +261,26 @@ class ProducerBase(ClientBase):
 
 
 class _Fork:
-    """Handlers of a fork, which waits until no producer is in a critical section: their locks are held meanwhile."""
+    """Handlers of a fork, which waits until no producer is in a critical section: their locks are held meanwhile.
+
+    lock: held by the thread that forks, as `held` is for one fork at a time.
+    """
 
     held: ClassVar[list[ProducerBase]] = []
+    lock = threading.Lock()
 
     @classmethod
     def before(cls) -> None:
-        cls.held = list(ProducerBase._open)
-        for producer in cls.held:
+        cls.lock.acquire()
+        for producer in list(ProducerBase._open):
             producer._lock.acquire()
+            cls.held.append(producer)
 
     @classmethod
     def in_parent(cls) -> None:
         while cls.held:
             cls.held.pop()._lock.release()
+        cls.lock.release()
 
     @classmethod
     def in_child(cls) -> None:
