@@ -33,7 +33,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +87,16 @@ def tls_settings(folder: Path) -> dict[str, Any]:
 
 
 def version_of(name: str, checkout: Path) -> str:
-    """Return the version of the installed package, or of the checkout for one that is not installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        command = ["git", "-C", str(checkout), "describe", "--tags", "--always"]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    """Return the version of the installed package, and the tag or commit of the checkout, as far as there are any."""
+    tested = []
+    with suppress(importlib.metadata.PackageNotFoundError):
+        tested.append(importlib.metadata.version(name))
+    for arguments in (("describe", "--tags", "--exact-match"), ("rev-parse", "--short=8", "HEAD")):
+        command = ["git", "-C", str(checkout), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return ", tests of ".join([*tested, done.stdout.strip()])
+    return "".join(tested)
 
 
 def arguments_of(name: str, options: argparse.Namespace) -> list[str]:
@@ -101,6 +105,7 @@ def arguments_of(name: str, options: argparse.Namespace) -> list[str]:
     arguments += ["--client", options.client] if options.client != "own" else []
     arguments += ["--broker", options.broker] if options.broker != "embedded" else []
     arguments += ["--public"] if options.public else []
+    arguments += ["--group-protocol", options.group_protocol] if options.group_protocol != "classic" else []
     return [*arguments, *(["-k", options.select] if options.select else [])]
 
 
@@ -112,6 +117,8 @@ def report(name: str, version: str, results: list[Result], seconds: float, optio
         with_what += f", {franz_go_records():,} records"
     if options.public:
         with_what += ", statements on private attributes replaced"
+    if options.group_protocol != "classic":
+        with_what += f", group.protocol={options.group_protocol}"
     totals = f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[SKIPPED]} skipped"
     lines = [f"{name} {version} ({with_what}): {totals}, {seconds:.0f} s"]
     lines.append(command_line("tools/peer_client_tests.py", arguments_of(name, options)))
@@ -135,6 +142,9 @@ def main() -> int:
     parser.add_argument("--broker", choices=["embedded", "kafka"], default="embedded")
     parser.add_argument("--client", choices=["own", "kcodec"], default="own", help="kcodec: with its facade")
     parser.add_argument("--public", action="store_true", help="without statements on private attributes")
+    parser.add_argument(
+        "--group-protocol", choices=["classic", "consumer"], default="classic", help="for tests that use either"
+    )
     parser.add_argument("-k", dest="select", help="the tests to run: pytest's -k, for Go its -run")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="limit for the tests of one client")
     parser.add_argument("--write", type=Path, help="put the reports into a file, too")
@@ -164,6 +174,7 @@ def main() -> int:
                 timeout=options.seconds,
                 output=EXTRAS / f"{name}.log",
                 is_public=options.public,
+                group_protocol=options.group_protocol,
             )
             results = peer.run(run)
         lines = report(name, version_of(name, checkout), results, time.monotonic() - begun, options)

@@ -61,6 +61,7 @@ class Run:
     certificates: A folder with ca.crt (also named ca-cert), client.crt and client.key, if there is a listener with TLS.
     select:       pytest's -k, or Go's -run.
     is_public:    Without statements on private attributes (tools/peer_public.py).
+    group_protocol: The protocol of consumer groups in tests that use either.
     """
 
     checkout: Path
@@ -72,6 +73,7 @@ class Run:
     timeout: float
     output: Path
     is_public: bool = False
+    group_protocol: str = "classic"
 
     @property
     def address(self) -> str:

@@ -31,5 +31,5 @@ CONFLUENT = PythonPeer(
     facade="import kcodec.compat.confluent\n\nkcodec.compat.confluent.install()\n",
     # close() of a producer without a broker takes as long as message.timeout.ms, 30 s, and a test closes three of them.
     arguments=("--timeout=180", "-o", "asyncio_mode=auto", "-W", "ignore"),
-    environment={"BROKERS": "{run.address}", "TEST_CONSUMER_GROUP_PROTOCOL": "classic"},
+    environment={"BROKERS": "{run.address}", "TEST_CONSUMER_GROUP_PROTOCOL": "{run.group_protocol}"},
 )

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 
-from peer_clients import Result
+from peer_clients import FAILED, Result
 
 TLS = "needs a listener with TLS, which the run does not start"
 SASL = "needs a listener with SASL, which the run does not start"
@@ -49,16 +50,13 @@ KNOWN: dict[str, dict[str, str]] = {
         "*test_incremental_alter_configs": "expects a setting that the controller of Kafka makes when it starts",
     },
 }
-#: Tests of aiokafka that use its client's private attributes, or replace methods of it, which the facade does not have.
-PRIVATE = "uses private attributes of aiokafka's own client"
-AIOKAFKA_PRIVATE = (
-    *("consumer_seek_forward_getmany", "consumer_seek_forward_getone"),
+#: Tests of aiokafka that use attributes of its clients that the facade does not have. Each must fail for this reason.
+AIOKAFKA_ATTRIBUTES = (
     *("consumer_cleanup_unassigned_data_getmany", "consumer_cleanup_unassigned_data_getone"),
-    *("consumer_compacted_topic", "consumer_context_manager", "consumer_position", "kip_345_enabled"),
+    *("consumer_context_manager", "consumer_position", "consumer_propagates_coordinator_errors", "kip_345_enabled"),
     *("kip_345_disabled", "consumer_compressed_returns_older_msgs", "consumer_invalid_crc_in_records"),
     *("rebalance_listener_with_coroutines", "kafka_consumer_sets_coordinator_values"),
     *("consumer_propagates_commit_refresh_errors", "consumer_propagates_heartbeat_errors"),
-    *("consumer_propagates_coordinator_errors", "producer_send_leader_notfound", "producer_notopic"),
     *("producer_invalid_leader_retry_metadata", "producer_leader_change_preserves_order"),
     *("producer_context_manager", "producer_idempotence_configuration", "producer_send_empty_batch"),
     *("producer_sender_errors_propagate_to_producer", "producer_transactional_aborting_previous_failure"),
@@ -67,10 +65,15 @@ AIOKAFKA_PRIVATE = (
     *("producer_send_timeout", "producer_send_reenque_resets_waiters", "producer_send_error"),
     "producer_correct_time_returned",
 )
+#: What the error of such a test says.
+NO_ATTRIBUTE = re.compile(r"has no attribute '(\w+)'|does not have the attribute '(\w+)'")
 #: The same for runs with the facade of kcodec in place of the client.
 KNOWN_WITH_FACADE: dict[str, dict[str, str]] = {
     "aiokafka": {
-        **{f"*::test_{name}": PRIVATE for name in AIOKAFKA_PRIVATE},
+        "*test_consumer_compacted_topic": "replaces PartitionRecords.__next__ of aiokafka",
+        "*test_consumer_seek_forward_get*": "counts Fetch requests of aiokafka's fetcher",
+        "*test_producer_notopic": "replaces AIOKafkaClient._metadata_update",
+        "*test_producer_send_leader_notfound": "replaces ClusterMetadata.leader_for_partition of aiokafka",
         "*test_kafka_consumer_offsets_errors": "expects a timeout; the facade reports an unknown partition at once",
         "*test_max_poll_interval_ms": (
             "expects that an automatic commit includes the record that is being processed; the facade reads it again"
@@ -104,6 +107,14 @@ KNOWN_ON_KAFKA: dict[str, dict[str, str]] = {
         "*test_sasl_integration*": SASL,
     },
 }
+#: The same for runs on the embedded broker, for tests that fail.
+KNOWN_ON_EMBEDDED: dict[str, dict[str, str]] = {
+    "confluent-kafka": {
+        "*test_consumer_upgrade_downgrade": (
+            "expects that a group with members changes its protocol; the embedded broker does not convert such a group"
+        ),
+    },
+}
 
 
 def known_reason(client: str, result: Result, kind: str, broker: str) -> str | None:
@@ -115,4 +126,9 @@ def known_reason(client: str, result: Result, kind: str, broker: str) -> str | N
         patterns |= KNOWN_WITH_FACADE.get(client, {})
     if broker == "kafka":
         patterns |= KNOWN_ON_KAFKA.get(client, {})
+    elif result.status == FAILED:
+        patterns |= KNOWN_ON_EMBEDDED.get(client, {})
+    if kind == "kcodec" and client == "aiokafka" and result.test.partition("::test_")[2] in AIOKAFKA_ATTRIBUTES:
+        missing = NO_ATTRIBUTE.search(result.message)
+        return missing and f"uses the attribute {missing[1] or missing[2]} of a client of aiokafka"
     return next((reason for pattern, reason in patterns.items() if fnmatch.fnmatchcase(result.test, pattern)), None)

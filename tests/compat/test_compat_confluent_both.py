@@ -556,3 +556,89 @@ def test_a_consumer_that_was_not_created_is_closed(clients: Any) -> None:
     for call in (lambda: consumer.position([Place("topic", 0)]), consumer.commit, consumer.assignment):
         with pytest.raises(RuntimeError, match="Consumer closed"):
             call()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_the_id_of_a_member_is_known(clients: Any, broker: Broker, topic: str, protocol: str) -> None:
+    """In the consumer protocol the client chooses it, and a program can log it before the member joins (KIP-1082)."""
+    consumer = make_consumer(clients, broker, topic, group_protocol=protocol)
+    before = consumer.memberid()
+    assert before == consumer.memberid()
+    assert (before is None) == (protocol == "classic")
+    consumer.subscribe([topic])
+    if protocol == "consumer":
+        assert consumer.memberid() == before
+    wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2)
+    assert isinstance(consumer.memberid(), str)
+    assert protocol == "classic" or consumer.memberid() == before
+    client = admin.AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    (group,) = client.describe_consumer_groups([topic]).values()
+    assert [member.member_id for member in group.result(SECONDS).members] == [consumer.memberid()]
+    consumer.close()
+
+
+def test_members_of_the_consumer_protocol_share_partitions(clients: Any, broker: Broker, topic: str) -> None:
+    """Partitions are revoked and assigned one by one, and each record is read once. The clients differ in when they
+    call on_assign without partitions."""
+    seen: list[tuple[str, str, list[int]]] = []
+
+    def note(name: str, what: str) -> Callable[[Any, list[Any]], None]:
+        def noted(_: Any, partitions: list[Any]) -> None:
+            if partitions:
+                seen.append((name, what, sorted(one.partition for one in partitions)))
+
+        return noted
+
+    def subscribe(name: str) -> Any:
+        consumer = make_consumer(clients, broker, topic, group_protocol="consumer")
+        consumer.subscribe([topic], **{f"on_{what}": note(name, what) for what in ("assign", "revoke", "lost")})
+        return consumer
+
+    first = subscribe("first")
+    wait_until(lambda: first.poll(0.1) is None and len(first.assignment()) == 2)
+    second = subscribe("second")
+    wait_until(lambda: first.poll(0.1) is second.poll(0.1) is None and len(second.assignment()) == 1)
+    (kept,), (moved,) = ([one.partition for one in consumer.assignment()] for consumer in (first, second))
+    assert seen == [
+        ("first", "assign", [0, 1]),
+        ("first", "revoke", [moved]),
+        ("second", "assign", [moved]),
+    ]
+    producer = make_producer(clients, broker)
+    for partition in (0, 1):
+        producer.produce(topic, b"v", partition=partition)
+    assert producer.flush(SECONDS) == 0
+    assert [next_message(consumer).partition() for consumer in (first, second)] == [kept, moved]
+    for consumer in (first, second):
+        consumer.commit(asynchronous=False)
+    second.close()
+    wait_until(lambda: first.poll(0.1) is None and len(first.assignment()) == 2)
+    assert seen[3:] == [("second", "revoke", [moved]), ("first", "assign", [moved])]
+    assert first.poll(0.3) is None
+    first.close()
+    assert seen[5:] == [("first", "revoke", [0, 1])]
+
+
+def test_callbacks_assign_incrementally_in_the_consumer_protocol(clients: Any, broker: Broker, topic: str) -> None:
+    """`assign` and `unassign` are refused, as in the cooperative mode of the classic protocol."""
+    found: list[Any] = []
+
+    def assigned(consumer: Any, partitions: list[Any]) -> None:
+        found.append(code_of(lambda: consumer.assign(partitions))[0])
+        consumer.incremental_assign([Place(one.topic, one.partition, 1) for one in partitions])
+
+    def revoked(consumer: Any, partitions: list[Any]) -> None:
+        found.append(code_of(consumer.unassign)[0])
+        consumer.incremental_unassign(partitions)
+
+    producer = make_producer(clients, broker)
+    for number in range(2):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(SECONDS) == 0
+    consumer = make_consumer(clients, broker, topic, group_protocol="consumer")
+    consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked)
+    assert next_message(consumer).offset() == 1
+    consumer.unsubscribe()
+    wait_until(lambda: consumer.poll(0.1) is None and len(found) == 2)
+    consumer.close()
+    assert found == ["_STATE", "_STATE"]

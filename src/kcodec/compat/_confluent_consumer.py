@@ -651,8 +651,11 @@ class ConsumerMethods:
     # The group and the cluster
 
     def memberid(self) -> str | None:
-        """Return the id of the member of the group; None before it has joined."""
-        return self._open().group_metadata().member_id or None
+        """Return the id of the member of the group.
+
+        With group.protocol=classic, None before it has joined. With group.protocol=consumer, the client chooses the id.
+        """
+        return self._open().member_id() or None
 
     def consumer_group_metadata(self) -> ConsumerGroupMetadata:
         """Return the group's metadata for send_offsets_to_transaction() of a producer of kcodec.compat.confluent."""

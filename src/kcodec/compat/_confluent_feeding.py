@@ -35,6 +35,10 @@ class FeedingConsumer(KcodecConsumer):
             self._core.assignment.note_error_reported(error.partition)
             raise
 
+    def member_id(self) -> str:
+        """Return the id of the member of the group; "" before the group has sent it in the classic protocol."""
+        return self._run(self._core.member_id())
+
     def passed(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
         """Return the positions of partitions, or of all, that have moved past delivered records and the markers and
         aborted records after them."""

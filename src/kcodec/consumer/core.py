@@ -27,6 +27,7 @@ from kcodec.consumer.committed_offsets import CommittedOffsets
 from kcodec.consumer.fetcher import Fetcher
 from kcodec.consumer.group.classic import membership as classic_membership
 from kcodec.consumer.group.modern import membership as consumer_membership
+from kcodec.consumer.group.modern.heartbeat import make_member_id
 from kcodec.consumer.group.rebalance import Membership, RebalanceHandler, Subscription
 from kcodec.consumer.health import ConsumerHealth, HealthWatch
 from kcodec.consumer.held_back import HeldBack
@@ -116,6 +117,8 @@ class ConsumerCore:
         self.subscription = Subscription()
         self.membership: Membership | None = None
         self._left: ConsumerGroupMetadata | None = None
+        #: Of the next member in the consumer protocol, if `member_id` has chosen it.
+        self._next_member_id: str | None = None
         self._report = WaitingReport(
             *(cluster, assignment, self.fetcher, self._positions, settings),
             subscription=lambda: self.subscription,
@@ -271,7 +274,8 @@ class ConsumerCore:
 
     def _new_membership(self) -> Membership:
         if self.settings.group_protocol == "consumer":
-            return consumer_membership.ConsumerMembership(self.cluster, self.settings, self.handler)
+            member_id, self._next_member_id = self._next_member_id, None
+            return consumer_membership.ConsumerMembership(self.cluster, self.settings, self.handler, member_id)
         return classic_membership.ClassicMembership(self.cluster, self.settings, self.handler)
 
     def assign(self, partitions: Partitions) -> Flow[None]:
@@ -744,6 +748,21 @@ class ConsumerCore:
         yield from ()
         self.need_group("group_metadata")
         return self._member()
+
+    def member_id(self) -> Flow[str]:
+        """The id of the current, the last or the next member of the group.
+
+        In the consumer protocol the client chooses the id (KIP-1082), so that it is known before the first heartbeat.
+        In the classic protocol it is empty until the coordinator has sent it. Raises ValueError without a group.
+        """
+        known = (yield from self.group_metadata()).member_id
+        if known or self.settings.group_protocol != "consumer":
+            return known
+        if isinstance(self.membership, consumer_membership.ConsumerMembership):
+            return self.membership.member_id
+        if self._next_member_id is None:
+            self._next_member_id = make_member_id(self.cluster.random)
+        return self._next_member_id
 
     def _member(self) -> ConsumerGroupMetadata:
         """Return the current identity to commit with."""

@@ -61,9 +61,11 @@ class ConsumerMemberState(Enum):
 
 
 class ConsumerMembership:
-    """A `kcodec.consumer.group.rebalance.Membership`."""
+    """A `kcodec.consumer.group.rebalance.Membership`. member_id: None to choose one."""
 
-    def __init__(self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler) -> None:
+    def __init__(
+        self, cluster: Cluster, settings: ConsumerSettings, handler: RebalanceHandler, member_id: str | None = None
+    ) -> None:
         if settings.group_id is None:
             raise ValueError("a subscription needs a consumer with group_id=, as a group assigns the partitions")
         clock, random = cluster.clock, cluster.random
@@ -71,7 +73,7 @@ class ConsumerMembership:
         self.group_lock = FlowLock(clock)
         self.error: BaseException | None = None
         self.state = ConsumerMemberState.IDLE
-        self.member_id = make_member_id(random)
+        self.member_id = member_id or make_member_id(random)
         self.member_epoch = JOIN_EPOCH
         self._cluster = cluster
         self._settings = settings
