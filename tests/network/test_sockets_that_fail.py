@@ -24,11 +24,11 @@ def refuse_sockets(monkeypatch: pytest.MonkeyPatch, refusal: Callable[[int], Exc
     """Let each new socket that connects raise what `refusal` returns for its family."""
 
     class Refusing(_real_socket):
-        def __init__(self, family: int = -1, *rest: Any, fileno: Any = None, **named: Any) -> None:
+        def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
             error = refusal(family) if fileno is None else None
             if error is not None:
                 raise error
-            super().__init__(family, *rest, fileno=fileno, **named)
+            super().__init__(family, type, proto, fileno)
 
     monkeypatch.setattr(socket, "socket", Refusing)
 

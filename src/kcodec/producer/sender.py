@@ -185,6 +185,7 @@ class Sender:
             self.accumulator.take_wake()
             is_idle = not (self.accumulator.unfinished or self._is_metadata_new)
             nearest = self._follow_until if now < self._follow_until else _FOREVER
+            unknown: list[TopicBuffer] = []
             if is_idle:
                 self.accumulator.next_look = nearest
             else:
