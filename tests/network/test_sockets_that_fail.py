@@ -24,7 +24,7 @@ def refuse_sockets(monkeypatch: pytest.MonkeyPatch, refusal: Callable[[int], Exc
     """Let each new socket that connects raise what `refusal` returns for its family."""
 
     class Refusing(_real_socket):
-        def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
+        def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002
             error = refusal(family) if fileno is None else None
             if error is not None:
                 raise error
