@@ -20,6 +20,7 @@ from kcodec.errors import (
     BrokerError,
     KcodecError,
     RequestTimedOutError,
+    TransportError,
     UnsupportedError,
 )
 from kcodec.protocol import messages
@@ -213,6 +214,16 @@ def test_partitions_of_a_deleted_topic_do_not_use_the_time_of_others() -> None:
     assert list(failed.value.results) == [A] and len(failed.value.errors) == 60
     assert times == [began]
     assert script.now - began < 5.0
+
+
+def test_a_missing_leader_names_the_cause_of_missing_metadata() -> None:
+    script = AdminScript()
+    script.topics["orders"] = {0: 1}
+    script.run(script.cluster.ensure_topic("orders", 5.0))
+    script.answers["Metadata"] = lambda node, request: TransportError("connection refused")
+    script.cluster.forget_leader("orders", 0)
+    with pytest.raises(RequestTimedOutError, match=r"no broker is the leader .*connection refused"):
+        script.run(flows.list_offsets(script.context, {A: "latest"}, timeout=3.0))
 
 
 def test_a_broker_is_asked_for_its_own_settings() -> None:

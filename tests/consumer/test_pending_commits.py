@@ -133,6 +133,7 @@ def test_a_close_reports_the_commits_that_it_cannot_confirm(
     for number in range(3):
         assert f"{topic}-{number} at 2" in line
     assert "may read records again" in line
+    assert not any("without waiting" in one.message for one in caplog.records)
     assert revoked == [{TopicPartition(topic, number) for number in range(3)}]
 
 

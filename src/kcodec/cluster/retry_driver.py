@@ -259,8 +259,10 @@ class _RetryDriver(Generic[K, V]):
                 except KcodecError as error:
                     self._failed([item], error)
                 else:
+                    cause = self._context.cluster.last_error
                     self._last[item] = KcodecError(
                         f"{self._doing(item)}: no broker is the leader or coordinator at the moment"
+                        + ("" if cause is None else f"; the last request for metadata failed: {cause}")
                     )
         yield from self._send_all(self._requests(found))
 

@@ -137,7 +137,7 @@ class ConsumerRebalanceHandler:
             yield from self._commits.commit_before_revocation(going, deadline)
             log.info("revoked: %s", ", ".join(map(str, sorted(going))))
             yield from self._callbacks.call(self.listener.on_revoked, going)
-            yield from self._commits.drain(deadline)  # what on_revoked has requested
+            yield from self._commits.drain_first(deadline)  # what on_revoked has requested
         finally:
             self._going -= going
             self._remove(going)
