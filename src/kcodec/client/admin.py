@@ -80,7 +80,7 @@ class Admin(ClientBase):
     def from_properties(
         cls, properties: Mapping[str, Any] | str | PathLike[str], **options: Unpack[ClientOptions]
     ) -> Self:
-        """Create a client from properties with the names of Java\'s clients or of librdkafka: a mapping, or the path
+        """Create a client from properties with the names of Java's clients or of librdkafka: a mapping, or the path
         of a file in the format of java.util.Properties. Values of text are converted.
 
         options: those of kcodec; they override the properties.

@@ -39,8 +39,7 @@ class PartitionQueue(PartitionSlot):
     in_flight:     batches whose request is under way, oldest first.
     identity, next_sequence:  what the next batch is numbered with; meaningless without an identity.
     is_proved:     a batch was acknowledged since the identity, the leader or the topic changed, and nothing failed
-                   since: only then may a second batch follow before the response to the first one (shared-transaction
-                   rule 3).
+                   since: only then may a second batch follow before the response to the first one.
     must_renumber: nothing is sent until nothing is in flight; then the kept batches get new numbers. Either because
                    the identity must change (bump_from is the old one), or because a batch that was certainly not
                    written failed, so that those behind it begin at its rollback_sequence.

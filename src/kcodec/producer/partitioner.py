@@ -3,9 +3,9 @@
 KIP-794).
 
 A record with a key goes to the partition that murmur2 of the key selects; `key_hashes` has the other choices. Records
-without a key go to one partition
-until it has received `batch_size` bytes, so that batches fill up. The next partition is drawn at random, weighted by
-queue length if adaptive partitioning is on, and never one without a leader while another has one.
+without a key go to one partition until it has received `batch_size` bytes, so that batches fill up. The next partition
+is drawn at random, weighted by queue length if adaptive partitioning is on, and never one without a leader while
+another has one.
 """
 
 from __future__ import annotations

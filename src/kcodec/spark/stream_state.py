@@ -121,7 +121,7 @@ class StreamState(ABC):
             return dict(start if start is not None else self._returned or {})
         found = latest.to_dict()
         if position is not None and position == self._initial:
-            # If the first batch is replayed, Spark asks again where to start: "latest" is then another offset.
+            # If the first batch is replayed, Spark requests the start again: "latest" is then another offset.
             found[StreamOffsets.FIRST] = position.to_dict()
         self._position, self._returned = latest, found
         return found

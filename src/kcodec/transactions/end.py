@@ -15,7 +15,7 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import DecodeError, DeliveryTimeoutError, TransportError, UnknownOutcomeError
 from kcodec.flow import Flow
-from kcodec.protocol.error_codes import ErrorCode
+from kcodec.protocol.error_codes import ErrorCode, error_code
 from kcodec.transactions.errors import FENCED_CODES, Failed, TransactionDisposition, failure
 from kcodec.transactions.fencing import Ending, investigate
 from kcodec.transactions.requests import CoordinatorCall
@@ -68,7 +68,8 @@ def end_transaction(
         return None
     refused = yield from _refused_commit(coordinator, ending, code)
     if refused.is_committed and not ending.is_shared:
-        log.info("%s was rejected with error %d, but the transaction is committed: %s", doing, code, refused.error)
+        name = error_code(code).name
+        log.info("%s was rejected with %s, but the transaction is committed: %s", doing, name, refused.error)
         return None
     raise refused
 

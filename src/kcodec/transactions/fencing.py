@@ -18,7 +18,7 @@ from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import ProducerIdAndEpoch
 from kcodec.errors import AbortableTransactionError, AuthenticationError, DecodeError, TransportError
 from kcodec.flow import Flow
-from kcodec.protocol.error_codes import ErrorCode, broker_error
+from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
 from kcodec.transactions.errors import (
     Failed,
     TransactionDisposition,
@@ -101,7 +101,7 @@ def describe_transaction(
         log.log(level, "%s: %s", doing, error)
         return None
     if found.error_code:
-        log.log(level, "%s: error %d", doing, found.error_code)
+        log.log(level, "%s: %s", doing, error_code(found.error_code).name)
         return None
     return TransactionStatus(
         found.transaction_state,

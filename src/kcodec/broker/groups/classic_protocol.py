@@ -3,7 +3,7 @@
 
 The rules are those of Kafka's GroupMetadataManager. A rebalance waits for all members, until the longest rebalance
 timeout of a member has passed; the first one of an empty group waits for the initial rebalance delay, again and again
-while members come. The leader's SyncGroup gives everyone its assignment, once the record of the group is in the log.
+while members come. The leader's SyncGroup gives each member its assignment, once the record of the group is in the log.
 """
 
 from __future__ import annotations

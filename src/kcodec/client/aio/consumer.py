@@ -113,7 +113,7 @@ class Consumer(ClientBase):
     def from_properties(
         cls, properties: Mapping[str, Any] | str | PathLike[str], **options: Unpack[ConsumerOptions]
     ) -> Self:
-        """Create a consumer from properties with the names of Java\'s clients or of librdkafka: a mapping, or the path
+        """Create a consumer from properties with the names of Java's clients or of librdkafka: a mapping, or the path
         of a file in the format of java.util.Properties. Values of text are converted.
 
         options: those of kcodec; they override the properties.

@@ -314,7 +314,7 @@ class GroupTransactSession(ClientBase):
         pattern: str | re.Pattern[str] | None = None,
         **options: Unpack[SessionOptions],
     ) -> Self:
-        """Create a session from properties with the names of Java\'s clients or of librdkafka: a mapping, or the path
+        """Create a session from properties with the names of Java's clients or of librdkafka: a mapping, or the path
         of a file in the format of java.util.Properties. Values of text are converted.
 
         options: those of kcodec; they override the properties.

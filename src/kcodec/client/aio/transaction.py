@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The context manager that `aio.Producer.transaction` returns: `Producer.transaction` returns it.
+"""The context manager that `Producer.transaction` returns.
 
 `kcodec.transactions.state` has the table of the calls that each state of a transaction allows;
 `kcodec.transactions.manager` sends its requests.

@@ -208,7 +208,7 @@ def _passed(window: memoryview, limits: DecodeLimits) -> tuple[list[RecordBatch]
     """The whole batches at the start of a window, and why no more of them are."""
     passed: list[RecordBatch] = []
     try:
-        for batch in batches(window, limits=limits):  # extend() would ask for the length first, which may raise
+        for batch in batches(window, limits=limits):  # extend() would request the length first, which may raise
             passed.append(batch)
     except DecodeError as error:
         return passed, error

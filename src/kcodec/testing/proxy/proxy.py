@@ -30,7 +30,7 @@ MAX_LOG_LINES = 200_000
 #: Seconds `close` waits for a thread to end.
 CLOSE_SECONDS = 5.0
 
-#: Seconds for which a broker may still answer after the client has gone; a request that is carried out late needs them.
+#: Seconds for which a broker may respond after the client has closed; a request that is processed late needs them.
 LINGER_SECONDS = 10.0
 #: Seconds in which a broker must take a connection.
 CONNECT_SECONDS = 10.0

@@ -40,9 +40,9 @@ from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, BrokerError, DecodeError, TransportError, UnsupportedError
 from kcodec.flow import CancelledFlow, Flow, Reply, Signal, Task, call, sleep, spawn, wait
 from kcodec.offsets import ConsumerGroupMetadata
-from kcodec.protocol.error_codes import note_final
+from kcodec.protocol.error_codes import error_code, note_final
 
-log = logging.getLogger("kcodec.client")
+log = logging.getLogger("kcodec.consumer")
 #: Seconds for a leave heartbeat that nothing waits for.
 LEAVE_SECONDS = 5.0
 REPEATED = frozenset({GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR})
@@ -92,7 +92,7 @@ class ConsumerMembership:
         self._polled_at = clock()
         self._wake = Signal()
         self._responded = Signal()
-        #: Heartbeats that were sent, and the last of them that was answered without an error.
+        #: Number of heartbeats sent, and of the last one whose response had no error.
         self._sent_number = self._responded_number = 0
         #: Another one after each loss: what was sent before says nothing of now.
         self._incarnation = 0
@@ -106,7 +106,7 @@ class ConsumerMembership:
         self._pace = HeartbeatPace()
         self._attempt = 0
 
-    # What is asked of a membership
+    # Calls of the consumer
 
     @property
     def group_metadata(self) -> ConsumerGroupMetadata:
@@ -385,7 +385,7 @@ class ConsumerMembership:
                 code = reply.message.error_code
                 if not code or disposition(CONSUMER_JOIN, code) not in REPEATED:
                     return
-                log.info("group %r: the leave heartbeat failed with error code %d", self._group_id, code)
+                log.info("group %r: the leave heartbeat failed with %s", self._group_id, error_code(code).name)
             except (AuthenticationError, BrokerError, DecodeError) as error:
                 log.info("group %r: the leave heartbeat failed: %s", self._group_id, error)
                 return
