@@ -86,7 +86,7 @@ class SegmentWalk:
                     yield from self._cut(file, position, end)
                     return
 
-    # --------------------------------------------------------------------------------------------------------- batches
+    # Batches
 
     def _window(
         self, file: SegmentFile, window: memoryview, start: int, passed: list[RecordBatch], end: int
@@ -151,7 +151,7 @@ class SegmentWalk:
             )
             yield finding("overlapping-segments", path, text, position=position, offset=base)
 
-    # ------------------------------------------------------------------------------------------------------- corruption
+    # Corruption
 
     def _torn(self, file: SegmentFile, batch: RecordBatch, position: int, end: int) -> Tail | None:
         """The tail that a bad last batch of the active segment is; None where it is corruption."""

@@ -189,7 +189,7 @@ class ProxiedConnection:
                 time.sleep(self._proxy.latency)
             target.sendall(chunk)
 
-    # ------------------------------------------------------------------------------------------------------ requests
+    # Requests
 
     def _forward_requests(self, upstream: socket.socket) -> None:
         going = True
@@ -234,7 +234,7 @@ class ProxiedConnection:
             exchange.actions += ("lost",)
             raise
 
-    # ----------------------------------------------------------------------------------------------------- responses
+    # Responses
 
     def _forward_responses(self, upstream: socket.socket) -> None:
         while (frame := read_frame(upstream)) is not None:
@@ -356,7 +356,7 @@ class KafkaProxy:
         if self._failures:
             raise self._failures[0]
 
-    # ----------------------------------------------------------------------------------------------------- for tests
+    # For tests
 
     def on_request(
         self,
@@ -491,7 +491,7 @@ class KafkaProxy:
                 port.node = node
             return port
 
-    # ----------------------------------------------------------------------------------------------- for connections
+    # For connections
 
     def record(self, exchange: Exchange) -> None:
         """Add `exchange` to the wire log."""
