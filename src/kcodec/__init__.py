@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from kcodec.record.validation import validate
 del TYPE_CHECKING
 
-# Imported when first asked for: reading batches needs none of them.
+# Imported when first used: reading batches needs none of them.
 _EXPORTS = {
     "ConsumerGroupMetadata": "kcodec.offsets",
     "OffsetAndMetadata": "kcodec.offsets",

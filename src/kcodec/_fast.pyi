@@ -44,7 +44,7 @@ _BinaryType: TypeAlias = Literal["binary", "large_binary", "binary_view"]
 _Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 _Aborted: TypeAlias = AbortedTransaction | tuple[int, int] | tuple[int, int, int | None]
 
-# ------------------------------------------------------------------------------------------------ bytes to records
+# Bytes to records
 
 COLUMNS: Final[tuple[str, ...]]
 DEFAULT_COLUMNS: Final[tuple[str, ...]]
@@ -113,7 +113,7 @@ def batches(data: Buffer, *, limits: DecodeLimits = ...) -> RecordBatches:
     0
     """
 
-# --------------------------------------------------------------------------------------------------------- results
+# Results
 
 @final
 class Record:
@@ -336,7 +336,7 @@ class RecordCursor:
     def __next__(self) -> Record: ...
     def __reduce__(self) -> Never: ...
 
-# -------------------------------------------------------------------------------------------------------- consumers
+# Consumers
 
 class FrameBuffer:
     """FrameBuffer(size)
@@ -513,7 +513,7 @@ class AsyncRecordIterator:
     async def aclose(self) -> None:
         """Do nothing: the consumer holds all state. Here for callers that close their asynchronous generators."""
 
-# --------------------------------------------------------------------------------------------------------- headers
+# Headers
 
 @final
 class RecordBatch:
@@ -665,7 +665,7 @@ def find_provable(data: Buffer, above_offset: int, limits: DecodeLimits = ..., b
     Return -1 if no such batch exists, and -2 if finding out would read more than `budget` bytes for CRCs.
     """
 
-# -------------------------------------------------------------------------------------------------- records to bytes
+# Records to bytes
 
 DEFAULT_MAX_BATCH_BYTES: Final[int]
 LARGEST_LIMIT: Final[int]
@@ -901,7 +901,7 @@ class RecordBatchBuilder:
         Raise EncodeError if the producer state is invalid.
         """
 
-# ---------------------------------------------------------------------------------------------------- transactions
+# Transactions
 
 @final
 class AbortedTransaction:
@@ -984,7 +984,7 @@ class TransactionScanner:
         batch, or with a whole one if next == end.
         """
 
-# ------------------------------------------------------------------------------------------------------- streaming
+# Streaming
 
 @final
 class Decoder:
@@ -1110,7 +1110,7 @@ def schema_of(
 ) -> ColumnsSchema:
     """Return the schema of results with these columns."""
 
-# -------------------------------------------------------------------------------------------------- keys to partitions
+# Partitions of keys
 
 class _ArrowArray(Protocol):
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]: ...
@@ -1168,7 +1168,7 @@ def check_arrow_columns(source: _ArrowArray | _ArrowStream, columns: Collection[
     before encode() checks them.
     """
 
-# ------------------------------------------------------------------------------------------------ before a log takes it
+# Validation
 
 MAX_RECORD_INDEXES: Final[int]
 
@@ -1181,7 +1181,7 @@ def validate_batch_records(
     DecodeError of invalid records. Raise LimitExceededError.
     """
 
-# ------------------------------------------------------------------------------- API of other clients (kcodec.compat)
+# API of other clients (kcodec.compat)
 
 DETAILED_COLUMNS: Final[tuple[str, ...]]
 
@@ -1477,7 +1477,7 @@ class ClientBatchBuilder:
     ) -> int:
         """At most what a batch of this one record takes."""
 
-# -------------------------------------------------------------------------------- messages of the protocol
+# Messages of the protocol
 
 LONGEST_STRING: int
 DEEPEST_MESSAGE: int
@@ -1529,7 +1529,7 @@ def write_message_parts(
 ) -> list[bytes | memoryview]:
     """Return the same as a list of buffers. Records of at least `least_part` bytes are the caller's own. Internal."""
 
-# -------------------------------------------------------------------------------- checksum, switches, memory
+# Checksum, switches and memory
 
 def crc32c(data: Buffer, value: int = 0) -> int:
     """Return the CRC-32C of a bytes-like object, continuing `value`."""
@@ -1635,7 +1635,7 @@ class RecordAppender:
         """Append a record as `append` does; take the lock for it, a SendLock."""
     def __reduce__(self) -> Never: ...
 
-# ------------------------------------------------------------------------------------------ kcodec.compat.confluent
+# kcodec.compat.confluent
 
 def set_confluent_message(message_class: type | None) -> None:
     """Set the class that `isinstance` takes a ConfluentMessage for: confluent_kafka.Message."""

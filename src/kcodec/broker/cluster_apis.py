@@ -40,7 +40,7 @@ class ClusterApis:
             Api(messages.DeleteTopicsRequest, (1, 6), self.delete_topics),
         ]
 
-    # ------------------------------------------------------------------------------------------------------- Metadata
+    # Metadata
 
     def metadata(self, context: RequestContext, request: messages.MetadataRequest) -> messages.MetadataResponse:
         """Respond to Metadata, and create missing topics where both sides allow it."""
@@ -109,7 +109,7 @@ class ClusterApis:
             described.topic_authorized_operations = TOPIC_OPERATIONS
         return described
 
-    # ------------------------------------------------------------------------------------------------ FindCoordinator
+    # FindCoordinator
 
     def find_coordinator(
         self, context: RequestContext, request: messages.FindCoordinatorRequest
@@ -135,7 +135,7 @@ class ClusterApis:
         node, listener = self._settings.node_id, context.connection.listener
         return messages.Coordinator(key=key, node_id=node, host=listener.host, port=listener.port, error_message="")
 
-    # ---------------------------------------------------------------------------------------------- creating, deleting
+    # Creation and deletion
 
     def create_topics(
         self, context: RequestContext, request: messages.CreateTopicsRequest

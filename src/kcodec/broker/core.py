@@ -149,7 +149,7 @@ class BrokerCore:
             level = min(level, 1)  # an older broker, which does not know transaction version 2
         return messages.ApiVersionsResponse(api_keys=keys, **features_of(self.settings, level))
 
-    # ------------------------------------------------------------------------------------------------------- requests
+    # Requests
 
     def serve(self, connection: ConnectionInfo, frame: bytes | memoryview, reply: Reply) -> bool:
         """Handle a request frame, without its length. `reply` is called once, now or later.
@@ -259,7 +259,7 @@ class BrokerCore:
             self.wire_log.on_response(entry)
         reply(parts)
 
-    # ---------------------------------------------------------------------------------------------- state and faults
+    # State and faults
 
     def _load_groups(self) -> None:
         topic = self.topics.get(CONSUMER_OFFSETS_TOPIC)

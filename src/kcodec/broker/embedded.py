@@ -167,7 +167,7 @@ class Broker:
     ) -> None:
         self.close()
 
-    # -------------------------------------------------------------------------------------------------- start and stop
+    # Start and stop
 
     def start(self) -> None:
         """Start the broker. Raise OSError if the port is in use or the directory cannot be used."""
@@ -296,7 +296,7 @@ class Broker:
             raise self._not_running()
         return self._running.core
 
-    # ------------------------------------------------------------------------------------------------------ what it has
+    # Addresses and contents
 
     @property
     def bootstrap_servers(self) -> str:
@@ -501,7 +501,7 @@ class Broker:
         """Return the state of every transactional id."""
         return self._call(lambda: {found.transactional_id: found for found in self.core.transactions})
 
-    # ---------------------------------------------------------------------------------------------------------- faults
+    # Faults
 
     def restart_coordinators(self) -> None:
         """Let the coordinators forget everything in memory, and load their state from their logs."""

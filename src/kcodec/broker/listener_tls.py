@@ -54,7 +54,7 @@ class ListenerTls(asyncio.Transport, asyncio.Protocol):
         self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    # ------------------------------------------------------------------------------------------ the socket's protocol
+    # The socket's protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
@@ -117,7 +117,7 @@ class ListenerTls(asyncio.Transport, asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
 
-    # --------------------------------------------------------------------------------------- the connection's transport
+    # The connection's transport
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """See asyncio.Transport. Never raises: the caller may be in the middle of another client's request."""

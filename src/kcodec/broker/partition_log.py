@@ -138,7 +138,7 @@ class PartitionLog:
             write_checkpoint(self._directory / "leader-epoch-checkpoint", lines)
         self._are_epochs_kept = True
 
-    # ----------------------------------------------------------------------------------------------------- appending
+    # Appending
 
     def append_client(
         self, data: bytes | bytearray | memoryview, *, api_version: int, has_transactional_id: bool
@@ -322,7 +322,7 @@ class PartitionLog:
         number = segment.batch_at_or_after(self.log_start_offset)
         return self.log_start_offset if number is None else segment.batch(number).base_offset
 
-    # ------------------------------------------------------------------------------------------------------- reading
+    # Reading
 
     def _number_of(self, offset: int) -> int:
         """Return the number of the segment with the greatest base offset that is not above `offset`."""
@@ -407,7 +407,7 @@ class PartitionLog:
                 position = segment.batch(first).position
                 yield from batches(segment.read(position, segment.size - position))
 
-    # ------------------------------------------------------------------------------------------------------- offsets
+    # Offsets
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """Return the first offset whose timestamp is not below this one, with its timestamp; None without one."""
@@ -453,7 +453,7 @@ class PartitionLog:
         """Return the leader epoch that wrote an offset, -1 if unknown."""
         return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), -1)
 
-    # -------------------------------------------------------------------------------------------- deletion, retention
+    # Deletion and retention
 
     def delete_before(self, offset: int) -> int:
         """Move the start of the log to `offset`, -1 for the high watermark. Return it. Raise ApiError."""
@@ -506,7 +506,7 @@ class PartitionLog:
         self._start_at(max(self._segments[keep_from].base_offset, self.log_start_offset))
         self._delete_segments()
 
-    # --------------------------------------------------------------------------------------------------- the files
+    # The files
 
     def load(self, log_start_offset: int) -> None:
         """Read the files, rebuild indexes and producer states, and cut what is not whole at the end (LogLoader)."""

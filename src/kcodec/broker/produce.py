@@ -114,7 +114,7 @@ class Produce:
         partition = None if found is None else found.partition(data.index)
         return None if found is None or partition is None else (found, partition)
 
-    # ------------------------------------------------------------------------------------------------- the coordinator
+    # The coordinator
 
     def _verify(
         self, context: RequestContext, transactional_id: str, parts: list[_Part]
@@ -144,7 +144,7 @@ class Produce:
         found = {key: verification_code(code, is_new=is_new, adds=adds) for key, code in codes.items()}
         return refused | {key: code for key, code in found.items() if code is not ErrorCode.NONE}
 
-    # ------------------------------------------------------------------------------------------------------ the append
+    # The append
 
     def _finish(
         self,

@@ -132,7 +132,7 @@ class ProducerStates:
         entry = self._entries.get(producer_id)
         return entry is not None and entry.first_offset is not None and entry.epoch == epoch
 
-    # --------------------------------------------------------------------------------------------------- client data
+    # Client data
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, bumps_epoch: bool
@@ -211,7 +211,7 @@ class ProducerStates:
             if entry.first_offset is None:
                 entry.first_offset = self._open[batch.producer_id] = batch.base_offset
 
-    # ------------------------------------------------------------------------------------------------------- markers
+    # Markers
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
         """Raise ApiError for a producer epoch or coordinator epoch that is fenced (KIP-1228).
@@ -247,7 +247,7 @@ class ProducerStates:
             del self._verifications[producer_id]
         return None if first is None else CompletedTransaction(producer_id, first, offset, is_aborted)
 
-    # ------------------------------------------------------------------------------------------- expiry and snapshots
+    # Expiry and snapshots
 
     def expire(self, before_ms: int) -> None:
         """Forget producers without an open transaction whose last batch or marker is not after `before_ms`."""

@@ -73,7 +73,7 @@ class Segment:
         assert self._directory is not None
         return self._directory / f"{self.base_offset:020}.{kind}"
 
-    # ----------------------------------------------------------------------------------------------------- appending
+    # Appending
 
     def append(self, data: bytes, base_offset: int, last_offset: int, max_timestamp: int) -> None:
         """Write a batch to the end. Raise OSError if it cannot be written; the log is then as before."""
@@ -176,7 +176,7 @@ class Segment:
             for kind in SEGMENT_FILES:
                 self.path(kind).unlink(missing_ok=True)
 
-    # ------------------------------------------------------------------------------------------------------- reading
+    # Reading
 
     def batch_at_or_after(self, offset: int) -> int | None:
         """Return the number of the first batch whose last offset is not below `offset`."""

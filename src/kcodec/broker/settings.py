@@ -129,13 +129,13 @@ class BrokerSettings:
     group_version: int = 1
     max_versions: dict[str, int] = field(default_factory=dict)
 
-    # ------------------------------------------------------------------------------------------------------- topics
+    # Topics
     auto_create_topics: bool = True  # auto.create.topics.enable
     default_partitions: int = 1  # num.partitions
     topic_defaults: dict[str, str] = field(default_factory=dict)
     retention_check_interval_ms: int = 300_000  # log.retention.check.interval.ms
 
-    # ------------------------------------------------------------------------------------------------- transactions
+    # Transactions
     transaction_topic_partitions: int = 50  # transaction.state.log.num.partitions
     max_transaction_timeout_ms: int = 900_000  # transaction.max.timeout.ms
     transaction_timeout_scan_ms: int = 10_000  # transaction.abort.timed.out.transaction.cleanup.interval.ms
@@ -145,7 +145,7 @@ class BrokerSettings:
     producer_id_expiration_ms: int = 86_400_000  # producer.id.expiration.ms
     verifies_transactions: bool = True  # transaction.partition.verification.enable
 
-    # ------------------------------------------------------------------------------------------------------- groups
+    # Groups
     offsets_topic_partitions: int = 50  # offsets.topic.num.partitions
     offset_metadata_max_bytes: int = 4096  # offset.metadata.max.bytes
     offsets_retention_ms: int = 604_800_000  # offsets.retention.minutes
@@ -159,7 +159,7 @@ class BrokerSettings:
     group_consumer_assignment_interval_ms: int = 0  # group.consumer.assignment.interval.ms; Kafka 4.3: 1000
     offsets_retention_check_interval_ms: int = 600_000
 
-    # ----------------------------------------------------------------------------------------------------- security
+    # Security
     listeners: dict[str, int] = field(default_factory=dict)
     ssl_certfile: str | Path | None = None  # ssl.keystore.location
     ssl_keyfile: str | Path | None = None
@@ -170,7 +170,7 @@ class BrokerSettings:
     users: dict[str, str] = field(default_factory=dict, repr=False)
     sasl_session_ms: int = 0  # connections.max.reauth.ms
 
-    # ------------------------------------------------------------------------------------------------------- limits
+    # Limits
     max_request_bytes: int = 100 * MIB  # socket.request.max.bytes
     max_bytes_without_records: int = MIB
     max_partitions_per_request: int = 20_000

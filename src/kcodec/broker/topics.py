@@ -172,7 +172,7 @@ class Topics:
         """Return a random id of version 4."""
         return UUID(int=self.random.getrandbits(128), version=4)
 
-    # ------------------------------------------------------------------------------------------------------- changes
+    # Changes
 
     def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Raise ApiError if a topic cannot be created."""
@@ -261,7 +261,7 @@ class Topics:
         self._next_producer_id += 1
         return self._next_producer_id - 1
 
-    # ------------------------------------------------------------------------------------------------ the metadata log
+    # The metadata log
 
     def _partition_record(self, topic_id: UUID, number: int) -> MetadataRecord:
         node = self._settings.node_id
@@ -368,7 +368,7 @@ class Topics:
         if begins:
             partition.log.begin_epoch(partition.leader_epoch)
 
-    # --------------------------------------------------------------------------------------------------- the directory
+    # The directory
 
     def _home(self, topic: str, partition: int) -> Path | None:
         return None if self.directory is None else self.directory / f"{topic}-{partition}"

@@ -120,7 +120,7 @@ def bounds_of(offsets: Offsets) -> dict[str, Any]:
     return found
 
 
-# -------------------------------------------------------------------------------------------------- up to the end
+# Read to the end
 
 
 def print_range(options: argparse.Namespace, output: Output) -> ExitStatus:
@@ -193,7 +193,7 @@ class _Printer:
         return ExitStatus.OK
 
 
-# --------------------------------------------------------------------------------------------------- as they come
+# Follow the topics
 
 
 class _Following:

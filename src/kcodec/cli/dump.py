@@ -95,7 +95,7 @@ def _dump(place: DumpedFile, options: argparse.Namespace, output: Output) -> Exi
     return _dump_file(place, options, output)
 
 
-# ------------------------------------------------------------------------------------------------------ files of a path
+# Files of a path
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def is_log_directory(path: Path) -> bool:
     return path.is_dir() and not any(path.glob("*.log")) and any(path.glob("*/*.log"))
 
 
-# ------------------------------------------------------------------------------------------------------ log directories
+# Log directories
 
 
 def _dump_directories(options: argparse.Namespace, output: Output) -> ExitStatus:
@@ -169,7 +169,7 @@ def _partition_rows(directory: LogDirectory) -> Iterator[list[Any]]:
             ]
 
 
-# ---------------------------------------------------------------------------------------------------------- small files
+# Small files
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def dump(path: Path, options: argparse.Namespace, output: Output, *, is_active: 
     return ExitStatus.FINDINGS if problems or walk.tail is not None else ExitStatus.OK
 
 
-# ------------------------------------------------------------------------------------------------------------ batches
+# Batches
 
 
 def _batches(
@@ -235,7 +235,7 @@ def _row(checked: _CheckedBatch) -> list[Any]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------ records
+# Records
 
 
 def _write_records(

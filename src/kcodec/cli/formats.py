@@ -130,7 +130,7 @@ def _internal_lines(decoded: DecodedRecords, most: int, topic: str, partition: i
     return b"".join(lines)
 
 
-# ------------------------------------------------------------------------------------------------------------- offsets
+# Offsets
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def _places(admin: Admin, names: Iterable[str]) -> list[TopicPartition]:
     return found
 
 
-# --------------------------------------------------------------------------------------------------------------- list
+# List
 
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
@@ -147,7 +147,7 @@ def _or_none(value: int) -> int | None:
     return None if value < 0 else value
 
 
-# -------------------------------------------------------------------------------------------------------------- reset
+# Reset
 
 
 def _check_reset(options: argparse.Namespace) -> None:
@@ -275,7 +275,7 @@ def _warn_of_members(admin: Admin, group_id: str, output: Output) -> None:
         )
 
 
-# -------------------------------------------------------------------------------------------------------------- delete
+# Delete
 
 
 def _delete(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:

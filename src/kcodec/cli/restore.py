@@ -128,7 +128,7 @@ def _show(plan: Plan, output: Output) -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------- plan
+# Plan
 
 
 @dataclass
@@ -246,7 +246,7 @@ def _earliest(decoded: DecodedRecords) -> int | None:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------ the other side
+# The topics to restore to
 
 
 def prepare_topics(plan: Plan, options: argparse.Namespace, output: Output) -> None:
@@ -346,7 +346,7 @@ def _has_records(target: TopicPartition, options: argparse.Namespace) -> bool:
         return any(len(batch) for batch in records)
 
 
-# ------------------------------------------------------------------------------------------------------------- writing
+# Writing
 
 
 class _Restoring:

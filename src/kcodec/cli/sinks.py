@@ -109,7 +109,7 @@ def sink_of(kind: str, path: Path, wanted: SinkOptions) -> Iterator[Sink]:
         yield sink
 
 
-# --------------------------------------------------------------------------------------------------------------- text
+# Text
 
 
 class _TextSink:
@@ -139,7 +139,7 @@ def _text_sink(lines: Callable[..., TextTemplate], file: IO[bytes], wanted: Sink
     yield _TextSink(file, lines, wanted.columns)
 
 
-# -------------------------------------------------------------------------------------------------------------- Arrow
+# Arrow
 
 
 class _ArrowSink:

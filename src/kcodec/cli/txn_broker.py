@@ -89,7 +89,7 @@ def _now(options: argparse.Namespace) -> int | None:
     return None if options.now is None else timestamp_of(options.now)
 
 
-# ---------------------------------------------------------------------------------------------------- list, describe
+# List and describe
 
 
 def _list(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
@@ -163,7 +163,7 @@ def _transaction_row(now: int, one: TransactionDescription) -> list[Any]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------- find-hanging
+# Hanging transactions
 
 
 def _find_hanging(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
@@ -220,7 +220,7 @@ def _hanging_row(one: HangingTransaction) -> list[Any]:
     ]
 
 
-# -------------------------------------------------------------------------------------------------------------- abort
+# Abort
 
 
 def _abort(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:
@@ -293,7 +293,7 @@ def _why_not(admin: Admin, place: TopicPartition, producer: ProducerState, optio
     )
 
 
-# ------------------------------------------------------------------------------------------------------------- strays
+# Abandoned transactions
 
 
 def _strays(admin: Admin, options: argparse.Namespace, output: Output) -> ExitStatus:

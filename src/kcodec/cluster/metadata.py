@@ -198,7 +198,7 @@ class Cluster:
             self.add_topics([topic])
             found = self.topics.get(topic)
             if found is not None and found.error in LASTING_TOPIC_ERRORS:
-                # Not remembered: a permission may be given, a topic made; the next call asks again.
+                # Not remembered: a permission may be given, a topic made; the next call requests it again.
                 self._topics_used_at.pop(topic, None)
                 del self.topics[topic]
                 raise broker_error(found.error, f"Metadata of topic {topic!r}", resource=topic)
@@ -372,7 +372,7 @@ class Cluster:
         is_same = old is not None and old.topic_id == found.topic_id
         topic = Topic(found.name, found.topic_id, found.is_internal, found.error_code)
         for part in found.partitions:
-            # An answer of a broker that lags behind: an older epoch of the same topic is not believed (KIP-320).
+            # The response of a broker that lags behind: an older epoch of the same topic is ignored (KIP-320).
             known = old.partitions.get(part.partition_index) if old is not None and is_same else None
             if known is not None and 0 <= part.leader_epoch < known.leader_epoch:
                 topic.partitions[part.partition_index] = known

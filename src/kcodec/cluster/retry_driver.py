@@ -305,7 +305,7 @@ class _RetryDriver(Generic[K, V]):
             return
         missing = set(items)
         for item, result in handler.read(reply.message, items):
-            if item in missing:  # asked for, and not answered already
+            if item in missing:  # requested, and without a result so far
                 missing.remove(item)
                 self._take(item, result)
         for item in items:

@@ -377,7 +377,7 @@ class ServedConsumer(Consumer):
         return None if delivery.is_over else next(delivery.records, None)
 
     async def next_record(self, only: Set[Place] | None) -> Record | None:
-        """Return one record, or None if the program should ask again; wait for it. only: partitions, None for all."""
+        """Return one record, or None if the program should try again; wait for it. only: partitions, None for all."""
         await self._begin_request()
         found = self._core.fetcher.buffer.take_delivery(CHUNK_RECORDS, only)
         if found is not None:

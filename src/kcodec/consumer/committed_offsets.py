@@ -52,7 +52,7 @@ _UNKNOWN_TOPIC = frozenset(
 #: In place of partitions: all that the group has.
 ALL = TopicPartition("", -1)
 
-#: Who commits, or fetches: as it is now, or how to ask for it; a member's epoch may change while a response is awaited.
+#: The member that commits or fetches, or a function that returns it, as its epoch may change during a request.
 Member = ConsumerGroupMetadata | Callable[[], ConsumerGroupMetadata]
 
 

@@ -18,8 +18,8 @@ from kcodec.errors import DecodeError
 from kcodec.limits import DecodeLimits
 from kcodec.offsets import TopicPartition
 
-# Checksummed at most in search of a provable batch, as a multiple of max_batch_bytes: bytes made for it could ask for
-# any amount.
+# Limit of the bytes that are checksummed in search of a valid batch, as a multiple of max_batch_bytes. Without it,
+# crafted bytes could require any amount of work.
 _SEARCH_BATCHES = 4
 
 

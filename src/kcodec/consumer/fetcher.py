@@ -175,8 +175,8 @@ class Fetcher:
             waiting = self.buffer.waiting_bytes()
             if self.buffer.waiting_bytes(is_paused=True) > self.settings.fetch_ahead_max_bytes:
                 self.buffer.drop_paused()
-        # Half of the room is for what waits, the rest is shared out to requests: were it given to the first that ask,
-        # brokers that hold theirs for long would leave nothing to others.
+        # Half of the buffer space is for responses that are not polled yet. The requests share the rest, so that
+        # brokers that delay their responses do not use all of it.
         half = self.settings.fetch_ahead_max_bytes // 2
         brokers = len({node for node, _ in plans.keys() | self._flying.keys()})
         for node, channel in sorted(plans, key=lambda key: self._turns.get(key[0], 0)) if waiting <= half else ():

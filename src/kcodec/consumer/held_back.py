@@ -28,7 +28,7 @@ log = logging.getLogger("kcodec.consumer")
 HELD_BACK_SECONDS = 5.0
 #: Interval between two looks at the partitions, and between two warnings of one consumer.
 LOOK_SECONDS, REPEAT_SECONDS = 1.0, 60.0
-#: Longest time that the brokers are asked which transaction it is.
+#: Longest time for the requests that find the transaction.
 DESCRIBE_SECONDS = 5.0
 #: Partitions that one warning describes, and transactions that it names of each.
 MAX_PARTITIONS, MAX_TRANSACTIONS = 3, 5

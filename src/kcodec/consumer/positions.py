@@ -46,9 +46,9 @@ MAX_UNDER_WAY = 4
 # Which repeat's pause comes between two rounds that each took all their time.
 _PATIENT_ATTEMPT = 3
 
-#: What is under way for a partition: version, awaiting and reset_to of its state when it was asked.
+#: What is under way for a partition: version, awaiting and reset_to of its state at the request.
 _Key = tuple[int, str | None, str | int | None]
-#: What is asked, and where: a broker, a topic whose leaders are not known, -1 for the coordinator.
+#: The kind of a request, and its target: a broker, a topic whose leaders are not known, -1 for the coordinator.
 _Group = tuple[str, int | str]
 _OnResult = Callable[[TopicPartition, Any], None]
 
@@ -117,7 +117,7 @@ class Positions:
         self._is_awake = True
         self._wake.set()
 
-    # What is to be asked
+    # Requests that are due
 
     def _look(self) -> Flow[None]:
         """Send a request for each partition that needs one and has none under way."""
@@ -186,7 +186,7 @@ class Positions:
     def _has_no_epochs(self, partition: TopicPartition) -> bool:
         return self.cluster.leader(*partition) is not None and self.cluster.leader_epoch(*partition) < 0
 
-    # Requests
+    # Rounds of requests
 
     def _request(self, group: _Group, keys: dict[TopicPartition, _Key]) -> Flow[None]:
         """Run one round for some partitions; `_look` requests the unfinished ones again."""

@@ -159,7 +159,7 @@ def log_start_offset(log_directory: str, topic: str, partition: int, storage: St
     return found
 
 
-# ---------------------------------------------------------------------------------------------------- checkpoint files
+# Checkpoint files
 
 
 def _entries(

@@ -314,7 +314,7 @@ class SequentialReader:
             self._stop_at(corruption)
         return end
 
-    # ------------------------------------------------------------------------------------------------ on_error="skip"
+    # on_error="skip"
 
     def _salvage(self, byte_range: ByteRange, file: SegmentFile, decoder: Decoder) -> Iterator[DecodedRecords]:
         """Read everything that is not corrupt: corruption is left out, noted in `losses`, and reading continues."""

@@ -129,7 +129,7 @@ class LogDirectory(Mapping[str, Log]):
             parts += [f"{count} -{kind}"] if count else []
         return f"<LogDirectory {self.path}: {', '.join(parts)}>"
 
-    # ----------------------------------------------------------------------------------------------------- partitions
+    # Partitions
 
     def _there_are(self) -> str:
         """Return the partitions that exist, for a message: the first of them."""
@@ -208,7 +208,7 @@ class LogDirectory(Mapping[str, Log]):
         wanted = [name for found, name in self._partitions.items() if topic in (None, found.topic)]
         return [self[name] for name in wanted if has_segments(self.storage.list(self.storage.join(self.path, name)))]
 
-    # -------------------------------------------------------------------------------------------------- its own files
+    # Files of the directory
 
     @cached_property
     def meta_properties(self) -> MetaProperties | None:
@@ -249,7 +249,7 @@ class LogDirectory(Mapping[str, Log]):
         offsets = read_offsets(self.storage.join(self.path, name), self.storage)
         return {TopicPartition(*found): offset for found, offset in sorted(offsets.items())}
 
-    # ---------------------------------------------------------------------------------------------------- coordinators
+    # Coordinators
 
     def transaction_states(self, on_error: str = "raise") -> dict[str, TransactionState]:
         """Return the last state of each transactional id in this directory's partitions of ``__transaction_state``.

@@ -147,7 +147,7 @@ class GrowingLog:
                 return True
         return self.corruption is None and self._go_on(look, here + 1)
 
-    # ------------------------------------------------------------------------------------------------------- segments
+    # Segments
 
     def _look(self) -> _Look:
         own = self._segment
@@ -257,7 +257,7 @@ class GrowingLog:
         at, header = self._anchor
         return bytes(file.read(at, len(header))) == header
 
-    # ----------------------------------------------------------------------------------------------------------- walk
+    # Walk
 
     def _walk_closed(self, file: SegmentFile, end: int) -> bool:
         """Walk a segment that nothing is appended to any more; True if there is more of it. Sets `corruption`."""

@@ -93,7 +93,7 @@ class Log:
         """The storage of the files."""
         return self.segments[0].storage
 
-    # ------------------------------------------------------------------------------------------------------- offsets
+    # Offsets
 
     @property
     def size_in_bytes(self) -> int:
@@ -229,7 +229,7 @@ class Log:
 
         return LogCheck(self.segments, self._limits, progress, is_directory=is_directory).findings()
 
-    # ------------------------------------------------------------------------------------------------------- reading
+    # Reading
 
     @property
     def batches(self) -> Batches:
@@ -389,7 +389,7 @@ class Log:
             rising, storage = not segment.is_active, segment.storage
             yield ByteRange(segment.path, place.position, end, place.first_offset, rising, storage, following)
 
-    # ---------------------------------------------------------------------------------------------------- transactions
+    # Transactions
 
     def verdict(self, isolation_level: str = "read_committed", on_error: str = "raise") -> Verdict:
         """Return what ``read_split`` needs to know about the rest of this log, for example in another process.

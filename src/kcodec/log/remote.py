@@ -48,7 +48,7 @@ def resolve(address: str) -> tuple[Storage, str]:
     return storage_of(filesystem), path
 
 
-# ------------------------------------------------------------------------------------------------------------- blocks
+# Blocks
 
 
 class BlockFile(OpenFile):
@@ -161,7 +161,7 @@ class BlockFile(OpenFile):
         return with_place(reading(self._path, size, position), read)
 
 
-# -------------------------------------------------------------------------------------------------------- filesystems
+# Filesystems
 
 
 def _from_root(path: str) -> str:

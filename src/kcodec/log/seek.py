@@ -56,7 +56,7 @@ class IndexDisagreesError(Exception):
     """A time index leads to no offset that the log confirms. Internal."""
 
 
-# -------------------------------------------------------------------------------------------------------------- offsets
+# Offsets
 
 
 def position_of_offset(segment: Segment, offset: int, limits: DecodeLimits) -> SegmentPosition:
@@ -189,7 +189,7 @@ def _proven(
     return SegmentPosition(position, least_offset(batch)) if at == position and above < stored_offset(batch) else None
 
 
-# ----------------------------------------------------------------------------------------------------------- timestamps
+# Timestamps
 
 
 def batches_from_timestamp(segment: Segment, timestamp: int, limits: DecodeLimits) -> Iterator[RecordBatch]:

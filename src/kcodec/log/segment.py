@@ -87,7 +87,7 @@ class Tail(NamedTuple):
     reason: str
 
 
-# ------------------------------------------------------------------------------------------------------------ headers
+# Headers
 
 
 def walk_headers(file: SegmentFile, start: int, end: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
@@ -189,7 +189,7 @@ def provable_behind(file: SegmentFile, position: int, end: int, above: int, limi
     return behind if computed_crc(file, batch) == batch.crc else None
 
 
-# --------------------------------------------------------------------------------------------------------------- tail
+# Tail
 
 
 def _needed_at(file: SegmentFile, position: int, end: int) -> int:

@@ -55,7 +55,7 @@ class Split:
 def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | None) -> Iterator[Split]:
     """One segment in ranges of at most max_bytes; a larger batch is a range of its own.
 
-    limits: for another walk over headers where max_bytes asks for finer ranges than the first one noted; None: none.
+    limits: for another walk over headers if max_bytes requires finer ranges than those of the first walk; None: none.
     """
     parts: Iterable[WalkedRange] = walked.parts
     if limits is not None and max_bytes < FINE_BELOW:

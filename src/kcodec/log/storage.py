@@ -136,7 +136,7 @@ class Storage(ABC):
         return found is not None and found.is_directory
 
 
-# --------------------------------------------------------------------------------------------------------- this machine
+# This machine
 
 
 # What a system does not have is nothing there: Windows has neither these flags nor pread. O_NONBLOCK lets the open of a
@@ -251,7 +251,7 @@ class LocalStorage(Storage):
 LOCAL = LocalStorage()
 
 
-# --------------------------------------------------------------------------------------------------------- one object
+# One object
 
 
 class FileObject(Storage):

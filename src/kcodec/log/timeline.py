@@ -335,7 +335,7 @@ class _Walk:
         if error.position is None:
             raise error
         self.is_ended = True
-        walked.end = end  # who reads this range is to meet the corruption
+        walked.end = end  # a reader of this range must find the corruption
         first = 0 if self.next_offset is None else self.next_offset
         walked.parts.append(WalkedRange(error.position, end, first, first, -1))
         return None

@@ -267,7 +267,7 @@ class ThreadLoop(IoLoop):
             failure: BaseException | None = None
             try:
                 value = function()
-            except Exception as error:  # noqa: BLE001  raised in the flow that asked
+            except Exception as error:  # noqa: BLE001  raised in the flow that waits
                 failure = error
             with contextlib.suppress(TransportError):  # closed, maybe just now: no call waits for it then
                 self.post(lambda: done(value, failure))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from kcodec.producer.options import ProducerSettings
 
-#: A batch does not grow when it is older than this, as its records share a deadline, which counts from the first one.
+#: A batch of this age no longer grows, because its records share the deadline of the first one.
 GROWTH_SECONDS = 1.0
 #: With this many requests in flight to its broker, a full batch waits for a response, for linger_ms at most.
 BUSY_REQUESTS = 2

@@ -86,7 +86,7 @@ class ProducerBatch:
     identity, base_sequence:  what it was numbered with; NO_PRODUCER, -1: not numbered.
     last_error: of the last attempt.
     uncertain: an attempt got no response, so it may be in the log.
-    is_fixed:  it may be in the log in a way that cannot be found out any more: it fails rather than get other numbers.
+    is_fixed:  it may be in the log, and no request can show this any more: it fails, as new numbers may write it twice.
     functions, deliveries:  callbacks, to be called at the end; under the lock. table: what it is a part of.
     pieces:    where its records are now, if they moved: (from this index on, batch, index of the first there).
     outcome:   None until it is done.

@@ -204,8 +204,8 @@ class ProducerCore:
         return left if timeout is None else min(left, timeout)
 
     def take_failures(self) -> DeliveryErrors | None:
-        """Any thread, without the lock: return the error for records that have failed since the last call without
-        anyone retrieving their errors; None if there are none."""
+        """Any thread, without the lock: return the error for records that have failed since the last call, and
+        whose errors the program has not retrieved; None if there are none."""
         if self.accumulator.failures is None:
             return None
         with self.lock:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The result of a send: a `Delivery` ends in the offset of the record, or in an error that names the partition.
 
-A Delivery knows its batch and its index in it, and the outcome belongs to the batch. So the acknowledgement of a batch
+A Delivery knows its batch and its index in it, and the outcome belongs to the batch. So the acknowledgment of a batch
 of a thousand records is one assignment, and a Delivery that is not kept costs nothing more. If a record moved to
 another batch, the first one knows its position there (`ProducerBatch.pieces`). The public classes implement waiting:
 `kcodec.client.producer` waits on a thread's event, `kcodec.client.aio` on a future.

@@ -424,7 +424,7 @@ class Sender:
         """Return whether there is no reason to linger. For a full batch that can grow, a busy broker is one."""
         if queue.open is not batch or self.urgent > 0 or self.accumulator.space_waiters > 0:
             return True
-        # Of the leader now: what a former one has not answered is no reason.
+        # Only requests to the present leader count, not those to a former one without a response.
         return batch.is_full and self._loads.get(self.cluster.leader(*queue.partition), 0) < BUSY_REQUESTS
 
     def _node_for(self, queue: PartitionQueue) -> int | None:

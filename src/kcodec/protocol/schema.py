@@ -317,7 +317,7 @@ class MetadataRecord(NumberedMessage):
     """The value of a record of ``__cluster_metadata``. In the log, a frame with type and version comes before it."""
 
 
-# ------------------------------------------------------------------------------------------------------------- plans
+# Plans
 
 
 @cache

@@ -352,8 +352,8 @@ class BoundedRead:
             partition_max_bytes=partition.fetch_bytes,
         )
         return FetchRequest(
-            # An empty response is asked for once more with some patience: a broker that has to get records from tiered
-            # storage may come back without them.
+            # After an empty response, one more request waits longer: a broker that has to get records from tiered
+            # storage may respond without them.
             max_wait_ms=int(self.settings.fetch_max_wait * 1000) if partition.is_empty_once else 0,
             min_bytes=1,
             max_bytes=partition.fetch_bytes,

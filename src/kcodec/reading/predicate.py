@@ -207,7 +207,7 @@ def _span(column: str, first: int, end: int) -> Bounds:
     first, end = max(0, min(first, HIGHEST)), max(0, min(end, HIGHEST))
     if column == "offset":
         return replace(ALL, first=first, end=end)
-    # Times below 0 are in logs, too (-1: none), and cannot be asked for.
+    # Logs can have timestamps below 0 (-1: none), which ListOffsets cannot look up.
     return replace(ALL, from_ms=first, until_ms=end) if end > 0 else ALL
 
 

@@ -166,7 +166,7 @@ class _Offsets:
             return
         self.first = yield from self._list(dict.fromkeys(self._numbers, "earliest"), self._isolation_level)
         self.last = yield from self._list(dict.fromkeys(self._numbers, "latest"), self._isolation_level)
-        for which in range(max(map(len, times.values()))):  # a request has room for one time of a partition
+        for which in range(max(map(len, times.values()))):  # a request has one time for each partition
             requested: dict[int, str | int] = {
                 number: some[which] for number, some in times.items() if len(some) > which
             }

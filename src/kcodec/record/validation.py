@@ -175,7 +175,7 @@ def validate(
     _check_append(found, rules, is_rewritten)
 
 
-# ---------------------------------------------------------------------------------------------------------- the request
+# The request
 
 
 def _only_batch(data: RecordBatch | Buffer, rules: _Rules, limits: DecodeLimits) -> RecordBatch | None:
@@ -234,7 +234,7 @@ def _check_compression(batch: RecordBatch) -> None:
         raise _refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"compression id {batch.compression} is unknown", batch)
 
 
-# ------------------------------------------------------------------------------------------------------------ the bytes
+# The bytes
 
 
 def _check_bytes(batch: RecordBatch, rules: _Rules) -> None:
@@ -252,7 +252,7 @@ def _check_bytes(batch: RecordBatch, rules: _Rules) -> None:
     _check_compression(batch)
 
 
-# --------------------------------------------------------------------------------------------- the batch, its records
+# The batch, its records
 
 
 def _check_batch(batch: RecordBatch) -> None:
@@ -345,7 +345,7 @@ def _is_rewritten(batch: RecordBatch, rules: _Rules, is_sequential: bool) -> boo
     return source != target
 
 
-# ----------------------------------------------------------------------------------------------------------- the append
+# The append
 
 
 def _check_append(batch: RecordBatch, rules: _Rules, is_rewritten: bool) -> None:

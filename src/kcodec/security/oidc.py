@@ -24,9 +24,9 @@ from kcodec.security.secret import Secret
 
 #: Seconds for which the provider may be silent.
 SILENCE_SECONDS = 10.0
-#: Seconds for the whole answer.
+#: Seconds for the whole response.
 RESPONSE_SECONDS = 20.0
-#: A token has some kilobytes; what is longer is no answer to this question.
+#: A token has a few kilobytes. A longer response cannot be one.
 MAXIMUM_RESPONSE_BYTES = 1 << 20
 _BLOCK = 64 * 1024
 _MAY_PASS = frozenset({408, 425, 429})

@@ -204,7 +204,7 @@ class GroupSession:
         self._polls += 1
         self.changed.set()
         try:
-            yield from sleep(0)  # who waited for a poll goes on first
+            yield from sleep(0)  # a flow that waits for a poll continues first
             while self._still_rebalances():
                 self.consumer.raise_errors()
                 if self.consumer.callbacks.waiting:

@@ -4,7 +4,7 @@
     spark.read.format("kcodec").load(path)     a data source (Spark 4.0 and newer); nothing to register. readStream and
                                                topics of a cluster, too, with the options of format("kafka")
     decode_in_arrow(df, ...)                   over a DataFrame, by mapInArrow: the quickest, on Spark 3.5, too
-    decode_partition(iterator, ...)            for rdd.mapPartitions: the slowest, for those who need tuples
+    decode_partition(iterator, ...)            for rdd.mapPartitions: the slowest, for programs that need tuples
     schema(...)                                the columns of all three
     map_batches(spark, topics, function, ...)  topics of a cluster through a Python function; on Spark 3.5, too
     exactly_once(df, ...)                      a streaming query, or a batch job, to a topic, each row once

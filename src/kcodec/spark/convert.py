@@ -44,7 +44,7 @@ class Renamed:
 
 
 def core_columns(columns: Iterable[SparkColumn]) -> tuple[str, ...]:
-    """What to ask ``kcodec.decode`` for: topic and partition are added here, and offset is always needed."""
+    """Return what ``kcodec.decode`` must return: topic and partition are added here, and offset is always needed."""
     names = [column.column for column in columns if column.column not in ("topic", "partition")]
     return (*names, *(["offset"] if "offset" not in names else []))
 

@@ -263,7 +263,7 @@ class FileStream(StreamState):
         """Forget the walks. Idempotent."""
         self._partitions.clear()
 
-    # ------------------------------------------------------------------------------------------------- what there is
+    # The logs and their offsets
 
     def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
         now = self._clock()

@@ -28,7 +28,7 @@ class FoundPartition:
     """What to open as one partition.
 
     path:     a partition directory, or a ``.log`` file that stands for itself.
-    segments: names of the files in it that were asked for; None means all.
+    segments: names of the requested files in it; None means all.
     """
 
     path: str
@@ -39,7 +39,7 @@ class FoundPartition:
         return self.segments is None or name in self.segments
 
     def alone(self) -> list[FoundPartition]:
-        """The segments that were asked for, each to be opened as if there were no other; itself where all are."""
+        """The requested segments, each to be opened as if there were no other; itself if all are requested."""
         if self.segments is None:
             return [self]
         return [FoundPartition(str(Path(self.path, name))) for name in sorted(self.segments)]

@@ -42,7 +42,7 @@ HIGHEST_LONG = (1 << 63) - 1
 PartitionOffsets = Mapping[TopicPartition, int]
 
 
-# ----------------------------------------------------------------------------------------------------------- topics
+# Topics
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     return tuple(found)
 
 
-# ------------------------------------------------------------------------------------------------- starts and ends
+# Starts and ends
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def parse_positive(options: Mapping[str, str], option: str) -> int | None:
     return int(text)
 
 
-# ------------------------------------------------------------------------------------------------------------ ranges
+# Ranges
 
 
 def ranges_between(starts: PartitionOffsets, ends: PartitionOffsets) -> list[OffsetRange]:
@@ -338,7 +338,7 @@ def _divided(each: OffsetRange, count: int) -> list[OffsetRange]:
     return parts
 
 
-# ------------------------------------------------------------------------------------------------------------ limits
+# Limits
 
 
 def limit_offsets(start: PartitionOffsets, end: PartitionOffsets, limit: int) -> dict[TopicPartition, int]:
@@ -407,7 +407,7 @@ def is_batch_delayed(
     return sum(offset - start.get(partition, 0) for partition, offset in end.items()) < min_offsets
 
 
-# --------------------------------------------------------------------------------------------------------- data loss
+# Data loss
 
 
 @dataclass(frozen=True)
@@ -508,7 +508,7 @@ def start_new_partitions(
     return started, losses
 
 
-# --------------------------------------------------------------------------------------------------- offsets as JSON
+# Offsets as JSON
 
 
 @dataclass(frozen=True)

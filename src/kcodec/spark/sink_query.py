@@ -236,7 +236,7 @@ def frame_of(df: Any) -> DataFrame:
             "exactly_once needs a classic Spark session: through Spark Connect a query's id and the free slots are not "
             "known; run the job on the driver (spark-submit)"
         )
-    # A DataFrame has its columns as attributes, so its class is asked.
+    # A DataFrame has its columns as attributes, so its class is checked.
     frame: DataFrame = df._df if hasattr(type(df), "foreachBatch") else df
     if not hasattr(type(frame), "isStreaming"):
         raise TypeError(f"df must be a DataFrame or a DataStreamWriter, got {type(df).__name__}")

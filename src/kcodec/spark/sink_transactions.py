@@ -133,7 +133,7 @@ class SinkTransactions:
         with self._lock:
             self._close()
 
-    # -------------------------------------------------------------------------------------------------------- attempts
+    # Attempts
 
     def _write(self, batch: Batch, tasks: WriteTasks) -> SinkResult:
         failures: list[Exception] = []
@@ -226,7 +226,7 @@ class SinkTransactions:
             f"application {application!r}, {batch}: {text}", application=application, batch=batch.number
         )
 
-    # --------------------------------------------------------------------------------------------------- transactions
+    # Transactions
 
     def _shared(self) -> SharedTransactions:
         if self._transactions is None:
@@ -312,7 +312,7 @@ class SinkTransactions:
             if client is not None:
                 client.close()
 
-    # ------------------------------------------------------------------------------------ progress in a compacted topic
+    # Progress in a compacted topic
 
     def _create_progress_topic(self) -> None:
         if self._transactions is not None:

@@ -56,7 +56,7 @@ class StreamState(ABC):
         self._returned: dict[str, Any] | None = None
         self._reported: set[DataLoss] = set()
 
-    # ------------------------------------------------------------------------------------------------- what there is
+    # Starts, ends and ids of topics
 
     @abstractmethod
     def _starting(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
@@ -80,7 +80,7 @@ class StreamState(ABC):
     def _starts_of_new(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """The earliest offset of each partition that a query begins to read."""
 
-    # ------------------------------------------------------------------------------------------------------- positions
+    # Positions
 
     def initial_offset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint starts (startingOffsets and the like), each time the same."""
@@ -121,7 +121,7 @@ class StreamState(ABC):
             return dict(start if start is not None else self._returned or {})
         found = latest.to_dict()
         if position is not None and position == self._initial:
-            # If the first batch is replayed, Spark asks again where to start: "latest" is then another offset.
+            # If the first batch is replayed, Spark requests the start again: "latest" is then another offset.
             found[StreamOffsets.FIRST] = position.to_dict()
         self._position, self._returned = latest, found
         return found
@@ -162,7 +162,7 @@ class StreamState(ABC):
                 kept[partition] = offset
         return kept
 
-    # ---------------------------------------------------------------------------------------------------------- ranges
+    # Ranges
 
     def _offset_ranges(
         self, start: Mapping[str, Any], end: Mapping[str, Any]
@@ -213,7 +213,7 @@ class StreamState(ABC):
         text = " ".join(f"{name}={value}" for name, value in fields.items())
         logger.info("batch %s", text, extra={"kcodec": fields})
 
-    # ------------------------------------------------------------------------------------------------------------ loss
+    # Loss
 
     def _losses(self, position: StreamOffsets, logs: KnownLogs, ends: planner.PartitionOffsets) -> list[DataLoss]:
         """What of the position cannot be read any more."""

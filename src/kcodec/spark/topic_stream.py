@@ -106,7 +106,7 @@ class TopicStream(StreamState):
         if client is not None:
             client.close()
 
-    # ------------------------------------------------------------------------------------------------- what there is
+    # Requests to brokers
 
     @property
     def _admin(self) -> Admin:

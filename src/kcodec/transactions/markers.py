@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end markers of the last transaction: records of the next one are faster if they are written first.
+"""The marker check: before records of a transaction are sent, wait until the markers of the last one are written.
 
-The markers are written after the response to EndTxn. A leader that has to add a partition to the next transaction
-before that waits 20 ms (add.partitions.to.txn.retry.backoff.ms) before it checks again; DescribeTransactions shows it
-sooner.
+The markers are written after the response to EndTxn. If a leader gets a batch of the next transaction before that, it
+checks again after 20 ms (add.partitions.to.txn.retry.backoff.ms). DescribeTransactions shows sooner that the markers
+are written.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from kcodec.flow import Flow, join, sleep, spawn
 from kcodec.transactions.fencing import describe_transaction
 
 log = logging.getLogger("kcodec.transactions")
-#: Later than this after EndTxn it does not pay to look whether its markers are written: a leader waits no longer.
+#: Time after EndTxn in which markers are checked. Waiting longer is useless, because a leader does not wait longer.
 MARKERS_SECONDS = 0.020
-#: The first probe is sent this long after EndTxn at the earliest, as markers are rarely written before. The second
-#: follows the response of the first after the same time, each further one after twice the time of the last.
+#: Shortest time between EndTxn and the first check, because markers are rarely written earlier. The pause before the
+#: second check is the same. Each further pause is twice as long as the one before it.
 PROBE_SECONDS = 0.000_200
-#: A probe takes about a hundredth of the time that a leader waits. It is therefore useful unless it finds the markers
-#: written almost always: after the first number of such probes in a row, the second number of transactions has none. If
-#: the next probe finds them written, too, twice as many have none, and so on, up to the third number.
+#: A check takes about a hundredth of the time that a leader waits. It is useless if the markers are almost always
+#: written already. After NEEDLESS_PROBES such checks in a row, the next SKIPPED_PROBES transactions have no check. Each
+#: further such check doubles this number, up to MOST_SKIPPED.
 NEEDLESS_PROBES, SKIPPED_PROBES, MOST_SKIPPED = 64, 64, 1024
-#: A first batch that took longer may have waited at a leader for the markers of the transaction before.
+#: A first batch that took longer may have waited at a leader for the markers of the previous transaction.
 WAITED_SECONDS = 0.018
 
 
 class MarkerProbe:
-    """The probes of one transactional id, for the new flow. is_requested: `run` must be called."""
+    """The marker checks of one transactional id, from transaction version 2 on. is_requested: `run` must be called."""
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
         self.is_requested = False

@@ -32,10 +32,11 @@ from kcodec.transactions.errors import Failed, TransactionDisposition
 COORDINATOR_GONE = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
-#: What passes: all that Kafka calls retriable, REQUEST_TIMED_OUT (KAFKA-14417) and CONCURRENT_TRANSACTIONS among them.
+#: Errors that pass: all that Kafka calls retriable, with REQUEST_TIMED_OUT (KAFKA-14417) and CONCURRENT_TRANSACTIONS.
 PASSING = frozenset(code for code in ErrorCode if code.retriable)
-# While another instance's transaction is ended: markers are written within 2 to 25 ms; after that something is wrong,
-# and patience is better (KIP-360, franz-go). While our own last one is: most often it takes less than 2 ms.
+# First and longest pause while the markers of another producer's transaction are written, which usually takes 2 to 25
+# ms. If it takes longer, a broker has a problem, so the pauses grow (KIP-360, as in franz-go). OWN_CONCURRENT_BACKOFF
+# is the pause for the markers of this producer's last transaction, which usually takes less than 2 ms.
 CONCURRENT_BACKOFF, CONCURRENT_BACKOFF_MAX = 0.020, 1.0
 OWN_CONCURRENT_BACKOFF = 0.001
 

@@ -40,7 +40,7 @@ class ClusterAdminApis:
             Api(messages.DeleteAclsRequest, (1, 3), _delete_acls),
         ]
 
-    # ------------------------------------------------------------------------------------------------------ partitions
+    # Partitions
 
     def create_partitions(
         self, context: RequestContext, request: messages.CreatePartitionsRequest
@@ -133,7 +133,7 @@ class ClusterAdminApis:
             last_known_elr=[],
         )
 
-    # --------------------------------------------------------------------------------------------------------- cluster
+    # Cluster
 
     def describe_cluster(
         self, context: RequestContext, request: messages.DescribeClusterRequest

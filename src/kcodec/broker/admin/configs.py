@@ -89,7 +89,7 @@ class ConfigApis:
             Api(messages.ListConfigResourcesRequest, (0, 1), self.list_resources),
         ]
 
-    # -------------------------------------------------------------------------------------------------------- describe
+    # Describe
 
     def describe(
         self, context: RequestContext, request: messages.DescribeConfigsRequest
@@ -189,7 +189,7 @@ class ConfigApis:
         ]
         return messages.ListConfigResourcesResponse(config_resources=resources)
 
-    # ----------------------------------------------------------------------------------------------------------- alter
+    # Alter
 
     def alter(
         self, context: RequestContext, request: messages.AlterConfigsRequest | messages.IncrementalAlterConfigsRequest

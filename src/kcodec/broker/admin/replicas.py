@@ -45,7 +45,7 @@ class ReplicaApis:
         directory = self._host.topics.directory
         return MEMORY_DIRECTORY if directory is None else str(directory)
 
-    # ----------------------------------------------------------------------------------------------- log directories
+    # Log directories
 
     def describe_log_dirs(
         self, context: RequestContext, request: messages.DescribeLogDirsRequest
@@ -85,7 +85,7 @@ class ReplicaApis:
                     )
         return messages.AlterReplicaLogDirsResponse(results=list(results.values()))
 
-    # ------------------------------------------------------------------------------------- elections and reassignments
+    # Elections and reassignments
 
     def elect_leaders(
         self, context: RequestContext, request: messages.ElectLeadersRequest
@@ -138,7 +138,7 @@ class ReplicaApis:
             raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         check_replicas(replicas, self._host.settings.node_id)
 
-    # ---------------------------------------------------------------------------------------------------------- quorum
+    # Quorum
 
     def describe_quorum(
         self, context: RequestContext, request: messages.DescribeQuorumRequest

@@ -35,7 +35,7 @@ class UserApis:
             Api(messages.AlterUserScramCredentialsRequest, (0, 0), self.alter),
         ]
 
-    # ---------------------------------------------------------------------------------------------------------- SASL
+    # SASL
 
     def handshake(
         self, context: RequestContext, request: messages.SaslHandshakeRequest
@@ -61,7 +61,7 @@ class UserApis:
             return messages.SaslAuthenticateResponse(error_code=code, error_message=str(refused))
         return messages.SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms)
 
-    # --------------------------------------------------------------------------------------------------- credentials
+    # Credentials
 
     def describe(
         self, context: RequestContext, request: messages.DescribeUserScramCredentialsRequest

@@ -3,7 +3,7 @@
 
 The rules are those of Kafka's GroupMetadataManager. A rebalance waits for all members, until the longest rebalance
 timeout of a member has passed; the first one of an empty group waits for the initial rebalance delay, again and again
-while members come. The leader's SyncGroup gives everyone its assignment, once the record of the group is in the log.
+while members come. The leader's SyncGroup gives each member its assignment, once the record of the group is in the log.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ClassicProtocol:
         self._table = table
         self._settings = table.settings
 
-    # ------------------------------------------------------------------------------------------------------- JoinGroup
+    # JoinGroup
 
     def join(self, context: RequestContext, request: messages.JoinGroupRequest) -> Later:
         """Join a group. The response comes when the next generation begins."""
@@ -200,7 +200,7 @@ class ClassicProtocol:
         else:
             self._complete_if_all_joined(group)
 
-    # ------------------------------------------------------------------------------------------------------ rebalances
+    # Rebalances
 
     def _rebalance_or_complete(self, group: ClassicGroup) -> None:
         if group.can_rebalance:
@@ -286,7 +286,7 @@ class ClassicProtocol:
         member.respond_sync(messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
-    # -------------------------------------------------------------------------------------------------------- sessions
+    # Sessions
 
     def _restart_session(self, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None) -> None:
         self._table.start_timer(
@@ -342,7 +342,7 @@ class ClassicProtocol:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
         return group, member
 
-    # ------------------------------------------------------------------------------------------------------- SyncGroup
+    # SyncGroup
 
     def sync(self, context: RequestContext, request: messages.SyncGroupRequest) -> Later:
         """Request the assignment of a member, or give those of all members as the leader."""
@@ -393,7 +393,7 @@ class ClassicProtocol:
             protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
         )
 
-    # ------------------------------------------------------------------------------------------- Heartbeat, LeaveGroup
+    # Heartbeat and LeaveGroup
 
     def heartbeat(self, request: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
         """Keep the session of a member alive."""
@@ -442,7 +442,7 @@ class ClassicProtocol:
             return error.code
         return ErrorCode.NONE
 
-    # --------------------------------------------------------------------------------------------------------- leaving
+    # Leaving
 
     def abandon(self, group: ClassicGroup, code: ErrorCode) -> None:
         """Respond to all waiting requests of a group with an error."""

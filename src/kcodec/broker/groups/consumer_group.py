@@ -192,7 +192,7 @@ class ConsumerGroup:
         if member.epoch != epoch:
             raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, stale_epoch_text(epoch, member.epoch))
 
-    # --------------------------------------------------------------------------------------------------------- records
+    # Records
 
     def apply_subscription(self, member_id: str, value: records.ConsumerGroupMemberMetadataValue | None) -> None:
         """Take the subscription of a member, or its removal."""

@@ -105,7 +105,7 @@ class ConsumerProtocol:
             text = f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {known}."
             raise ApiError(ErrorCode.UNSUPPORTED_ASSIGNOR, text)
 
-    # ------------------------------------------------------------------------------------------------------- heartbeat
+    # Heartbeat
 
     def _heartbeat(
         self, context: RequestContext, request: messages.ConsumerGroupHeartbeatRequest
@@ -246,7 +246,7 @@ class ConsumerProtocol:
             server_assignor=member.server_assignor if request.server_assignor is None else request.server_assignor,
         )
 
-    # ---------------------------------------------------------------------------------------------- epochs and targets
+    # Epochs and targets
 
     def _next_epoch(
         self,
@@ -301,7 +301,7 @@ class ConsumerProtocol:
         records.append(target_epoch_record(group.group_id, epoch, self._table.now_ms()))
         return targets
 
-    # ----------------------------------------------------------------------------------------------------- expressions
+    # Expressions
 
     def resolve_patterns(self, group_id: str) -> None:
         """Match the regular expressions of a group with the topics, and begin an epoch if the result has changed."""
@@ -327,7 +327,7 @@ class ConsumerProtocol:
         used = {member.pattern for member in members.values()}
         return [pattern_tombstone(group.group_id, pattern) for pattern in sorted(set(group.patterns) - used)]
 
-    # --------------------------------------------------------------------------------------------------------- leaving
+    # Leaving
 
     def _leave(self, request: messages.ConsumerGroupHeartbeatRequest) -> messages.ConsumerGroupHeartbeatResponse:
         group = self._table.get(request.group_id)
@@ -357,7 +357,7 @@ class ConsumerProtocol:
         self._cancel_timers(group.group_id, member.member_id)
         self._table.commit(group.group_id, records)
 
-    # ---------------------------------------------------------------------------------------------------------- timers
+    # Timers
 
     def start_sessions(self, group: ConsumerGroup) -> None:
         """Start the sessions of the members of a group that was read from the log."""

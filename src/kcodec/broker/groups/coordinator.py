@@ -59,7 +59,7 @@ class GroupCoordinator:
             Api(messages.ConsumerGroupDescribeRequest, (0, 1), self._describe_consumer_groups),
         ]
 
-    # ---------------------------------------------------------------------------------------------------- transactions
+    # Transactions
 
     def transaction_completed(self, partition: int, producer_id: int, is_commit: bool) -> None:
         """Apply or drop the pending offsets of a producer, once its marker is in this partition."""
@@ -67,7 +67,7 @@ class GroupCoordinator:
             producer_id, is_commit=is_commit, concerns=lambda group_id: self._host.partition_of(group_id) == partition
         )
 
-    # ------------------------------------------------------------------------------------------------------------- log
+    # Log
 
     def replay(self, partition: int, entry: InternalRecord | TransactionMarker) -> None:
         """Take a record or marker of a partition of the log, in the order of offsets. Unknown records are skipped."""
@@ -143,7 +143,7 @@ class GroupCoordinator:
             case records.ConsumerGroupRegularExpressionKey():
                 group.apply_pattern(key.regular_expression, value)
 
-    # ---------------------------------------------------------------------------------------------------------- expiry
+    # Expiry
 
     def _schedule_expiry(self) -> None:
         def expire() -> None:
@@ -152,7 +152,7 @@ class GroupCoordinator:
 
         self._host.clock.call_later(self._host.settings.offsets_retention_check_interval_ms, expire)
 
-    # ----------------------------------------------------------------------------------------------------------- tools
+    # Tools
 
     def _describe_groups(
         self, context: RequestContext, request: messages.DescribeGroupsRequest

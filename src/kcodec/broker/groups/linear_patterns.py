@@ -63,7 +63,7 @@ class LinearPattern:
                 states += self._next[state]
         return found
 
-    # ------------------------------------------------------------------------------------------------ the automaton
+    # The automaton
 
     def _state(self, following: list[int], accepts: Accepts | None = None, holds: Holds | None = None) -> int:
         if len(self._next) >= MOST_STATES:

@@ -45,7 +45,7 @@ class OffsetRequests:
         self._store = store
         self._alive = alive
 
-    # ----------------------------------------------------------------------------------------------------------- group
+    # Group
 
     def _group_to_commit(self, group_id: str, generation: int, code: ErrorCode) -> Group:
         """Return the group, else raise ApiError with this code. A commit without members creates the group, also if its
@@ -57,7 +57,7 @@ class OffsetRequests:
             raise ApiError(code, f"Group {group_id} not found.")
         return self._table.create_classic(group_id)
 
-    # ---------------------------------------------------------------------------------------------------- OffsetCommit
+    # OffsetCommit
 
     def commit(self, context: RequestContext, request: messages.OffsetCommitRequest) -> messages.OffsetCommitResponse:
         """Commit offsets."""
@@ -122,7 +122,7 @@ class OffsetRequests:
         is_long = metadata is not None and len(metadata) > self._table.settings.offset_metadata_max_bytes
         return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_long else ErrorCode.NONE
 
-    # ------------------------------------------------------------------------------------------------- TxnOffsetCommit
+    # TxnOffsetCommit
 
     def _id_of(self, name: str) -> UUID:
         topic = self._table.host.topics.get(name)
@@ -202,7 +202,7 @@ class OffsetRequests:
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION) from None
             raise
 
-    # ----------------------------------------------------------------------------------------------------- OffsetFetch
+    # OffsetFetch
 
     def fetch(self, context: RequestContext, request: messages.OffsetFetchRequest) -> messages.OffsetFetchResponse:
         """Return committed offsets: of one group up to version 7, of several from version 8 on."""
@@ -285,7 +285,7 @@ class OffsetRequests:
             error_code=code,
         )
 
-    # --------------------------------------------------------------------------------------------- OffsetDelete, expiry
+    # OffsetDelete and expiry
 
     def delete(self, request: messages.OffsetDeleteRequest) -> messages.OffsetDeleteResponse:
         """Delete offsets of topics that no member subscribes to."""

@@ -70,7 +70,7 @@ class TransactionCoordinator:
         """Return the state of a transactional id; None if it is unknown."""
         return self._states.get(transactional_id)
 
-    # ------------------------------------------------------------------------------------------------ InitProducerId
+    # InitProducerId
 
     def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
@@ -113,7 +113,7 @@ class TransactionCoordinator:
         self._append(changed)
         return ProducerIdentity(changed.producer_id, changed.producer_epoch)
 
-    # ------------------------------------------------------------------------------------------------- the partitions
+    # The partitions
 
     def _existing(self, transactional_id: str | None) -> TransactionMetadata:
         if not transactional_id:
@@ -165,7 +165,7 @@ class TransactionCoordinator:
             one: ErrorCode.NONE if one in found.partitions else ErrorCode.TRANSACTION_ABORTABLE for one in partitions
         }
 
-    # --------------------------------------------------------------------------------------------------------- EndTxn
+    # EndTxn
 
     def end(
         self, transactional_id: str, producer: ProducerIdentity, *, is_commit: bool, client_version: int
@@ -296,7 +296,7 @@ class TransactionCoordinator:
             self._states[transactional_id] = replace(decided, partitions=waiting)
         return is_complete
 
-    # ----------------------------------------------------------------------------------------------- timers and faults
+    # Timers and faults
 
     def _scan_timeouts(self) -> None:
         """Abort transactions that are open for longer than their time-out, and fence their producers."""
@@ -322,7 +322,7 @@ class TransactionCoordinator:
         for number, names in written.items():
             self._append_values(number, [(name, None) for name in names])
 
-    # ------------------------------------------------------------------------------------------------------- the log
+    # The log
 
     def _partition_of(self, transactional_id: str) -> int:
         return partition_for_key(transactional_id, self._settings.transaction_topic_partitions)

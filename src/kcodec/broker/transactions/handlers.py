@@ -62,7 +62,7 @@ class TransactionHandlers:
             return messages.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
         return messages.InitProducerIdResponse(producer_id=given.producer_id, producer_epoch=given.epoch)
 
-    # ------------------------------------------------------------------------------------- partitions of a transaction
+    # Partitions of a transaction
 
     def add_partitions(
         self, context: RequestContext, request: messages.AddPartitionsToTxnRequest
@@ -145,7 +145,7 @@ class TransactionHandlers:
             return messages.EndTxnResponse()
         return messages.EndTxnResponse(producer_id=following.producer_id, producer_epoch=following.epoch)
 
-    # ----------------------------------------------------------------------------------------------------- the markers
+    # The markers
 
     def write_markers(
         self, context: RequestContext, request: messages.WriteTxnMarkersRequest
@@ -181,7 +181,7 @@ class TransactionHandlers:
             self._coordinator.on_offsets_marker(number, marker.producer_id, marker.transaction_result)
         return ErrorCode.NONE
 
-    # ---------------------------------------------------------------------------------------------------- descriptions
+    # Descriptions
 
     def describe_producers(
         self, context: RequestContext, request: messages.DescribeProducersRequest

@@ -161,7 +161,7 @@ class TransactionMetadata:
             update_ms=now,
         )
 
-    # ------------------------------------------------------------------------------------------------------- the log
+    # The log
 
     def value(self, version: int) -> messages.TransactionLogValue:
         """Return the value of the record in ``__transaction_state``."""

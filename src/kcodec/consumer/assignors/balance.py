@@ -26,7 +26,7 @@ from kcodec.offsets import TopicPartition
 #: chains.
 SEARCH_BUDGET = 3_000_000
 
-# Partitions of one kind are as good as each other: (topic, who had them, racks of their replicas).
+# Partitions of one kind are as good as each other: (topic, previous owner, racks of their replicas).
 Kind = tuple[str, int, frozenset[str]]
 UNASSIGNED = -1
 ANY_RACK: frozenset[str] = frozenset()
@@ -71,8 +71,8 @@ class Balance:
 
     def shares(self) -> Shares:
         """Return every member's partitions, sorted."""
-        everybody = len(self.members)
-        if not self.uses_racks and all(len(able) == everybody for able in self.eligible.values()):
+        members_count = len(self.members)
+        if not self.uses_racks and all(len(able) == members_count for able in self.eligible.values()):
             held = self._equal_shares()
         else:
             self._guess()

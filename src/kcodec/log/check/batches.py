@@ -86,7 +86,7 @@ class SegmentWalk:
                     yield from self._cut(file, position, end)
                     return
 
-    # --------------------------------------------------------------------------------------------------------- batches
+    # Batches
 
     def _window(
         self, file: SegmentFile, window: memoryview, start: int, passed: list[RecordBatch], end: int
@@ -151,7 +151,7 @@ class SegmentWalk:
             )
             yield finding("overlapping-segments", path, text, position=position, offset=base)
 
-    # ------------------------------------------------------------------------------------------------------- corruption
+    # Corruption
 
     def _torn(self, file: SegmentFile, batch: RecordBatch, position: int, end: int) -> Tail | None:
         """The tail that a bad last batch of the active segment is; None where it is corruption."""
@@ -208,7 +208,7 @@ def _passed(window: memoryview, limits: DecodeLimits) -> tuple[list[RecordBatch]
     """The whole batches at the start of a window, and why no more of them are."""
     passed: list[RecordBatch] = []
     try:
-        for batch in batches(window, limits=limits):  # extend() would ask for the length first, which may raise
+        for batch in batches(window, limits=limits):  # extend() would request the length first, which may raise
             passed.append(batch)
     except DecodeError as error:
         return passed, error

@@ -127,7 +127,7 @@ class LogCheck:
             yield unreadable("checkpoint-unreadable", self._epochs_path, error)
         yield from order_of_epochs(self._epochs_path, self._epochs)
 
-    # ------------------------------------------------------------------------------------------------------- segments
+    # Segments
 
     def _segment(self, walk: SegmentWalk, indexes: SegmentIndexes) -> Iterator[Finding]:
         yield from indexes.opening()
@@ -202,7 +202,7 @@ class LogCheck:
                 yield from self._producers.compare(path, producers)
 
 
-# --------------------------------------------------------------------------------------------------------- single files
+# Single files
 
 
 def check_file(

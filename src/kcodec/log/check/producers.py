@@ -119,7 +119,7 @@ class ProducerChecks:
             elif not self.is_cleaned:
                 yield one
 
-    # ------------------------------------------------------------------------------------------------------- snapshots
+    # Snapshots
 
     def compare(self, path: str, producers: Iterable[ProducerState]) -> Iterator[Finding]:
         """A snapshot, once all batches below its offset have been taken. What is kept of it is bounded by the log."""
@@ -164,7 +164,7 @@ class ProducerChecks:
             return f"its transaction is open since offset {there}, but in the log since {here}"
         return None
 
-    # ------------------------------------------------------------------------------------------------------------- end
+    # End
 
     def end(self, *, is_last: bool) -> Iterator[Finding]:
         """No batch is left: what was kept back, and, of a partition's last segment, transactions that are open."""

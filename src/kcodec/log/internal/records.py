@@ -127,7 +127,7 @@ def _plain(value: Any, version: int) -> Any:
     return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
 
 
-# ------------------------------------------------------------------------------------------------------ control records
+# Control records
 # ControlRecordType, ControlRecordUtils: the key is version and type, two bytes each; a key of a newer version is read
 # as one of version 0. Any topic may have end-transaction markers; only ``__cluster_metadata`` and its snapshots have
 # the others.
@@ -170,7 +170,7 @@ def decode_control_record(key: bytes | None, value: bytes | None) -> InternalRec
         return InternalRecord(name, version, error=error.reason)
 
 
-# ---------------------------------------------------------------------------------------------- records of coordinators
+# Records of coordinators
 # ``__transaction_state``, ``__consumer_offsets``, ``__share_group_state``: key and value begin with two bytes each: the
 # key's are the record's type, the value's its version (CoordinatorRecordSerde). Bytes behind a message are ignored, as
 # Kafka ignores them.
@@ -237,7 +237,7 @@ def decode_coordinator_record(
         return InternalRecord(found.name, version, message_key, error=error.reason)
 
 
-# ------------------------------------------------------------------------------------------ records of the metadata log
+# Records of the metadata log
 # ``__cluster_metadata`` and its snapshots: the state that the controllers replicate. A value begins with varints of the
 # frame's version (1), of the record's type, and of its version (AbstractApiMessageSerde).
 
@@ -288,7 +288,7 @@ def decode_metadata_record(value: bytes | None) -> InternalRecord:
     return InternalRecord(found.name, version, value=message)
 
 
-# ----------------------------------------------------------------------------------------------------------- any record
+# Any record
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 VERSION_BYTES = 2

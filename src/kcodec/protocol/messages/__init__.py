@@ -70,7 +70,7 @@ def _classes(module: str) -> dict[str, type[Struct]]:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name in _MODULES:  # `from ... import produce` asks here before it looks for a module
+        if name in _MODULES:  # `from ... import produce` calls this before it looks for a module
             return import_module(f"{__name__}.{name}")
         if not name.startswith("_"):
             for module in _MODULES:

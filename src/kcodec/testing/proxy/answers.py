@@ -147,7 +147,7 @@ def structs_of(struct: Any) -> Iterator[Any]:
                 yield from structs_of(inner)
 
 
-# ---------------------------------------------------------------------------------------------- responses made up
+# Responses of the proxy
 
 
 class _Mirror(NamedTuple):

@@ -18,7 +18,7 @@ from kcodec.protocol.frame import read_unsigned_varint, skip_tagged_fields
 
 Frame = bytes | bytearray | memoryview
 
-#: No frame is longer: a broker refuses more than socket.request.max.bytes, 100 MiB as it comes; answers may be longer.
+#: No frame is longer: a broker refuses more than socket.request.max.bytes, 100 MiB by default; responses may be longer.
 MAX_FRAME_BYTES = 512 << 20
 
 _NAMES = """

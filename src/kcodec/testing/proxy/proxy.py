@@ -30,7 +30,7 @@ MAX_LOG_LINES = 200_000
 #: Seconds `close` waits for a thread to end.
 CLOSE_SECONDS = 5.0
 
-#: Seconds for which a broker may still answer after the client has gone; a request that is carried out late needs them.
+#: Seconds for which a broker may respond after the client has closed; a request that is processed late needs them.
 LINGER_SECONDS = 10.0
 #: Seconds in which a broker must take a connection.
 CONNECT_SECONDS = 10.0
@@ -189,7 +189,7 @@ class ProxiedConnection:
                 time.sleep(self._proxy.latency)
             target.sendall(chunk)
 
-    # ------------------------------------------------------------------------------------------------------ requests
+    # Requests
 
     def _forward_requests(self, upstream: socket.socket) -> None:
         going = True
@@ -234,7 +234,7 @@ class ProxiedConnection:
             exchange.actions += ("lost",)
             raise
 
-    # ----------------------------------------------------------------------------------------------------- responses
+    # Responses
 
     def _forward_responses(self, upstream: socket.socket) -> None:
         while (frame := read_frame(upstream)) is not None:
@@ -356,7 +356,7 @@ class KafkaProxy:
         if self._failures:
             raise self._failures[0]
 
-    # ----------------------------------------------------------------------------------------------------- for tests
+    # For tests
 
     def on_request(
         self,
@@ -491,7 +491,7 @@ class KafkaProxy:
                 port.node = node
             return port
 
-    # ----------------------------------------------------------------------------------------------- for connections
+    # For connections
 
     def record(self, exchange: Exchange) -> None:
         """Add `exchange` to the wire log."""

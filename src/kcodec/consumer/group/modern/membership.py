@@ -42,7 +42,7 @@ from kcodec.flow import CancelledFlow, Flow, Reply, Signal, Task, call, sleep, s
 from kcodec.offsets import ConsumerGroupMetadata
 from kcodec.protocol.error_codes import error_code, note_final
 
-log = logging.getLogger("kcodec.client")
+log = logging.getLogger("kcodec.consumer")
 #: Seconds for a leave heartbeat that nothing waits for.
 LEAVE_SECONDS = 5.0
 REPEATED = frozenset({GroupDisposition.RETRY, GroupDisposition.FIND_COORDINATOR})
@@ -94,7 +94,7 @@ class ConsumerMembership:
         self._polled_at = clock()
         self._wake = Signal()
         self._responded = Signal()
-        #: Heartbeats that were sent, and the last of them that was answered without an error.
+        #: Number of heartbeats sent, and of the last one whose response had no error.
         self._sent_number = self._responded_number = 0
         #: Another one after each loss: what was sent before says nothing of now.
         self._incarnation = 0
@@ -108,7 +108,7 @@ class ConsumerMembership:
         self._pace = HeartbeatPace()
         self._attempt = 0
 
-    # What is asked of a membership
+    # Calls of the consumer
 
     @property
     def group_metadata(self) -> ConsumerGroupMetadata:

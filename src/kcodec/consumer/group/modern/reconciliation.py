@@ -22,7 +22,7 @@ from kcodec.flow import ANY_NODE, Flow, Signal, call, wait
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
-log = logging.getLogger("kcodec.client")
+log = logging.getLogger("kcodec.consumer")
 #: The first version of Metadata that finds a topic by its id alone.
 BY_ID_VERSION = 12
 NOTHING: TopicIdPartitions = frozenset()
