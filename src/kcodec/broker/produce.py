@@ -223,7 +223,7 @@ def verification_code(code: ErrorCode, *, is_new: bool, adds: bool) -> ErrorCode
 
 
 def _is_open(part: _Part) -> bool:
-    """Whether the batch continues a transaction that the partition knows."""
+    """Return whether the batch continues a transaction that the partition knows."""
     assert part.found is not None
     assert part.batch is not None
     log = part.found[1].log

@@ -78,13 +78,13 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def set_epoch(self, epoch: int) -> None:
-        """A new epoch begins with sequence 0."""
+        """Set a new epoch, which begins with sequence 0."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
 
     def stored(self) -> ProducerState:
-        """The entry in a snapshot, which has the last batch only."""
+        """Return the entry in a snapshot, which has the last batch only."""
         last = self.batches[-1] if self.batches else None
         return ProducerState(
             self.producer_id,

@@ -436,7 +436,7 @@ def check_name(name: str) -> None:
 
 
 def _unified(name: str) -> str:
-    """The name as metrics have it: names that differ in this way only collide."""
+    """Return the name as metrics have it: names that differ in this way only collide."""
     return name.replace(".", "_")
 
 
@@ -456,7 +456,7 @@ def _set(configs: dict[str, str], record: messages.ConfigRecord) -> None:
 
 
 def _framed(record: MetadataRecord) -> bytes:
-    """A record of the metadata log: frame version, type and version as varints, then the message."""
+    """Return a record of the metadata log: frame version, type and version as varints, then the message."""
     version = 1 if isinstance(record, messages.RegisterBrokerRecord) else 0
     return bytes((_FRAME_VERSION, record.api_key, version)) + record.encode(version)
 

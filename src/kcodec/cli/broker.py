@@ -32,7 +32,7 @@ DEFAULT_PORT = 9092
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("broker", DESCRIPTION, EXAMPLES)
     found.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default: 127.0.0.1)")
     found.add_argument(

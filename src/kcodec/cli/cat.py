@@ -34,7 +34,7 @@ EXAMPLES = (
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("cat", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="*", metavar="FILE", help="a segment, partition directory or log directory")
     found.add_repeatable(
@@ -97,7 +97,7 @@ class _Cat:
         self._text = RecordText(log.topic, log.partition, options, control=options.control)
 
     def write(self, output: Output) -> ExitStatus:
-        """All records requested; FINDINGS where there was corruption."""
+        """Write all requested records; return FINDINGS if there was corruption."""
         options = self._options
         isolation = isolation_of(options)
         start, end = range_of(self._log, offsets_of(options.offset), isolation)
@@ -134,7 +134,7 @@ class _Cat:
         return ExitStatus.OK
 
     def _limited(self, chunks: Iterator[DecodedRecords]) -> Iterator[tuple[DecodedRecords, int]]:
-        """Chunks, each with how many of its records are wanted."""
+        """Yield chunks, each with how many of its records are wanted."""
         for decoded in chunks:
             wanted = len(decoded) if self.left is None else min(self.left, len(decoded))
             if self.left is not None:
@@ -145,6 +145,6 @@ class _Cat:
                 return
 
     def _format(self, given: tuple[DecodedRecords, int]) -> tuple[TextBytes | bytes, int]:
-        """The text of a number of records of a chunk, and about how many bytes of the log that was."""
+        """Return the text of a number of records of a chunk, and about how many bytes of the log that was."""
         text = self._text.of(*given)
         return text, len(text)

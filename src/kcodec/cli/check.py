@@ -33,7 +33,7 @@ MEANINGS = {"error": "bad", "warning": "notable", "notice": "quiet"}
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("check", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="+", metavar="FILE", help="a file, partition directory or log directory")
     found.add_json()
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 def _findings(file: str, output: Output) -> Iterator[Finding]:
-    """What is wrong at a path, as it is found."""
+    """Return what is wrong at a path, as it is found."""
     progress = Progress(output, "checking")
     if Path(file).is_file():
         yield from file_findings(file, progress=progress)

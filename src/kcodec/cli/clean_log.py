@@ -81,7 +81,7 @@ class _Cleaning:
         self._unended: set[int] = set()
 
     def batches(self, progress: Callable[[int, int], None]) -> Iterator[bytes | memoryview]:
-        """The bytes of each batch that is kept, in whole or in part."""
+        """Yield the bytes of each batch that is kept, in whole or in part."""
         size, behind, path = self._log.size_in_bytes, 0, None
         position = 0
         try:
@@ -105,7 +105,7 @@ class _Cleaning:
             self._note(error)
 
     def _note_transaction(self, batch: kcodec.RecordBatch) -> None:
-        """Whose committed data is in the file and has no marker there yet: it may lie past the last stable offset."""
+        """Note a producer whose committed data in the file has no marker yet: it may be past the last stable offset."""
         if self._options.isolation_level != READ_COMMITTED or not self._options.has_markers:
             return
         if batch.is_control_batch:
@@ -124,11 +124,12 @@ class _Cleaning:
         return not (batch.is_transactional and self._aborted.covers(batch))
 
     def _is_below(self, record: kcodec.Record) -> bool:
-        """Below the end; a control record that came along is never above it."""
+        """Return whether a record is below the end; a control record that came along is never above it."""
         return self._end is None or record.offset < self._end or record.control_type is not None
 
     def _kept(self, batch: kcodec.RecordBatch) -> bytes | memoryview | None:
-        """The bytes to write: as they are, or without the records outside the range; None where nothing is left."""
+        """Return the bytes to write: as they are, or without the records outside the range; None where nothing is
+        left."""
         data = batch.data
         try:
             whole = kcodec.batches(data)[0]
@@ -172,7 +173,7 @@ def _rewritten(records: list[kcodec.Record], batch: kcodec.RecordBatch) -> bytes
 
 
 def _without_transaction(data: memoryview) -> bytes:
-    """A batch of committed data, no longer marked as such."""
+    """Return a batch of committed data, no longer marked as such."""
     plain = bytearray(data)
     batch = kcodec.batches(bytes(data))[0]
     has_sequence = batch.base_sequence >= 0
@@ -192,7 +193,7 @@ class _Aborted:
             self._lasts[one.producer_id].append(1 << 63 if one.last_offset is None else one.last_offset)
 
     def covers(self, batch: kcodec.RecordBatch) -> bool:
-        """Whether this batch belongs to one of them."""
+        """Return whether this batch belongs to one of them."""
         firsts = self._firsts.get(batch.producer_id, [])
         at = bisect_right(firsts, batch.last_offset) - 1
         return at >= 0 and batch.base_offset <= self._lasts[batch.producer_id][at]

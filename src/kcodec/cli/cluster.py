@@ -36,7 +36,7 @@ REPLICA_COLUMNS = ("broker", "topic", "partition", "bytes", "offset_lag", "futur
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("cluster", DESCRIPTION, EXAMPLES, ACTIONS)
     found.add_argument("names", nargs="*", metavar="NAME", help="ids of brokers; configs: types of resources")
     add_broker_options(found)
@@ -167,7 +167,8 @@ def _unregister(admin: Admin, options: argparse.Namespace, output: Output) -> Ex
 
 
 def _registered(admin: Admin) -> tuple[set[int], set[int] | None]:
-    """The ids of the brokers that run, and of those that are stopped; None if they are unknown (before Kafka 4.0)."""
+    """Return the ids of the brokers that run, and of those that are stopped; None if they are unknown (before Kafka
+    4.0)."""
     from kcodec.errors import UnsupportedError
 
     try:
@@ -178,7 +179,7 @@ def _registered(admin: Admin) -> tuple[set[int], set[int] | None]:
 
 
 def _replicas_of(admin: Admin, brokers: list[int]) -> dict[int, int]:
-    """The number of replicas that are assigned to each of these brokers: they stay assigned to it."""
+    """Return the number of replicas that are assigned to each of these brokers: they stay assigned to it."""
     topics = admin.describe_topics(admin.list_topics(include_internal=True)).values()
     replicas = [broker for topic in topics for partition in topic.partitions for broker in partition.replicas]
     return {broker: replicas.count(broker) for broker in brokers}

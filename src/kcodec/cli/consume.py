@@ -35,7 +35,7 @@ POLL_SECONDS = 0.5
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("consume", DESCRIPTION, EXAMPLES)
     found.add_argument("topics", nargs="*", metavar="TOPIC", help="with -G: the topics; ^... is a regular expression")
     add_broker_options(found)
@@ -98,7 +98,7 @@ def _check_group(options: argparse.Namespace, offsets: Offsets) -> None:
 
 
 def reader_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of a reader: -b, -X and -F, and what to do at a corrupt batch."""
+    """Return the options of a reader: -b, -X and -F, and what to do at a corrupt batch."""
     given = client_options(options)
     take_renamed(given, "on_corrupt", "on_error")
     return {"on_error": "skip" if options.on_error == "skip" else "raise", **given}
@@ -124,7 +124,7 @@ def bounds_of(offsets: Offsets) -> dict[str, Any]:
 
 
 def print_range(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """What is there now, of ``consume -e`` and of ``cat -b``."""
+    """Print the records that are in the topics now (``consume -e`` and ``cat -b``)."""
     import kcodec
 
     if options.topic is None:
@@ -161,14 +161,14 @@ class _Printer:
         self._texts: dict[tuple[str, int], RecordText] = {}
 
     def columns(self, topics: Sequence[str]) -> tuple[str, ...]:
-        """What has to be read: for text, and to know whose it is."""
+        """Return the columns to read, for the text and for the partition."""
         wanted = {"topic", "partition", *RecordText("", 0, self._options).columns}
         if any(topic.startswith("^") or topic in INTERNAL_TOPICS for topic in topics):
             wanted |= set(INTERNAL_COLUMNS)
         return tuple(sorted(wanted))
 
     def write(self, decoded: DecodedRecords, most: int) -> None:
-        """The first `most` records of a batch."""
+        """Write the first `most` records of a batch."""
         place = decoded.column("topic")[0], decoded.column("partition")[0]
         text = self._texts.get(place)
         if text is None:
@@ -178,14 +178,14 @@ class _Printer:
             self._output.flush()
 
     def report_corruption(self, error: DecodeError) -> ExitStatus:
-        """A batch cannot be read."""
+        """Report a batch that cannot be read."""
         self._output.flush()
         behind = "" if error.next_offset is None else f"; behind it: -o {error.next_offset}, or --on-error skip"
         self._output.say(f"kcodec: {error}{behind}")
         return ExitStatus.FINDINGS
 
     def ended(self, skipped: int) -> ExitStatus:
-        """All was printed."""
+        """End the output, and return the status of the command."""
         self._output.flush()
         if skipped:
             self._output.say(f"kcodec: corrupt batches skipped: {skipped}")
@@ -206,7 +206,7 @@ class _Following:
         self._left: int | None = options.count
 
     def alone(self, offsets: Offsets, *, is_stored: bool) -> ExitStatus:
-        """All partitions of the topic, or one; from offsets of one's own choice, or those a group stored."""
+        """Print all partitions of the topic, or one, from the given offsets or from those that a group stored."""
         topic = self._options.topic
         if topic is None:
             raise UsageError("-t TOPIC is missing (see kcodec consume --help)")
@@ -218,7 +218,7 @@ class _Following:
             return self._print(consumer)
 
     def in_group(self, topics: Sequence[str]) -> ExitStatus:
-        """As a member."""
+        """Print as a member of the group."""
         reset = "latest" if "end" in self._options.offset else "earliest"
         given = {"group_id": self._options.group, "auto_offset_reset": reset}
         with self._consumer(topics, given) as consumer:
@@ -293,14 +293,14 @@ def _seek(consumer: Consumer, partitions: list[TopicPartition], offsets: Offsets
 
 
 def _is_at_end(consumer: Consumer) -> bool:
-    """Whether a member has partitions, and nothing is left in them."""
+    """Return whether a member has partitions, and nothing is left in them."""
     assigned = consumer.assignment()
     ends = consumer.end_offsets(assigned) if assigned else {}
     return bool(ends) and all(consumer.position(partition) >= end for partition, end in ends.items())
 
 
 def _step_back(consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
-    """What was polled and not printed is not to be committed."""
+    """Move the positions back, so that records that were polled and not printed are not committed."""
     from kcodec.offsets import TopicPartition
 
     place = TopicPartition(decoded.column("topic")[0], decoded.column("partition")[0])

@@ -36,7 +36,7 @@ DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("convert", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="+", metavar="FILE", help="a segment, partition directory or log directory")
     found.add_argument(
@@ -106,7 +106,7 @@ def _reported(
 
 
 def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> ExitStatus:
-    """A cleaned segment of the one log named."""
+    """Write a cleaned segment of the log."""
     if len(logs) != 1:
         raise CommandError(f"a .log file holds one partition, but {len(logs)} are named: select one with -t and -p")
     if options.columns is not DEFAULT_COLUMNS or options.compression is not None or options.control:
@@ -152,7 +152,8 @@ class _Conversion:
         self._progress = Progress(output, "converting")
 
     def chunks(self, columns: tuple[str, ...]) -> Iterator[tuple[DecodedRecords, Log]]:
-        """Chunks in order, each with its log. Raises DecodeError unless that is to be skipped or to end the reading."""
+        """Yield chunks in order, each with its log. Raises DecodeError unless that is to be skipped or to end the
+        reading."""
         start, end = self._options.offsets
         total = sum(log.size_in_bytes for log in self._logs)
         behind = 0
@@ -178,7 +179,7 @@ class _Conversion:
         self._progress.end()
 
     def _span(self, log: Log) -> tuple[int, int]:
-        """Where its offsets begin and how many there are, for the progress bar; 0 if none is shown."""
+        """Return where its offsets begin and how many there are, for the progress bar; 0 if none is shown."""
         if not self._progress.is_shown:
             return 0, 0
         try:

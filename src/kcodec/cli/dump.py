@@ -53,7 +53,7 @@ OFFSETS = ("offset", "last_offset", "start_offset")
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("dump", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a file or directory")
     found.add_argument("-r", "--records", action="store_true", help="print the records below each batch")
@@ -108,7 +108,7 @@ class DumpedFile:
 
 
 def _kind_of(path: Path) -> str | None:
-    """The kind that a file's name says."""
+    """Return the kind that a file's name says."""
     name = path.name
     for ending in ON_THEIR_WAY:
         name = name.removesuffix(ending)
@@ -116,7 +116,7 @@ def _kind_of(path: Path) -> str | None:
 
 
 def files_at(path: Path) -> list[DumpedFile]:
-    """The file, or of a directory the segments in order of offsets. CommandError for what is neither."""
+    """Return the file, or of a directory the segments in order of offsets. CommandError for what is neither."""
     if path.is_dir():
         segments = sorted(file for file in path.iterdir() if SEGMENT_NAME.fullmatch(file.name) and file.is_file())
         if not segments:
@@ -132,7 +132,7 @@ def files_at(path: Path) -> list[DumpedFile]:
 
 
 def is_log_directory(path: Path) -> bool:
-    """Whether this is a directory of partition directories."""
+    """Return whether this is a directory of partition directories."""
     return path.is_dir() and not any(path.glob("*.log")) and any(path.glob("*/*.log"))
 
 
@@ -140,7 +140,7 @@ def is_log_directory(path: Path) -> bool:
 
 
 def _dump_directories(options: argparse.Namespace, output: Output) -> ExitStatus:
-    """The log directories named."""
+    """Dump the log directories."""
     if options.records or options.offsets != (None, None):
         raise CommandError("--records and --offsets need a partition: name its directory")
     for number, path in enumerate(options.files):
@@ -182,7 +182,7 @@ class _Rows:
 
 
 def _dump_file(place: DumpedFile, options: argparse.Namespace, output: Output) -> ExitStatus:
-    """One file; FINDINGS where it is corrupt."""
+    """Dump one file; return FINDINGS if it is corrupt."""
     try:
         found = _READERS[place.kind](place.path)
     except DecodeError as error:
@@ -230,7 +230,7 @@ def _fields_of(entry: type) -> tuple[str, ...]:
 
 
 def _rows_of(kind: type, values: Iterable[Any], *notes: str) -> _Rows:
-    """The values of a kind of entries, a row each."""
+    """Return the values of a kind of entries, a row each."""
     fields = _fields_of(kind)
     return _Rows(fields, (_values_of(value, fields) for value in values), notes)
 

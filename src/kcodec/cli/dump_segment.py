@@ -78,7 +78,7 @@ class Walk:
     _above: int = field(default=LOWEST_OFFSET, repr=False)
 
     def windows(self, start_offset: int | None = None, end_offset: int | None = None) -> Iterator[Window]:
-        """The windows whose batches reach into [start_offset, end_offset), in order."""
+        """Yield the windows whose batches reach into [start_offset, end_offset), in order."""
         with SegmentFile(self.path, fresh=True) as file:
             self.size = file.size()
             wanted = WINDOW_BYTES
@@ -102,7 +102,7 @@ class Walk:
                     return
 
     def _batches_of(self, window: memoryview) -> tuple[list[kcodec.RecordBatch], int, DecodeError | None]:
-        """The whole batches at its beginning, how many bytes the next one needs, and what is wrong there."""
+        """Return the whole batches at its beginning, how many bytes the next one needs, and what is wrong there."""
         batches = kcodec.batches(window, limits=self.limits)
         found: list[kcodec.RecordBatch] = []
         try:
@@ -112,7 +112,7 @@ class Walk:
             return found, 0, error
 
     def _judge(self, file: SegmentFile, failure: DecodeError | None) -> None:
-        """What the bytes are at which the walk ended: the torn tail of an active segment, or corruption."""
+        """Judge the bytes at which the walk ended: the torn tail of an active segment, or corruption."""
         try:
             if failure is not None:
                 failure.position, failure.path = self.done, self.path
@@ -165,7 +165,7 @@ def dump(path: Path, options: argparse.Namespace, output: Output, *, is_active: 
 def _batches(
     walk: Walk, start: int | None, end: int | None, progress: Progress, problems: list[DecodeError]
 ) -> Iterator[_CheckedBatch]:
-    """Every batch that reaches into the range, with what its CRC says."""
+    """Yield every batch that reaches into the range, with what its CRC says."""
     for window in walk.windows(start, end):
         for batch in window.batches:
             if not _is_within(batch, start, end):
@@ -263,7 +263,7 @@ class _RecordsMaker:
         self._columns = self._template.columns
 
     def make(self, window: Window) -> _Made:
-        """The text of all records of a window, corrupt batches left out."""
+        """Return the text of all records of a window, corrupt batches left out."""
         made = _Made([], [], window.position + window.data.nbytes)
         at, waiting = 0, window.batches
         while waiting:
@@ -291,7 +291,7 @@ class _RecordsMaker:
     def _lines(
         self, batches: list[kcodec.RecordBatch], position: int, at: int, error: DecodeError | None
     ) -> list[tuple[int, bytes]]:
-        """The line above the records of each batch; the last is the corrupt one, where there is an error."""
+        """Return the line above the records of each batch; the last is the corrupt one, where there is an error."""
         if self._as_json:
             return []
         lines = []
@@ -303,7 +303,7 @@ class _RecordsMaker:
 
 
 def batch_line(batch: kcodec.RecordBatch, position: int, fault: DecodeError | None) -> bytes:
-    """The line above the records of a batch: all of its header, in words."""
+    """Return the line above the records of a batch: all of its header, in words."""
     notes = [
         f"batch {batch.base_offset}..{batch.last_offset}: position {position}, {batch.size_in_bytes} bytes",
         f"records_count {cell_text(batch.records_count)}",

@@ -29,7 +29,7 @@ INTERNAL_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 def unescaped(text: str) -> bytes:
-    """The bytes that a delimiter or format on the command line stands for."""
+    """Return the bytes that a delimiter or format on the command line stands for."""
 
     def unknown(at: int) -> UsageError:
         return UsageError(f"unknown escape {text[at : at + 2]!r} in {text!r}; possible: \\n \\r \\t \\0 \\xNN \\\\")
@@ -38,7 +38,7 @@ def unescaped(text: str) -> bytes:
 
 
 def template_of_format(text: str, null: bytes, topic: str | None, partition: int | None) -> TextTemplate:
-    """The template of a format string; UsageError for an unknown letter."""
+    """Return the template of a format string; UsageError for an unknown letter."""
     letters: dict[str, tuple[object, ...] | bytes] = {
         "s": ("raw", "value", 0, null),
         "S": ("size", "value"),
@@ -102,7 +102,7 @@ class RecordText:
         self.columns = INTERNAL_COLUMNS if self._is_decoded else self._template.columns
 
     def of(self, decoded: DecodedRecords, most: int) -> TextBytes | bytes:
-        """The first `most` records of a chunk."""
+        """Return the first `most` records of a chunk."""
         if not self._is_decoded:
             return self._template.format(decoded, most=most)
         assert self._topic is not None
@@ -119,7 +119,7 @@ def _template(topic: str | None, partition: int | None, options: argparse.Namesp
 
 
 def _internal_lines(decoded: DecodedRecords, most: int, topic: str, partition: int | None) -> bytes:
-    """A JSON object a record and line: where it is, and type, key, version and value of what it says."""
+    """Return a line with a JSON object for each record: its location, type, key, version and value."""
     lines = []
     for record in islice(decoded.records(), most):
         place = {"topic": topic, "partition": partition, "offset": record.offset, "timestamp": record.timestamp}
@@ -166,7 +166,7 @@ def offsets_of(given: list[str]) -> Offsets:
 
 
 def timestamp_of(text: str) -> int:
-    """Milliseconds, or a date in ISO 8601 (in UTC where it names no zone)."""
+    """Return milliseconds, or a date in ISO 8601 (in UTC where it names no zone)."""
     if text.lstrip("-").isdecimal():
         return int(text)
     try:

@@ -38,7 +38,7 @@ OTHER_TYPES = {"share", "streams"}
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("groups", DESCRIPTION, EXAMPLES, ACTIONS)
     found.add_argument("groups", nargs="*", metavar="GROUP", help="groups (describe: default all)")
     add_broker_options(found)
@@ -115,7 +115,7 @@ def _write_share_offsets(
 def _lags(
     admin: Admin, group: GroupDescription, output: Output
 ) -> tuple[dict[TopicPartition, PartitionLag], ExitStatus]:
-    """Of all partitions that it has an offset in, or reads."""
+    """Return the lags of all partitions in which the group has an offset, or which it reads."""
     read = {partition for member in group.members for partition in member.partitions}
     places = sorted(read | set(admin.list_group_offsets(group.group_id)))
     return (
@@ -138,7 +138,7 @@ def _lag_row(described: _DescribedLag) -> list[Any]:
 
 
 def _note(one: PartitionLag) -> str:
-    """What holds the last stable offset back."""
+    """Return what holds the last stable offset back."""
     if one.last_stable_offset >= one.log_end_offset:
         return ""
     found, error = one.blocking_transaction, one.blocking_transaction_error

@@ -14,7 +14,7 @@ READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 
 
 def add_log_options(parser: argparse.ArgumentParser) -> None:
-    """Which log, and what of it: the options of every command that reads records."""
+    """Add the options of every command that reads records: which log, and which records."""
     parser.add_argument("-t", "--topic", help="topic of a log directory")
     parser.add_argument("-p", "--partition", type=int, metavar="N", help="the partition (default: all)")
     parser.add_argument("--read-committed", action="store_true", help="leave out aborted and open transactions")
@@ -29,12 +29,12 @@ def add_on_error(parser: argparse.ArgumentParser, choices: tuple[str, ...], text
 
 
 def isolation_of(options: argparse.Namespace) -> str:
-    """The isolation level that the options ask for."""
+    """Return the isolation level of the options."""
     return READ_COMMITTED if options.read_committed else READ_UNCOMMITTED
 
 
 def logs_at(path: str, topic: str | None, partition: int | None) -> list[Log]:
-    """The logs at a path: of a partition directory or segment the one, of a log directory those of a topic."""
+    """Return the logs at a path: of a partition directory or segment the one, of a log directory those of a topic."""
     found = kcodec.open(path)
     if not isinstance(found, LogDirectory):
         return [found if topic is None and partition is None else _named(path, topic, partition)]
@@ -52,7 +52,7 @@ def logs_at(path: str, topic: str | None, partition: int | None) -> list[Log]:
 
 
 def _named(path: str, topic: str | None, partition: int | None) -> Log:
-    """A log whose topic and partition its path does not say."""
+    """Return a log whose topic and partition its path does not say."""
     opened = kcodec.open(path, topic=topic, partition=partition)
     if isinstance(opened, LogDirectory):
         raise CommandError(f"{path} became a log directory while it was opened; run the command again")
@@ -60,7 +60,7 @@ def _named(path: str, topic: str | None, partition: int | None) -> Log:
 
 
 def range_of(log: Log, offsets: Offsets, isolation_level: str) -> tuple[int | None, int | None]:
-    """The range [start, end) that the -o options mean in this log; None: to its own bounds."""
+    """Return the range [start, end) that the -o options mean in this log; None: to its own bounds."""
     start, end = offsets.start, None
     if offsets.from_end or offsets.last is not None:
         limit = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark

@@ -51,7 +51,7 @@ class Change(NamedTuple):
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("offsets", DESCRIPTION, EXAMPLES, ACTIONS)
     found.add_argument(
         "names", nargs="*", metavar="[GROUP] TOPIC", help="list: topics; reset and delete: a group, and topics"
@@ -100,7 +100,7 @@ def duration(text: str) -> int:
 
 
 def _places(admin: Admin, names: Iterable[str]) -> list[TopicPartition]:
-    """The partitions of topic or topic:0,3."""
+    """Return the partitions of topic or topic:0,3."""
     found: list[TopicPartition] = []
     whole = [name for name in names if ":" not in name]
     described = admin.describe_topics(whole) if whole else {}
@@ -182,7 +182,7 @@ def _reset(admin: Admin, options: argparse.Namespace, output: Output) -> ExitSta
 
 
 def _changes(admin: Admin, options: argparse.Namespace, group_id: str, topics: list[str]) -> list[Change]:
-    """What is to be set. Offsets outside of the log are moved to its nearer end, as Kafka's own tool does it."""
+    """Return what is to be set. Offsets outside of the log are moved to its nearer end, as Kafka's own tool does it."""
     known = admin.list_group_offsets(group_id)
     given = _of_file(options.from_file) if options.from_file is not None else {}
     places = list(given) or (_places(admin, topics) if topics else sorted(known))
@@ -255,7 +255,7 @@ def _write_changes(changes: list[Change], options: argparse.Namespace, group_id:
 
 
 def _warn_of_members(admin: Admin, group_id: str, output: Output) -> None:
-    """A group with members does not let its offsets be set."""
+    """Warn that the offsets of a group with members cannot be set."""
     from kcodec.errors import BrokerError
 
     try:

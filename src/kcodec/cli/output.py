@@ -65,7 +65,7 @@ class Output:
         self._write_all(view)
 
     def flush(self) -> None:
-        """What waits."""
+        """Write what waits."""
         waiting, self._waiting = self._waiting, bytearray()
         if waiting:
             self._write_all(memoryview(waiting))
@@ -85,7 +85,7 @@ class Output:
         self._waiting = bytearray()
 
     def say(self, text: str) -> None:
-        """A line for stderr."""
+        """Print a line to stderr."""
         self.clear_progress()
         print(text, file=self._stderr or sys.stderr, flush=True)
 

@@ -71,11 +71,11 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-J", "--json", action="store_true", help=text)
 
     def error(self, message: str) -> NoReturn:
-        """Instead of leaving the program."""
+        """Raise an error instead of ending the program."""
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def parse(self, arguments: Sequence[str], output: Output) -> argparse.Namespace | None:
-        """The options; None after --help, which has been written."""
+        """Return the options; None after --help, which has been written."""
         if any(argument in ("-h", "--help") for argument in arguments[: _end_of_options(arguments)]):
             output.write(self.format_help().encode())
             output.flush()
@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
         return known
 
     def _refuse_options_of_other_actions(self, known: argparse.Namespace) -> None:
-        """An option without effect would mislead: `delete --validate-only` would delete."""
+        """Refuse options without an effect, which would mislead: `delete --validate-only` would delete."""
         for option in self._option_string_actions.values():
             found = _ACTIONS_OF_OPTION.match(option.help or "")
             actions = found[1].split(", ") if found else []
@@ -110,7 +110,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _end_of_options(arguments: Sequence[str]) -> int:
-    """Where ``--`` ends the options."""
+    """Return where ``--`` ends the options."""
     return list(arguments).index("--") if "--" in arguments else len(arguments)
 
 
@@ -137,7 +137,7 @@ def offset_range(text: str) -> tuple[int | None, int | None]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names with commas between."""
+    """Return names that are separated by commas."""
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     if not found:
         raise argparse.ArgumentTypeError("expected at least one name")

@@ -36,7 +36,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("produce", DESCRIPTION, EXAMPLES)
     found.add_argument(
         "files", nargs="*", metavar="FILE", help="each file is one message (with -l: one file, each line a message)"
@@ -125,7 +125,7 @@ def _messages(options: argparse.Namespace) -> Iterator[InputMessage]:
 
 
 def _with_defaults(messages: Iterator[InputMessage], options: argparse.Namespace) -> Iterator[InputMessage]:
-    """What options say for all messages; a message's own word counts more, but -t and -p are for all."""
+    """Yield what options say for all messages; a message's own word counts more, but -t and -p are for all."""
     key = None if options.key is None else options.key.encode("utf-8", "surrogateescape")
     headers = tuple((name, value.encode("utf-8", "surrogateescape")) for name, value in options.header)
     for message in islice(messages, options.count):

@@ -40,7 +40,7 @@ class InputMessage(NamedTuple):
 
 
 def pieces_of(path: str | None) -> Iterator[bytes]:
-    """The bytes of a file or of stdin, as they come; a terminal gives its lines at once."""
+    """Yield the bytes of a file or of stdin, as they come; a terminal gives its lines at once."""
     if path is not None:
         with Path(path).open("rb", buffering=0) as file:
             while piece := file.read(READ_BYTES):
@@ -52,7 +52,7 @@ def pieces_of(path: str | None) -> Iterator[bytes]:
 
 
 def split(pieces: Iterator[bytes], delimiter: bytes) -> Iterator[bytes]:
-    """What is between delimiters; a last one that does not end with it counts, an empty last one does not."""
+    """Yield what is between delimiters; a last one that does not end with it counts, an empty last one does not."""
     waiting = bytearray()
     for piece in pieces:
         searched = max(len(waiting) - len(delimiter) + 1, 0)
@@ -70,7 +70,7 @@ def split(pieces: Iterator[bytes], delimiter: bytes) -> Iterator[bytes]:
 def plain_messages(
     pieces: Iterator[bytes], delimiter: bytes, key_delimiter: bytes | None, *, empty_is_null: bool
 ) -> Iterator[InputMessage]:
-    """Values, with keys before them where a key delimiter is given; without it in a message, its key is null."""
+    """Yield values, with keys before them where a key delimiter is given; without it in a message, its key is null."""
     for number, text in enumerate(split(pieces, delimiter), 1):
         key: bytes | None = None
         value: bytes | None = text
@@ -84,7 +84,7 @@ def plain_messages(
 
 
 def whole_files(paths: list[str]) -> Iterator[InputMessage]:
-    """Each file as one message."""
+    """Yield each file as one message."""
     for path in paths:
         if Path(path).stat().st_size > MAX_MESSAGE_BYTES:
             raise CommandError(f"{path}: the file is larger than {MAX_MESSAGE_BYTES} bytes; use -l to send its lines")
@@ -92,7 +92,7 @@ def whole_files(paths: list[str]) -> Iterator[InputMessage]:
 
 
 def json_messages(pieces: Iterator[bytes], *, keeps_partition: bool) -> Iterator[InputMessage]:
-    """A message a line; empty lines are passed over. CommandError names an invalid line, and why."""
+    """Yield a message a line; empty lines are passed over. CommandError names an invalid line, and why."""
     for number, line in enumerate(split(pieces, b"\n"), 1):
         if line.strip():
             place = f"line {number}"

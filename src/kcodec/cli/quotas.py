@@ -33,7 +33,7 @@ EXAMPLES = (
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("quotas", DESCRIPTION, EXAMPLES, ACTIONS)
     add_broker_options(found)
     found.add_json()

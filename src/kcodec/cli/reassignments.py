@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def brokers(text: str) -> list[int]:
-    """Ids of brokers with commas between, the preferred leader first."""
+    """Return ids of brokers that are separated by commas, the preferred leader first."""
     parts = text.split(",")
     if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of different broker ids, such as 1,2,3")
@@ -83,7 +83,7 @@ def _origin(move: Any) -> tuple[int, ...]:
 
 
 def _replicas(admin: Admin, names: list[str]) -> dict[TopicPartition, tuple[int, ...]]:
-    """The brokers of each partition that TOPIC or TOPIC:PARTITION,... names."""
+    """Return the brokers of each partition that TOPIC or TOPIC:PARTITION,... names."""
     from kcodec import TopicPartition
 
     chosen: dict[str, set[int] | None] = {}

@@ -55,7 +55,7 @@ def duration_text(milliseconds: int) -> str:
 
 
 def cell_text(value: Any) -> str:
-    """A value as a table shows it."""
+    """Return a value as a table shows it."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -64,7 +64,7 @@ def cell_text(value: Any) -> str:
 
 
 def coloured(text: str, meaning: str, output: Output) -> str:
-    """The text, in the colour of its meaning where colour is wanted."""
+    """Return the text, in the color of its meaning if colors are requested."""
     return _painted(text, meaning) if output.has_colour else text
 
 
@@ -73,7 +73,7 @@ def _painted(text: str, meaning: str) -> str:
 
 
 def json_line(value: Mapping[str, Any]) -> bytes:
-    """One object on a line, keys in their order."""
+    """Return one object on a line, keys in their order."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace") + b"\n"
 
 
@@ -120,7 +120,7 @@ def now_ms() -> int:
 
 
 def write_table(output: Output, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
-    """An aligned table with a line of column names; numbers to the right. The number of rows."""
+    """Write an aligned table with a line of column names; numbers to the right. Return the number of rows."""
     rows = iter(rows)
     first = [[_cell(value) for value in row] for row in islice(rows, ROWS_FOR_WIDTHS)]
     cells = [[row[at] for row in first] for at in range(len(columns))]

@@ -48,7 +48,7 @@ CLOSE_SECONDS = 5.0
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("restore", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="+", metavar="DIR", help="a log directory, or partition directories")
     add_broker_options(found)
@@ -194,7 +194,7 @@ def plan_of(options: argparse.Namespace, output: Output) -> Plan:
 
 
 def _name_of(files: list[str]) -> str:
-    """One for each place: the same command goes on, another one does not meddle."""
+    """Return a name for these files, so that the same command continues and another one does not interfere."""
     paths = "\n".join(sorted(str(Path(file).absolute()) for file in files))
     return f"kcodec-restore-{hashlib.sha256(paths.encode()).hexdigest()[:12]}"
 
@@ -237,7 +237,7 @@ def _count(part: RestoredPartition, options: argparse.Namespace, plan: Plan) -> 
 
 
 def _earliest(decoded: DecodedRecords) -> int | None:
-    """In ms; None where no record has a time (magic 0)."""
+    """Return the earliest timestamp in ms; None if no record has one (magic 0)."""
     needed_pyarrow("restore needs")
     import pyarrow.compute
 
@@ -309,7 +309,7 @@ def _check_configs(admin: Admin, plan: Plan, topics: list[str], output: Output) 
 
 
 def read_progress(plan: Plan, options: argparse.Namespace) -> None:
-    """What an earlier run has committed. Raises CommandError where a target holds records that are not of this."""
+    """Read what an earlier run has committed. Raise CommandError if a target holds records of something else."""
     targets = [part.target for part in plan.parts]
     with make_admin(options) as admin:
         committed = admin.list_group_offsets(plan.name, targets, require_stable=True)
@@ -335,7 +335,7 @@ def read_progress(plan: Plan, options: argparse.Namespace) -> None:
 
 
 def _has_records(target: TopicPartition, options: argparse.Namespace) -> bool:
-    """Whether a consumer gets any: aborted ones, as of a restore that was killed, are none."""
+    """Return whether a consumer gets any records: aborted ones, as of a restore that was killed, do not count."""
     with kcodec.read_topic(
         target.topic,
         partitions=[target.partition],
@@ -361,7 +361,7 @@ class _Restoring:
         self._done = 0
 
     def run(self) -> None:
-        """All parts, one after the other. What was committed before an error stays, and is not written again."""
+        """Write all parts, one after the other. Parts that were committed before an error are not written again."""
         from kcodec.client import Producer
 
         given = client_options(self._options, max_request_size=MAX_REQUEST_BYTES, compression_type="lz4")
@@ -403,7 +403,7 @@ class _Restoring:
 
 
 def _table(decoded: DecodedRecords, target: TopicPartition) -> object:
-    """Rows for `send_arrow`: all of them into one partition."""
+    """Return the rows for `send_arrow`: all of them into one partition."""
     pyarrow = needed_pyarrow("restore needs")
     batch = pyarrow.record_batch(decoded)
     columns = {name: batch[name] for name in ("key", "value", "headers")}

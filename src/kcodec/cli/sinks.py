@@ -57,11 +57,11 @@ class Sink(Protocol):
     columns: tuple[str, ...]
 
     def write(self, decoded: DecodedRecords, log: Log) -> None:
-        """The records of a chunk of this log."""
+        """Write the records of a chunk of this log."""
 
 
 def format_of(path: Path) -> str:
-    """The format that a file's name says; CommandError if it says none."""
+    """Return the format that a file's name says; CommandError if it says none."""
     if path.suffix not in FORMATS:
         raise CommandError(
             f"{path}: unknown kind of file {path.suffix!r}{nearest(path.suffix, FORMATS)}; pass --format to name one"
@@ -71,7 +71,7 @@ def format_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[io.FileIO]:
-    """A file next to `path` to write to; in the end it is synced and renamed, or removed after an error.
+    """Return a file next to `path` to write to; in the end it is synced and renamed, or removed after an error.
 
     Other users that can write to the directory can neither foresee its name nor put anything in its place before it is
     opened: it is written through this one descriptor.
@@ -104,7 +104,7 @@ def _sync_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def sink_of(kind: str, path: Path, wanted: SinkOptions) -> Iterator[Sink]:
-    """A sink of this format for `path`."""
+    """Return a sink of this format for `path`."""
     with atomic_file(path) as file, _OPENERS[kind](file, wanted) as sink:
         yield sink
 
@@ -123,7 +123,7 @@ class _TextSink:
         self._templates: dict[tuple[str | None, int | None], TextTemplate] = {}
 
     def write(self, decoded: DecodedRecords, log: Log) -> None:
-        """The records of a chunk of this log."""
+        """Write the records of a chunk of this log."""
         place = (log.topic, log.partition)
         if place not in self._templates:
             self._templates[place] = self._lines(self._columns, topic=log.topic, partition=log.partition)
@@ -152,7 +152,7 @@ class _ArrowSink:
         self._bytes = 0
 
     def write(self, decoded: DecodedRecords, log: Log) -> None:
-        """The records of a chunk of this log."""
+        """Write the records of a chunk of this log."""
         import pyarrow
 
         batch = pyarrow.record_batch(decoded)

@@ -54,12 +54,12 @@ class _Scale:
         self.width = width
 
     def column(self, offset: int) -> int:
-        """The column of an offset; the high watermark is the last column."""
+        """Return the column of an offset; the high watermark is the last column."""
         share = (min(max(offset, self.first), self.end) - self.first) / (self.end - self.first)
         return int(share * (self.width - 1))
 
     def ruler(self) -> str:
-        """Offsets above their columns, as far apart as their digits need."""
+        """Return the offsets above their columns, as far apart as their digits need."""
         line, free = [" "] * (self.width + len(str(self.end))), 0
         step = _round_step((self.end - self.first) / max(1, self.width // 12))
         marks = [self.first, *range((self.first // step + 1) * step, self.end, step), self.end]

@@ -37,7 +37,7 @@ COLUMNS = ("token", "owner", "requester", "renewers", "issued", "ends", "ends_at
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("tokens", DESCRIPTION, EXAMPLES, ACTIONS)
     found.add_argument("names", nargs="*", metavar="NAME", help="list: owners; renew, expire: ids of tokens")
     add_broker_options(found)

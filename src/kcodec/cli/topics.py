@@ -33,7 +33,7 @@ EXAMPLES = (
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("topics", DESCRIPTION, EXAMPLES, ACTIONS)
     found.add_argument("topics", nargs="*", metavar="TOPIC", help="topics (list and describe: default all)")
     add_broker_options(found)

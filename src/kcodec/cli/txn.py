@@ -49,7 +49,7 @@ MEANINGS = {"open": "notable", "committed": "good", "aborted": "bad"}
 
 
 def parser() -> Parser:
-    """The options of the command."""
+    """Return the options of the command."""
     found = Parser("txn", DESCRIPTION, EXAMPLES, ACTIONS)
     found.add_argument("names", nargs="*", metavar="FILE|ID", help="files; with -b transactional ids")
     add_broker_options(found, is_required=False)
@@ -118,7 +118,7 @@ def _write_svg(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 
 def _logs(files: list[str]) -> Iterator[tuple[Log, LogDirectory | None]]:
-    """Each log, and the log directory that it is part of, if one was named."""
+    """Yield each log, and the log directory that it is part of, if one was named."""
     for file in files:
         opened = kcodec.open(file)
         if isinstance(opened, LogDirectory):
@@ -135,7 +135,7 @@ def _list(options: argparse.Namespace, output: Output) -> ExitStatus:
     listed: set[str | None] = set()
 
     def found() -> Iterator[PartitionTransaction]:
-        """The transactions requested. A partition that cannot be read is passed over, and its error kept."""
+        """Yield the transactions requested. A partition that cannot be read is passed over, and its error kept."""
         states = tuple(options.state) if options.state else None
         known: dict[str, list[TransactionState]] = {}
         for log, directory in _logs(options.names):
@@ -168,7 +168,7 @@ def _place(one: PartitionTransaction) -> str | None:
 
 
 def _fields(now: int, sinks: Mapping[str, SinkBatch], one: PartitionTransaction) -> dict[str, Any]:
-    """The keys of a transaction as JSON, in this order."""
+    """Return the keys of a transaction as JSON, in this order."""
     of_offsets = "producer_id producer_epoch state first_offset last_offset marker_offset"
     of_times = "first_timestamp marker_timestamp coordinator_epoch"
     return {

@@ -36,7 +36,7 @@ MINUTE_MS = 60_000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Those that need -b."""
+    """Add the options that need -b."""
     group = parser.add_argument_group("with -b")
     group.add_argument("-t", "--topic", metavar="TOPIC", help="find-hanging, abort: the topic")
     group.add_argument("-p", "--partition", type=int, metavar="N", help="find-hanging, abort: the partition")
@@ -193,7 +193,7 @@ def _find_hanging(admin: Admin, options: argparse.Namespace, output: Output) -> 
 
 
 def _abort_command(options: argparse.Namespace, *what: str) -> str:
-    """The command that is advised; it reaches the same cluster. -X may hold secrets and is left out."""
+    """Return the command that is advised; it reaches the same cluster. -X may hold secrets and is left out."""
     file = ["-F", options.properties_file] if options.properties_file else []
     return shlex.join(["kcodec", "txn", "abort", "-b", options.bootstrap_server, *file, *what])
 

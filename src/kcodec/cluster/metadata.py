@@ -301,7 +301,7 @@ class Cluster:
                     yield from sleep(self.times.backoff(max(gaps - 1, 0), self.random.random()))
 
     def _has_gaps(self) -> bool:
-        """Whether a requested topic, or a leader in it, is still missing."""
+        """Return whether a requested topic, or a leader in it, is still missing."""
         for name in self._topics_used_at:
             found = self.topics.get(name)
             if found is None and self.needs_all_topics:

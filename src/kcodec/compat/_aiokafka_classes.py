@@ -87,7 +87,7 @@ class DefaultRecordBatchBuilder(Codecs, ClientBatchBuilder):
     def size_in_bytes(
         self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: _Headers
     ) -> int:
-        """Bytes that append() of this record would take."""
+        """Return the number of bytes that append() of this record would take."""
         first = self.first_timestamp
         return client_record_size(offset, 0 if first is None else timestamp - first, key, value, headers)
 
@@ -185,7 +185,7 @@ class CorruptFetch(fetcher.FetchError):  # type: ignore[misc]
         self._offset = records.next_fetch_offset
 
     def check_raise(self) -> None:
-        """Raises the error, unless a seek, a pause or a new assignment has made it stale."""
+        """Raise the error, unless a seek, a pause or a new assignment has made it stale."""
         if not self._assignment.active:
             return
         state = self._assignment.state_value(self._topic_partition)

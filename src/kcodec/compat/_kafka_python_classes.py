@@ -104,7 +104,7 @@ class DefaultRecordBatch(_Translating, Codecs, ClientBatch, ABCRecordBatch):  # 
     record_sizes = True
 
     def has_producer_id(self) -> bool:
-        """Whether an idempotent or transactional producer made it."""
+        """Return whether an idempotent or transactional producer made it."""
         return self.producer_id > self.NO_PRODUCER_ID
 
     @property
@@ -132,7 +132,7 @@ class MemoryRecords(_Translating, ClientRecords, ABCRecords):  # type: ignore[mi
     legacy_batch_type = LegacyRecordBatch
 
     def next(self) -> Any:
-        """The next batch; StopIteration at the end."""
+        """Return the next batch; StopIteration at the end."""
         return self.__next__()
 
 
@@ -148,14 +148,14 @@ class DefaultRecordBatchBuilder(Codecs, ClientBatchBuilder, ABCRecordBatchBuilde
 
     @classmethod
     def header_size_in_bytes(cls) -> int:
-        """Of a batch."""
+        """Return the size of the header of a batch."""
         return 61
 
     @classmethod
     def size_in_bytes(
         cls, offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: _Headers
     ) -> int:
-        """Bytes of a record with such fields."""
+        """Return the number of bytes of a record with such fields."""
         return client_record_size(offset_delta, timestamp_delta, key, value, headers)
 
     def unknown_codec(self, codec: int) -> KafkaError:
@@ -173,7 +173,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
     next_fetch_offset: int
 
     def take(self, n: int | None = None) -> list[Any]:
-        """The next n records, all by default."""
+        """Return the next n records, all by default."""
         try:
             taken: list[Any] = super().take(n)
         except Exception:
@@ -204,7 +204,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
         self.drain()
 
     def _walked(self, steps: RecordSteps) -> None:
-        """Moves on behind batches that gave no records: aborted ones, markers, those emptied by compaction."""
+        """Move past batches that gave no records: aborted ones, markers, those emptied by compaction."""
         self.leader_epoch = steps.leader_epoch
         self.next_fetch_offset = max(self.next_fetch_offset, steps.position or 0)
 

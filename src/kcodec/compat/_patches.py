@@ -99,7 +99,7 @@ class Patches:
         return self._originals[name]
 
     def _modules(self) -> list[Any]:
-        """The loaded modules of the client, but those that are compiled and look nothing up by name."""
+        """Return the loaded modules of the client, but those that are compiled and look nothing up by name."""
         inside = f"{self._package}."
         return [
             module

@@ -77,7 +77,7 @@ class LegacyMessage(NamedTuple):
 
 
 def _message_bytes(magic: int, timestamp: int | None, key: bytes | None, value: bytes | None) -> memoryview:
-    """A message without compression, from its magic on (LegacyRecord)."""
+    """Return a message without compression, from its magic on (LegacyRecord)."""
     parts = [struct.pack(">bb", magic, 0)]
     if magic:
         parts.append(struct.pack(">q", -1 if timestamp is None else timestamp))

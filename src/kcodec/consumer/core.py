@@ -743,8 +743,8 @@ class ConsumerCore:
         self.assignment.store(check_offsets(_after(offsets) if isinstance(offsets, Record) else offsets))
 
     def group_metadata(self) -> Flow[ConsumerGroupMetadata]:
-        """The identity of this member, for `send_offsets` of a transaction: its generation fences it once it has lost
-        its partitions. Raises ValueError without a group."""
+        """Return the identity of this member, for `send_offsets` of a transaction: its generation fences it once it has
+        lost its partitions. Raises ValueError without a group."""
         yield from ()
         self.need_group("group_metadata")
         return self._member()

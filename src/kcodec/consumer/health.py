@@ -309,7 +309,7 @@ class HealthWatch:
             yield Stall(StallCause.NO_LEADER, "LEADER_NOT_AVAILABLE")
 
     def _fetches(self, state: PartitionState, node: int | None, now: float) -> Iterator[Stall]:
-        """What the last requests for records, or the one under way, have met with."""
+        """Yield what the last requests for records, or the one under way, have met with."""
         code, text = self._fetcher.rejection_of(state)
         if text:
             if code in _NOT_AUTHORIZED:

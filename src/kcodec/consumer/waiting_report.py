@@ -142,7 +142,7 @@ class WaitingReport:
         return f"consumer {settings.client_id!r}{group}"
 
     def _found(self) -> Iterator[tuple[Key, _Found]]:
-        """The current problems."""
+        """Yield the current problems."""
         if self._membership() is None and not self._assignment.partitions:
             return  # the application has not requested anything to read
         cluster = self._cluster
@@ -168,7 +168,7 @@ class WaitingReport:
     # Topics
 
     def _subscribed(self) -> Iterator[tuple[Key, _Found]]:
-        """Topics that do not exist or are unavailable, and a pattern that matches no topic."""
+        """Yield topics that do not exist or are unavailable, and a pattern that matches no topic."""
         cluster, subscription = self._cluster, self._subscription()
         for topic in sorted(subscription.topics | {each.topic for each in self._assignment.partitions}):
             code = self._topic_code(topic)

@@ -148,7 +148,8 @@ def read_meta_properties(path: str | os.PathLike[str], storage: Storage = LOCAL)
 
 
 def log_start_offset(log_directory: str, topic: str, partition: int, storage: Storage = LOCAL) -> int | None:
-    """What the log directory's checkpoint says of this partition; None if it says nothing, or there is no such file."""
+    """Return what the log directory's checkpoint says of this partition; None if it says nothing, or there is no such
+    file."""
     path = storage.join(log_directory, LOG_START_OFFSETS)
     if not storage.is_file(path):
         return None
@@ -189,7 +190,7 @@ def _entries(
 
 
 def _line(data: bytes, start: int) -> tuple[str, int]:
-    """The line that begins at a byte, without its end, and where the next one begins."""
+    """Return the line that begins at a byte, without its end, and where the next one begins."""
     match = _LINE_END_BYTES.search(data, start)
     end, following = match.span() if match else (len(data), len(data))
     return data[start:end].decode("utf-8"), following
@@ -233,7 +234,7 @@ def _check_text(data: bytes, path: str | os.PathLike[str]) -> None:
 
 
 def _shown(text: str) -> str:
-    """Text of the file as an error shows it: its beginning, if it is long."""
+    """Return the text of the file as an error shows it: its beginning, if it is long."""
     return repr(text) if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r} ... ({len(text)} characters)"
 
 

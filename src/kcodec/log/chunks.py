@@ -100,7 +100,7 @@ class StreamOptions:
         self.decoder("", _NOTHING, None, None)
 
     def decoder(self, path: str, verdict: Verdict, position: int | None, above_offset: int | None) -> Decoder:
-        """A decoder for one file, from this position on."""
+        """Return a decoder for one file, from this position on."""
         is_committed = self.isolation_level == "read_committed"
         return Decoder(
             **{name: getattr(self, name) for name in DECODER_OPTIONS},
@@ -139,7 +139,7 @@ class ChunkReader(Protocol):
         ...
 
     def chunks(self) -> Iterator[DecodedRecords]:
-        """Every chunk; to be called once."""
+        """Return every chunk; to be called once."""
         ...
 
 
@@ -227,7 +227,7 @@ class SequentialReader:
         return self._counts if self._decoder is None else sum_of_counts(self._counts, self._decoder.counts)
 
     def chunks(self) -> Iterator[DecodedRecords]:
-        """Every chunk; to be called once."""
+        """Return every chunk; to be called once."""
         for byte_range in self._byte_ranges:
             self._position = max(self._position, byte_range.first_offset)
             self._last_offset = max(self._last_offset, byte_range.first_offset - 1)
@@ -244,7 +244,7 @@ class SequentialReader:
                 return
 
     def _is_done(self) -> bool:
-        """Whether corruption that was not skipped has ended the reading, or the end offset has been reached."""
+        """Return whether corruption that was not skipped has ended the reading, or the end offset has been reached."""
         end_offset = self._options.end_offset
         return self.is_ended or (end_offset is not None and self._position >= end_offset)
 
@@ -290,7 +290,7 @@ class SequentialReader:
             self._counts = sum_of_counts(self._counts, Counts(aborted=-undecided, undecided=undecided))
 
     def _judge_end(self, byte_range: ByteRange, file: SegmentFile, position: int, end: int) -> None:
-        """A batch is cut by the end: fine if it is a torn tail."""
+        """Judge a batch that the end cuts: it may be a torn tail."""
         try:
             judge_end(file, position, end, self._last_offset, self._options.limits, is_active=byte_range.may_be_torn)
         except DecodeError as corruption:

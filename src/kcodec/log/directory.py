@@ -178,7 +178,7 @@ class LogDirectory(Mapping[str, Log]):
         return hash(self.path)
 
     def _named(self, name: object) -> TopicPartition | None:
-        """The partition of a name or a (topic, partition); None where it is not here."""
+        """Return the partition of a name or a (topic, partition); None where it is not here."""
         if isinstance(name, str):
             match = PARTITION_DIRECTORY.fullmatch(name)
             name = (match[1], int(match[2])) if match else None
@@ -204,7 +204,7 @@ class LogDirectory(Mapping[str, Log]):
         return found
 
     def _logs(self, topic: str | None = None) -> list[Log]:
-        """The partitions of a topic, or all; without those that have no segment yet."""
+        """Return the partitions of a topic, or all; without those that have no segment yet."""
         wanted = [name for found, name in self._partitions.items() if topic in (None, found.topic)]
         return [self[name] for name in wanted if has_segments(self.storage.list(self.storage.join(self.path, name)))]
 
@@ -243,7 +243,7 @@ class LogDirectory(Mapping[str, Log]):
         return self._offsets(CLEANER_OFFSETS)
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        """One of the checkpoints; empty where there is no such file. DecodeError if it is invalid."""
+        """Return one of the checkpoints; empty where there is no such file. DecodeError if it is invalid."""
         if name not in self._files:
             return {}
         offsets = read_offsets(self.storage.join(self.path, name), self.storage)

@@ -53,7 +53,7 @@ class FollowOptions:
             raise TypeError(f"stop must be callable or an Event, not {type(self.stop).__name__}")
 
     def is_stopped(self) -> bool:
-        """Whether the caller wants it to end."""
+        """Return whether the caller wants it to end."""
         if self.stop is None:
             return False
         return bool(self.stop() if callable(self.stop) else self.stop.is_set())
@@ -112,7 +112,7 @@ class FollowingReader:
         return self._counts if self._reading is None else sum_of_counts(self._counts, self._reading.counts)
 
     def chunks(self) -> Iterator[DecodedRecords]:
-        """Every chunk, as it comes; to be called once."""
+        """Yield every chunk, as it comes; to be called once."""
         follow = self._follow
         last_record = time.monotonic()
         while not follow.is_stopped():
@@ -138,7 +138,7 @@ class FollowingReader:
             follow.rest(rest)
 
     def _ready(self) -> Iterator[DecodedRecords]:
-        """The chunks of what has been walked and may be delivered."""
+        """Return the chunks of what has been walked and may be delivered."""
         limit, position = self._limit()
         ranges = [
             ByteRange(each.segment.path, each.start, each.end, each.first_offset, False, each.segment.storage)

@@ -178,7 +178,7 @@ class GrowingLog:
             raise FileNotFoundError(text) from error
 
     def _is_stable(self, look: _Look) -> bool:
-        """Whether a second look shows the same: a listing while files are renamed may lack one."""
+        """Return whether a second look shows the same: a listing while files are renamed may lack one."""
         return not look.is_swapping and self._look().paths == look.paths
 
     def _go_on(self, look: _Look, following: int) -> bool:
@@ -201,7 +201,7 @@ class GrowingLog:
         self.scanner.path = segment.path
 
     def _relocate(self, look: _Look) -> bool:
-        """The segment is gone or is another one: find its place by offset. FileNotFoundError if that is gone, too."""
+        """Find the position by its offset after its segment was removed. Raise FileNotFoundError if that is gone."""
         if not self._is_stable(look):
             return False
         reaching = [segment for segment, _ in look.segments if (segment.base_offset or 0) <= self.next_offset]
@@ -218,7 +218,7 @@ class GrowingLog:
         return True
 
     def _place_in(self, segment: Segment) -> tuple[int, int]:
-        """The byte where what is at or above next_offset begins, and the offset behind what is before it."""
+        """Return the byte where what is at or above next_offset begins, and the offset behind what is before it."""
         place = position_of_offset(segment, self.next_offset, self._limits)
         with segment.open() as file:
             try:
@@ -249,7 +249,7 @@ class GrowingLog:
         return DecodeError(f"{what}, and another batch is at this position now: {remedy}", position=anchor, path=path)
 
     def _is_anchor_there(self, file: SegmentFile, end: int) -> bool:
-        """Whether the file still holds what was walked of it."""
+        """Return whether the file still holds what was walked of it."""
         if end < self._position:
             return False
         if self._anchor is None:
@@ -306,7 +306,7 @@ class GrowingLog:
         return is_more or self._stay(file, end, refused)
 
     def _stay(self, file: SegmentFile, end: int, refused: DecodeError | None) -> bool:
-        """The walk comes no further for now. Sets `corruption` if what was refused is corrupt at a second look, too."""
+        """Stop the walk for now. Set `corruption` if a refused batch is corrupt at a second look as well."""
         self._stuck = self._stuck.again(file.path, self._position)
         if refused is None:
             self._stuck = self._stuck._replace(corruption=None)
@@ -341,7 +341,7 @@ class GrowingLog:
             self.walked.append(Walked(self._segment, start, end, first, self.next_offset))
 
     def _judged(self, file: SegmentFile, error: DecodeError, end: int, *, is_last: bool) -> DecodeError | None:
-        """What a refused batch is: the error to raise, or None for one that is not there in full yet.
+        """Return the meaning of a refused batch: the error to raise, or None for one that is not there in full yet.
 
         In a preallocated file that may be one of whose header a part is there, and zeros behind it.
         """

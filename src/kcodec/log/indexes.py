@@ -182,7 +182,7 @@ class TransactionIndex(_Index[TransactionIndexEntry]):
 
 
 def named_offset(path: str | os.PathLike[str]) -> int | None:
-    """The offset in a file's name (``00000000000000000042.index``), None for another name."""
+    """Return the offset in a file's name (``00000000000000000042.index``), None for another name."""
     match = NAMED_OFFSET.match(PurePath(path).name)
     return int(match[1]) if match else None
 
@@ -234,7 +234,7 @@ def read_transaction_index(path: str | os.PathLike[str], storage: Storage = LOCA
 
 
 def entries_in(data: bytes, size: int) -> int:
-    """How many whole entries come before the zeros at the end."""
+    """Return how many whole entries come before the zeros at the end."""
     end = len(data)
     while end > 0:  # by pieces: rstrip of all would copy what is left
         piece = data[max(end - PIECE_BYTES, 0) : end].rstrip(b"\0")

@@ -36,7 +36,8 @@ def read_properties(text: str) -> Iterator[Property]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments and blank ones; one that ends in an odd number of backslashes goes on in the next."""
+    """Yield the lines without comments and blank ones; one that ends in an odd number of backslashes goes on in the
+    next."""
     pieces: list[str] = []
     begin, is_open = 0, False
     for number, natural in enumerate(LINE_END.split(text), 1):

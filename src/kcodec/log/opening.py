@@ -122,7 +122,7 @@ def partition_at(
 
 
 def _partition_of(storage: Storage, directory: str) -> tuple[str, int] | None:
-    """Topic and partition as a directory's name says."""
+    """Return topic and partition as a directory's name says."""
     match = PARTITION_DIRECTORY.fullmatch(storage.name(directory))
     return (match[1], int(match[2])) if match else None
 
@@ -146,7 +146,7 @@ class SegmentName(NamedTuple):
 
 
 def has_segments(entries: Iterable[Entry]) -> bool:
-    """Whether any file of a directory is a segment, or about to become one."""
+    """Return whether any file of a directory is a segment, or about to become one."""
     files = (entry.name for entry in entries if not entry.is_directory)
     return any(SEGMENT_NAME.fullmatch(name) or SWAP_NAME.fullmatch(name) for name in files)
 
@@ -156,7 +156,7 @@ def _files(storage: Storage, directory: str) -> list[str]:
 
 
 def segments_at_start(storage: Storage, directory: str, limits: DecodeLimits) -> list[SegmentName]:
-    """The segments that a broker has once it has started, in order.
+    """Return the segments that a broker has once it has started, in order.
 
     Headers are read only if a ``.swap`` is there. DecodeError where one cannot be read, and where the offsets of
     what is left overlap.

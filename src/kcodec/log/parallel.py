@@ -70,7 +70,7 @@ class ParallelReader:
         self._own = local()  # a window buffer for each thread
 
     def chunks(self) -> Iterator[DecodedRecords]:
-        """Every chunk; to be called once."""
+        """Return every chunk; to be called once."""
         for reader, decoded, failure in in_order(self._read, self._ranges, self._threads):
             self.counts = sum_of_counts(self.counts, reader.counts)
             self.error = self.error or reader.error
@@ -83,7 +83,7 @@ class ParallelReader:
                 return
 
     def _read(self, each: ByteRange) -> tuple[SequentialReader, list[DecodedRecords], DecodeError | None]:
-        """One range: its reader, the chunks of it, and the error that ended them."""
+        """Return one range: its reader, the chunks of it, and the error that ended them."""
         if not hasattr(self._own, "buffer"):
             self._own.buffer = WindowBuffer()
         reader = SequentialReader([each], self._verdict, self._options, self._own.buffer)

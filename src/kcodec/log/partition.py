@@ -114,7 +114,7 @@ class Log:
         return self._log_start_offset
 
     def _first_base_offset(self) -> int:
-        """Of the first batch; 0 where none can be read, which is for a reading to complain of."""
+        """Return the base offset of the first batch; 0 if none can be read, which a later read reports."""
         with self.segments[0].open() as file:
             try:
                 batch = next(walk_headers(file, 0, file.size(), self._limits), None)
@@ -369,7 +369,7 @@ class Log:
         return Chunks(ranges, verdict, options)
 
     def _byte_ranges(self, options: StreamOptions) -> Iterator[ByteRange]:
-        """What to read: whole segments, but for those whose names say that they lie outside the range."""
+        """Yield what to read: whole segments, but for those whose names say that they lie outside the range."""
         start = max(self.log_start_offset, options.start_offset or 0)
         is_walked = options.isolation_level == "read_committed" or not self._check_crcs
         walked = self._timeline(options.on_error).segments if is_walked else None
@@ -433,6 +433,6 @@ class Log:
         return self._timelines[on_error]
 
     def _log_end_offset(self, timeline: Timeline) -> int:
-        """A segment without batches begins where the log ends."""
+        """Return the end of the log; a segment without batches begins there."""
         ends = [timeline.next_offset, self.segments[-1].base_offset if timeline.error is None else None]
         return max((end for end in ends if end is not None), default=0)

@@ -62,7 +62,7 @@ class KnownProducers:
         self.known = {state.producer_id: KnownProducer(*STATE_FIELDS(state)) for state in states}
 
     def take(self, batch: RecordBatch) -> None:
-        """The next batch. DecodeError where it is an end-transaction marker that cannot be read."""
+        """Take the next batch. Raise DecodeError if it is an end-transaction marker that cannot be read."""
         if batch.producer_id < 0:
             return
         if not batch.is_control_batch:
@@ -71,7 +71,7 @@ class KnownProducers:
             self.take_marker(batch, marker)
 
     def take_data(self, batch: RecordBatch) -> None:
-        """The next batch, a producer's records."""
+        """Take the next batch, a producer's records."""
         one = self._producer_of(batch)
         one.last_sequence, one.last_offset = batch.last_sequence, batch.last_offset
         one.delta, one.timestamp = batch.last_offset_delta, batch.max_timestamp
@@ -79,17 +79,17 @@ class KnownProducers:
             one.opened = batch.base_offset
 
     def take_marker(self, batch: RecordBatch, marker: tuple[int, int, int]) -> None:
-        """The next batch, an end-transaction marker and what ``end_marker`` says of it."""
+        """Take the next batch, an end-transaction marker, and what ``end_marker`` says of it."""
         _control_type, coordinator_epoch, timestamp = marker
         one = self._producer_of(batch)
         one.coordinator_epoch, one.timestamp, one.opened = coordinator_epoch, timestamp, None
 
     def states(self) -> tuple[ProducerState, ...]:
-        """By producer id."""
+        """Return the states by producer id."""
         return tuple(ProducerState(*KNOWN_FIELDS(one)) for _, one in sorted(self.known.items()))
 
     def _producer_of(self, batch: RecordBatch) -> KnownProducer:
-        """The producer of a batch, in the batch's epoch."""
+        """Return the producer of a batch, in the batch's epoch."""
         one = self.known.get(batch.producer_id)
         if one is None:
             one = self.known[batch.producer_id] = KnownProducer(batch.producer_id, batch.producer_epoch)
@@ -112,7 +112,8 @@ def end_marker(batch: RecordBatch) -> tuple[int, int, int] | None:
 def producer_states(
     segments: Sequence[Segment], log_end_offset: int, limits: DecodeLimits, *, use_snapshots: bool = True
 ) -> tuple[ProducerState, ...]:
-    """The producers at the end of a log, from its newest snapshot that the log bears out and the batches behind it.
+    """Return the producers at the end of a log, from its newest snapshot that the log bears out and the batches behind
+    it.
 
     Without one, or without use_snapshots, from all batches there are: producers whose batches were deleted are missing.
     """
@@ -149,7 +150,8 @@ def snapshot_paths(segments: Sequence[Segment]) -> list[tuple[int, str]]:
 
 
 def newest_usable(segments: Sequence[Segment], end: int, limits: DecodeLimits) -> ProducerSnapshot | None:
-    """The newest snapshot up to the log's end whose producers' last batches are in the log, where they still can be."""
+    """Return the newest snapshot up to the log's end whose producers' last batches are in the log, where they still can
+    be."""
     first = segments[0].base_offset
     if first is None:
         return None
@@ -167,7 +169,7 @@ def newest_usable(segments: Sequence[Segment], end: int, limits: DecodeLimits) -
 
 
 def _bears_out(segments: Sequence[Segment], state: ProducerState, before: int, limits: DecodeLimits) -> bool:
-    """Whether the log does not contradict a state: its last batch, where that has not been deleted."""
+    """Return whether the log does not contradict a state: its last batch, where that has not been deleted."""
     opened = state.current_transaction_first_offset
     if state.last_offset >= before or (opened is not None and opened >= before):
         return False
@@ -184,7 +186,8 @@ def _bears_out(segments: Sequence[Segment], state: ProducerState, before: int, l
 
 
 def _batch_at(segments: Sequence[Segment], offset: int, limits: DecodeLimits) -> list[RecordBatch]:
-    """The batch that holds an offset; none in a gap that compaction has left, nor where no header can be read."""
+    """Return the batch that holds an offset; none in a gap that compaction has left, nor where no header can be
+    read."""
     segment = segments[_segment_of(segments, offset)]
     place = position_of_offset(segment, offset, limits)
     with segment.open() as file:
@@ -196,6 +199,6 @@ def _batch_at(segments: Sequence[Segment], offset: int, limits: DecodeLimits) ->
 
 
 def _segment_of(segments: Sequence[Segment], offset: int) -> int:
-    """The number of the segment an offset belongs to."""
+    """Return the number of the segment an offset belongs to."""
     numbers = [at for at, segment in enumerate(segments) if (segment.base_offset or 0) <= offset]
     return numbers[-1] if numbers else 0

@@ -29,7 +29,7 @@ Fetch = Callable[[int, int], Any]
 
 
 def storage_of(filesystem: Any) -> Storage:
-    """The storage on a filesystem of pyarrow.fs or fsspec. TypeError for anything else."""
+    """Return the storage on a filesystem of pyarrow.fs or fsspec. TypeError for anything else."""
     if type(filesystem).__module__.startswith("pyarrow"):
         from pyarrow import fs
 
@@ -41,7 +41,7 @@ def storage_of(filesystem: Any) -> Storage:
 
 
 def resolve(address: str) -> tuple[Storage, str]:
-    """What pyarrow makes of ``s3://bucket/orders-0``: the storage, and the path there."""
+    """Return what pyarrow makes of ``s3://bucket/orders-0``: the storage, and the path there."""
     from pyarrow import fs
 
     filesystem, path = fs.FileSystem.from_uri(address)
@@ -69,11 +69,11 @@ class BlockFile(OpenFile):
         self._executor: ThreadPoolExecutor | None = None
 
     def size(self) -> int:
-        """Bytes in the file when it was opened."""
+        """Return the number of bytes in the file when it was opened."""
         return self._size
 
     def read_into(self, window: memoryview, position: int) -> int:
-        """From the block that is here, or the next."""
+        """Read from the block that is here, or from the next one."""
         if position >= self._size or not len(window):
             return 0
         if not self._begin - len(self._kept) <= position < self._begin + len(self._block):
@@ -111,7 +111,8 @@ class BlockFile(OpenFile):
             self._read_ahead()
 
     def _take_ahead(self, position: int) -> bool:
-        """Whether a block fetched ahead holds this byte; those before it, and all that are far from it, are dropped."""
+        """Return whether a block fetched ahead holds this byte; those before it, and all that are far from it, are
+        dropped."""
         while self._ahead and not position < self._ahead[0][0] <= position + BLOCK_BYTES:
             begin, request = self._ahead.popleft()
             if begin <= position < begin + BLOCK_BYTES:
@@ -140,7 +141,7 @@ class BlockFile(OpenFile):
             begin += size
 
     def _length(self, position: int, wanted: int) -> int:
-        """How much to fetch from here: all that is likely to be wanted if it is a block at most, else a step."""
+        """Return how much to fetch from here: all that is likely to be wanted if it is a block at most, else a step."""
         end = self._size if self.likely_end is None else min(self._size, self.likely_end)
         rest = end - position
         if self.likely_end is not None and 0 < rest <= BLOCK_BYTES:
@@ -165,7 +166,7 @@ class BlockFile(OpenFile):
 
 
 def _from_root(path: str) -> str:
-    """A path as these filesystems name it: their root is the empty one."""
+    """Return a path as these filesystems name it: their root is the empty one."""
     return "" if path == "." else path
 
 
@@ -177,12 +178,12 @@ class ArrowStorage(Storage):
     range_bytes = BLOCK_BYTES
 
     def entry(self, path: str) -> Entry | None:
-        """What is at a path; None where nothing is."""
+        """Return what is at a path; None where nothing is."""
         found = with_place(f"{path}: looking for it", lambda: self.filesystem.get_file_info(_from_root(path)))
         return None if found.type.name == "NotFound" else self._entry(found)
 
     def list(self, directory: str) -> list[Entry]:
-        """What is in a directory."""
+        """Return what is in a directory."""
         from pyarrow import fs
 
         selector = fs.FileSelector(_from_root(directory))
@@ -190,7 +191,7 @@ class ArrowStorage(Storage):
         return [self._entry(info) for info in found]
 
     def open(self, path: str) -> OpenFile:
-        """The file at a path, its size taken now."""
+        """Return the file at a path, its size taken now."""
         file = with_place(f"{path}: opening it", lambda: self.filesystem.open_input_file(path))
         return BlockFile(path, file.size(), lambda position, size: file.read_at(size, position), file.close)
 
@@ -206,22 +207,22 @@ class FsspecStorage(Storage):
     range_bytes = BLOCK_BYTES
 
     def within(self, path: str) -> str:
-        """Without its ``s3://``."""
+        """Return the path without its ``s3://``."""
         return str(self.filesystem._strip_protocol(path))
 
     def entry(self, path: str) -> Entry | None:
-        """What is at a path; None where nothing is."""
+        """Return what is at a path; None where nothing is."""
         try:
             return self._entry(self._asked(self.filesystem.info, path, "looking for it"))
         except FileNotFoundError:
             return None
 
     def list(self, directory: str) -> list[Entry]:
-        """What is in a directory."""
+        """Return what is in a directory."""
         return [self._entry(info) for info in self._asked(self.filesystem.ls, directory, "listing it", detail=True)]
 
     def open(self, path: str) -> OpenFile:
-        """The file at a path, its size taken now."""
+        """Return the file at a path, its size taken now."""
         size = self.size(path)
         return BlockFile(
             path, size, lambda position, count: self.filesystem.cat_file(path, start=position, end=position + count)

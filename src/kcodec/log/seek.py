@@ -60,7 +60,7 @@ class IndexDisagreesError(Exception):
 
 
 def position_of_offset(segment: Segment, offset: int, limits: DecodeLimits) -> SegmentPosition:
-    """The batch that holds `offset`, or the first one above it; behind the last batch where all are below.
+    """Return the batch that holds `offset`, or the first one above it; behind the last batch where all are below.
 
     Never an error: what cannot be walked is the place where a reading is to meet it.
     """
@@ -69,7 +69,7 @@ def position_of_offset(segment: Segment, offset: int, limits: DecodeLimits) -> S
 
 
 def _walk_to(file: SegmentFile, start: SegmentPosition, offset: int, limits: DecodeLimits) -> SegmentPosition:
-    """Header by header from `start` to the first batch that reaches `offset`; whole windows of small ones at once."""
+    """Walk header by header from `start` to the first batch that reaches `offset`; take small ones by windows."""
     end, place = file.size(), start
     windows = HeaderWindows(file, end)
     while place.position + LEAST_BATCH <= end:
@@ -86,7 +86,7 @@ def _walk_to(file: SegmentFile, start: SegmentPosition, offset: int, limits: Dec
 def _walk_window(
     file: SegmentFile, window: memoryview, place: SegmentPosition, end: int, offset: int, limits: DecodeLimits
 ) -> tuple[bool, SegmentPosition]:
-    """Whether the batch is in this window, and its place; else the place behind the window's last batch."""
+    """Return whether the batch is in this window, and its place; else the place behind the window's last batch."""
     table = batches(window, limits=limits)
     count = len(table)
     if not count:
@@ -106,7 +106,7 @@ def _walk_window(
 def _walk_to_corruption(
     file: SegmentFile, place: SegmentPosition, end: int, offset: int, limits: DecodeLimits
 ) -> SegmentPosition:
-    """The same, batch by batch; what cannot be read is a place where to begin, too."""
+    """Return the same, batch by batch; what cannot be read is a place where to begin, too."""
     try:
         for batch in walk_headers(file, place.position, end, limits):
             if batch.last_offset >= offset:
@@ -169,7 +169,7 @@ def _indexed_start(segment: Segment, file: SegmentFile, offset: int, limits: Dec
 def _proven(
     file: SegmentFile, entries: _Entries, number: int, base: int, offset: int, limits: DecodeLimits
 ) -> SegmentPosition | None:
-    """The place of an index entry, if the log bears it out."""
+    """Return the place of an index entry, if the log bears it out."""
     relative, position = entries[number]
     before = entries[number - 1][1] if number else 0
     end = file.size()
@@ -193,7 +193,8 @@ def _proven(
 
 
 def batches_from_timestamp(segment: Segment, timestamp: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
-    """The batches to look through for the first record at or above a timestamp in ms; those before are all below it.
+    """Yield the batches to look through for the first record at or above a timestamp in ms; those before are all below
+    it.
 
     IndexDisagreesError, also while they are drawn, where that is not sure or takes too long.
     """
@@ -231,7 +232,7 @@ def _position_of_timestamp(segment: Segment, timestamp: int, limits: DecodeLimit
 
 
 def _prove_time(segment: Segment, timestamp: int, relative: int, limits: DecodeLimits) -> SegmentPosition:
-    """The place of the batch that an entry of a time index means; IndexDisagreesError if it is not so."""
+    """Return the place of the batch that an entry of a time index means; IndexDisagreesError if it is not so."""
     offset = (segment.base_offset or 0) + relative
     place = position_of_offset(segment, offset, limits)
     with segment.open() as file:
@@ -247,7 +248,7 @@ def _prove_time(segment: Segment, timestamp: int, relative: int, limits: DecodeL
 
 
 def find_by_index(segments: Sequence[Segment], timestamp: int, start: int, limits: DecodeLimits) -> int | None:
-    """Its offset, from `start` on, by the time indexes. IndexDisagreesError where they do not lead to a sure answer."""
+    """Return its offset, from `start` on, by the time indexes. Raise IndexDisagreesError if they are not conclusive."""
     for index, segment in enumerate(segments):
         following = segments[index + 1].base_offset if index + 1 < len(segments) else None
         if following is None or following > start:
@@ -266,7 +267,8 @@ def find_by_walk(
     check_crcs: bool,
     skip_corrupt: bool = False,
 ) -> int | None:
-    """The same, by what a walk over all headers noted. skip_corrupt: pass over batches that cannot be decoded."""
+    """Return the same, by what a walk over all headers noted. skip_corrupt: pass over batches that cannot be
+    decoded."""
     for walked in timeline.segments:
         for part in walked.parts:
             if part.max_timestamp >= timestamp and part.next_offset > start:

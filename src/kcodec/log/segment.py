@@ -62,7 +62,7 @@ class Segment:
         return (stem or self.path) + suffix + rest
 
     def open(self, likely_end: int | None = None) -> SegmentFile:
-        """The file, for a ``with`` block. likely_end: a hint for object stores: where reading will end."""
+        """Return the file, for a ``with`` block. likely_end: a hint for object stores: where reading will end."""
         return SegmentFile(self.path, self.storage, likely_end=likely_end)
 
 
@@ -91,7 +91,8 @@ class Tail(NamedTuple):
 
 
 def walk_headers(file: SegmentFile, start: int, end: int, limits: DecodeLimits) -> Iterator[RecordBatch]:
-    """The headers in [start, end), each with a loader of its batch's bytes; ends before a batch that `end` cuts."""
+    """Yield the headers in [start, end), each with a loader of its batch's bytes; ends before a batch that `end`
+    cuts."""
     windows = HeaderWindows(file, end)
     position = begin = start
     window = memoryview(b"")
@@ -130,14 +131,14 @@ class _Loader:
 
 
 def batch_at(file: SegmentFile, position: int, end: int, limits: DecodeLimits) -> RecordBatch | None:
-    """The batch at `position` if it ends by `end`; None for a cut one. DecodeError for what is no header."""
+    """Return the batch at `position` if it ends by `end`; None for a cut one. DecodeError for what is no header."""
     window = file.read(position, min(BATCH_OVERHEAD, end - position))
     batch = header_at(window, position, file.path, limits)
     return None if batch is None or position + batch.size_in_bytes > end else batch
 
 
 def computed_crc(file: SegmentFile, batch: RecordBatch) -> int:
-    """The CRC of a batch's bytes, CRC-32C or of magic 0 and 1 CRC-32, window by window."""
+    """Return the CRC of a batch's bytes, CRC-32C or of magic 0 and 1 CRC-32, window by window."""
     crc, end = 0, batch.position + batch.size_in_bytes
     checksum, begin = (zlib.crc32, LEGACY_CRC_FROM) if batch.magic < 2 else (crc32c, CRC_FROM)
     position = batch.position + begin
@@ -149,22 +150,22 @@ def computed_crc(file: SegmentFile, batch: RecordBatch) -> int:
 
 
 def stored_offset(batch: RecordBatch) -> int:
-    """What is known of its place without opening it: its base offset, with magic 0 and 1 its last offset."""
+    """Return what is known of its place without opening it: its base offset, with magic 0 and 1 its last offset."""
     return batch.last_offset if batch.magic < 2 else batch.base_offset
 
 
 def least_offset(batch: RecordBatch) -> int:
-    """No record of it is below; 0 for a compressed message of magic 0 or 1, of which only the last offset is known."""
+    """Return its lowest possible offset; 0 for compressed messages of magic 0 or 1, which have only the last one."""
     return 0 if batch.magic < 2 and batch.compression else batch.base_offset
 
 
 def records_in(batch: RecordBatch) -> int:
-    """Its records_count; of magic 0 and 1 opening shows it. DecodeError where it cannot be opened."""
+    """Return its records_count, for which magic 0 and 1 are decompressed. Raise DecodeError if this fails."""
     return len(batch.decode(columns=("offset",))) if batch.records_count is None else batch.records_count
 
 
 def has_plausible_fields(batch: RecordBatch) -> bool:
-    """Whether codec, last_offset_delta and records_count are such as a batch can have."""
+    """Return whether codec, last_offset_delta and records_count are such as a batch can have."""
     if batch.records_count is None:
         return int(batch.compression) <= LEGACY_HIGHEST_COMPRESSION_ID
     return (
@@ -173,7 +174,7 @@ def has_plausible_fields(batch: RecordBatch) -> bool:
 
 
 def provable_behind(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> int | None:
-    """Where the length of the corrupt batch at `position` leads, if a batch that can be believed is there."""
+    """Return where the length of the corrupt batch at `position` leads, if a batch that can be believed is there."""
     if end - position < LOG_OVERHEAD:
         return None
     length = int.from_bytes(file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
@@ -193,7 +194,7 @@ def provable_behind(file: SegmentFile, position: int, end: int, above: int, limi
 
 
 def _needed_at(file: SegmentFile, position: int, end: int) -> int:
-    """The size of the cut batch at `position` as far as it is known."""
+    """Return the size of the cut batch at `position` as far as it is known."""
     if end - position < LOG_OVERHEAD:
         return BATCH_OVERHEAD
     length = int.from_bytes(file.read(position, LOG_OVERHEAD)[8:], "big", signed=True)
@@ -201,7 +202,7 @@ def _needed_at(file: SegmentFile, position: int, end: int) -> int:
 
 
 def cut_error(file: SegmentFile, position: int, end: int) -> TruncatedError:
-    """The error of a batch cut by the end of a segment that has no right to end so."""
+    """Return the error of a batch cut by the end of a segment that has no right to end so."""
     needed = _needed_at(file, position, end)
     return TruncatedError(
         f"the batch is cut by the end of the segment: it has {needed} bytes, but {end - position} are available",
@@ -213,7 +214,7 @@ def cut_error(file: SegmentFile, position: int, end: int) -> TruncatedError:
 
 
 def judge_cut(file: SegmentFile, position: int, end: int, above: int, limits: DecodeLimits) -> Tail | None:
-    """What the bytes from `position` on are, where no whole batch begins: None if there are none.
+    """Return what the bytes from `position` on are, where no whole batch begins: None if there are none.
 
     position: behind the last whole batch; above: the last offset before it. DecodeError if a valid batch follows.
     """
@@ -247,7 +248,7 @@ def judge_corruption(
     is_active: bool,
     check_crcs: bool = True,
 ) -> Tail:
-    """The tail that a refused batch turns out to be; raises what is to be raised if it is corruption.
+    """Return the tail that a refused batch turns out to be; raises what is to be raised if it is corruption.
 
     Where CRCs are verified a bad one explains whatever else was found in the batch, and is the error.
     """
@@ -277,7 +278,7 @@ def judge_corruption(
 
 
 def _is_torn_behind(file: SegmentFile, behind: int, end: int, above: int, limits: DecodeLimits) -> bool:
-    """Whether nothing but a torn tail follows a batch with a bad CRC, so that it is the last whole one."""
+    """Return whether nothing but a torn tail follows a batch with a bad CRC, so that it is the last whole one."""
     if behind == end or is_zeros(file, behind, end):
         return True
     try:
@@ -331,7 +332,7 @@ def overlap(name: str, last_offset: int, base_offset: int) -> str:
 
 
 def is_zeros(file: SegmentFile, position: int, end: int) -> bool:
-    """Whether bytes [position, end) are zeros, all of them."""
+    """Return whether bytes [position, end) are zeros, all of them."""
     while position < end:
         window = file.read(position, min(WINDOW_BYTES, end - position))
         if bytes(window).strip(b"\0"):

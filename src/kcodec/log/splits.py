@@ -53,7 +53,7 @@ class Split:
 
 
 def cut_segment(walked: WalkedSegment, max_bytes: int, limits: DecodeLimits | None) -> Iterator[Split]:
-    """One segment in ranges of at most max_bytes; a larger batch is a range of its own.
+    """Yield one segment in ranges of at most max_bytes; a larger batch is a range of its own.
 
     limits: for another walk over headers if max_bytes requires finer ranges than those of the first walk; None: none.
     """
@@ -78,7 +78,7 @@ def _split(segment: Segment, part: WalkedRange) -> Split:
 
 
 def _batches_of(segment: Segment, part: WalkedRange, limits: DecodeLimits) -> Iterator[WalkedRange]:
-    """A part, batch by batch; one that holds no batch (corruption that was skipped) as it is."""
+    """Yield a part, batch by batch; one that holds no batch (corruption that was skipped) as it is."""
     if part.first_offset == part.next_offset:
         yield part
         return

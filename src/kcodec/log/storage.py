@@ -30,7 +30,7 @@ ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def storage_at(path: Any, filesystem: Any = None) -> tuple[Storage, str]:
-    """Where `path` is, and its name there. What kcodec.open takes as path and filesystem.
+    """Return where `path` is, and its name there. What kcodec.open takes as path and filesystem.
 
     path: a path; an address (``s3://bucket/orders-0``), which pyarrow.fs resolves; a file object. filesystem: one of
     pyarrow.fs or fsspec, or a Storage. TypeError for anything else; ImportError if an address needs pyarrow.
@@ -69,7 +69,7 @@ class OpenFile(ABC):
 
     @abstractmethod
     def size(self) -> int:
-        """Bytes in the file: now where that is known, else when it was opened."""
+        """Return the number of bytes in the file: now where that is known, else when it was opened."""
 
     @abstractmethod
     def read_into(self, window: memoryview, position: int) -> int:
@@ -90,7 +90,7 @@ class Storage(ABC):
 
     @abstractmethod
     def entry(self, path: str) -> Entry | None:
-        """What is at a path; None where nothing is."""
+        """Return what is at a path; None where nothing is."""
 
     @abstractmethod
     def list(self, directory: str) -> list[Entry]:
@@ -101,23 +101,23 @@ class Storage(ABC):
         """Open the file at a path. Raise FileNotFoundError if it does not exist."""
 
     def within(self, path: str) -> str:
-        """A path as the caller gives it, as this storage and errors name it."""
+        """Return a path as the caller gives it, as this storage and errors name it."""
         return path.rstrip("/") or path
 
     def join(self, directory: str, name: str) -> str:
-        """The path of a name in a directory."""
+        """Return the path of a name in a directory."""
         return posixpath.join(directory, name)
 
     def parent(self, path: str) -> str:
-        """The directory that a path is in."""
+        """Return the directory that a path is in."""
         return posixpath.dirname(path.rstrip("/"))
 
     def name(self, path: str) -> str:
-        """The last name of a path."""
+        """Return the last name of a path."""
         return posixpath.basename(path.rstrip("/"))
 
     def size(self, path: str) -> int:
-        """Bytes in the file now."""
+        """Return the number of bytes in the file now."""
         found = self.entry(path)
         if found is None or found.is_directory:
             raise FileNotFoundError(f"{path}: no such file")
@@ -126,12 +126,12 @@ class Storage(ABC):
         return found.size_in_bytes
 
     def is_file(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Return whether a file is there."""
         found = self.entry(path)
         return found is not None and not found.is_directory
 
     def is_directory(self, path: str) -> bool:
-        """Whether a directory is there."""
+        """Return whether a directory is there."""
         found = self.entry(path)
         return found is not None and found.is_directory
 
@@ -162,7 +162,7 @@ _seeking = Lock()
 
 
 def _not_regular(path: str, mode: int) -> OSError:
-    """The error for a path that is open and is not a regular file: reading a FIFO or a device may never end."""
+    """Return the error for a path that is open and is not a regular file: reading a FIFO or a device may never end."""
     if stat.S_ISDIR(mode):
         return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -182,11 +182,11 @@ class LocalFile(OpenFile):
             raise _not_regular(path, mode)
 
     def size(self) -> int:
-        """Bytes in the file now."""
+        """Return the number of bytes in the file now."""
         return os.fstat(self._descriptor).st_size
 
     def read_into(self, window: memoryview, position: int) -> int:
-        """By one call to the system."""
+        """Read with one call to the system."""
         try:
             return _read_at(self._descriptor, window, position)
         except OSError as error:
@@ -206,7 +206,7 @@ class LocalStorage(Storage):
         return "LOCAL"
 
     def entry(self, path: str) -> Entry | None:
-        """What is at a path; None where nothing is."""
+        """Return what is at a path; None where nothing is."""
         file = Path(path)
         try:
             found = file.stat()
@@ -215,7 +215,7 @@ class LocalStorage(Storage):
         return Entry(file.name, file.is_dir(), found.st_size)
 
     def list(self, directory: str) -> list[Entry]:
-        """What is in a directory; what is gone before it has been looked at is left out."""
+        """Return what is in a directory; what is gone before it has been looked at is left out."""
         found = []
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -226,25 +226,25 @@ class LocalStorage(Storage):
         return found
 
     def open(self, path: str) -> OpenFile:
-        """The file at a path."""
+        """Return the file at a path."""
         if sys.platform == "win32":
             return _Borrowed(FileObject(Path(path).open("rb", buffering=0)), is_owner=True)
         return LocalFile(path)
 
     def within(self, path: str) -> str:
-        """Without repeated and trailing separators."""
+        """Return the path without repeated and trailing separators."""
         return str(Path(path))
 
     def join(self, directory: str, name: str) -> str:
-        """The path of a name in a directory."""
+        """Return the path of a name in a directory."""
         return str(Path(directory, name))
 
     def parent(self, path: str) -> str:
-        """The directory that a path is in, absolute."""
+        """Return the directory that a path is in, absolute."""
         return str(Path(path).absolute().parent)
 
     def name(self, path: str) -> str:
-        """The last name of a path; of ``.`` that of the working directory."""
+        """Return the last name of a path; of ``.`` that of the working directory."""
         return Path(path).absolute().name
 
 
@@ -282,21 +282,21 @@ class FileObject(Storage):
         return id(self.file)
 
     def entry(self, path: str) -> Entry | None:
-        """The object, by its own name only."""
+        """Return the object, by its own name only."""
         return Entry(self.name(path), False, self.size_now()) if path == self.path else None
 
     def list(self, directory: str) -> list[Entry]:
-        """Nothing is known to lie next to it."""
+        """Return no entries, because nothing is known next to the object."""
         return []
 
     def open(self, path: str) -> OpenFile:
-        """The object."""
+        """Return the object."""
         if path != self.path:
             raise FileNotFoundError(f"{path}: the storage contains only {self.path}")
         return _Borrowed(self)
 
     def size_now(self) -> int:
-        """Bytes in it."""
+        """Return the number of bytes in it."""
         with self._lock:
             size = getattr(self.file, "size", None)
             if callable(size):
@@ -322,21 +322,21 @@ class _Borrowed(OpenFile):
         self._is_owner = is_owner
 
     def size(self) -> int:
-        """Bytes in it now."""
+        """Return the number of bytes in it now."""
         return self._storage.size_now()
 
     def read_into(self, window: memoryview, position: int) -> int:
-        """From the object."""
+        """Read from the object."""
         return self._storage.read_into(window, position)
 
     def close(self) -> None:
-        """It stays open, unless it was opened here."""
+        """Leave the object open, unless it was opened here."""
         if self._is_owner:
             self._storage.file.close()
 
 
 def _filler(file: Any) -> Callable[[memoryview, int], int]:
-    """How an object fills a window from a position on."""
+    """Return how an object fills a window from a position on."""
     read_at, seek, read = (getattr(file, name, None) for name in ("read_at", "seek", "read"))
     read_into = getattr(file, "readinto", None)
     has_seek = callable(seek) and (callable(read) or callable(read_into))
@@ -367,7 +367,7 @@ def _filler(file: Any) -> Callable[[memoryview, int], int]:
 
 
 def copy_into(window: memoryview, data: Any) -> int:
-    """The bytes that were read, moved to where they are wanted; how many. TypeError for no bytes, or too many."""
+    """Copy data that was read into a window, and return its size. Raise TypeError if it is not bytes, or too long."""
     try:
         flat = memoryview(data).cast("B")
     except TypeError:
@@ -384,7 +384,7 @@ Result = TypeVar("Result")
 
 
 def with_place(place: str, call: Callable[[], Result]) -> Result:
-    """What `call` gives; whatever it raises becomes an OSError that names the place. MemoryError stays one."""
+    """Return what `call` gives; whatever it raises becomes an OSError that names the place. MemoryError stays one."""
     try:
         return call()
     except MemoryError:
@@ -395,5 +395,5 @@ def with_place(place: str, call: Callable[[], Result]) -> Result:
 
 
 def reading(path: str, size: int, position: int) -> str:
-    """The place of a read, for with_place."""
+    """Return the place of a read, for with_place."""
     return f"{path}: reading {size} bytes from byte {position} on"

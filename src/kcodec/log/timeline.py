@@ -99,7 +99,8 @@ class Verdict:
         return cls(AbortedTransactions(list(aborted)), None, log_start_offset)
 
     def between(self, first_offset: int, next_offset: int) -> Verdict:
-        """The part of it that concerns [first_offset, next_offset). Quick however many transactions there are."""
+        """Return the part of it that concerns [first_offset, next_offset). Quick however many transactions there
+        are."""
         entries, firsts, reaches = self._by_first_offset
         candidates = entries[bisect_left(reaches, first_offset) : bisect_left(firsts, next_offset)]
         kept = [entry for entry in candidates if entry.last_offset is None or entry.last_offset >= first_offset]
@@ -140,7 +141,7 @@ class WalkedSegment:
     tail: Tail | None = None
 
     def reaching(self, offset: int) -> tuple[int, int]:
-        """Where the range with `offset` begins, and its first offset. Corruption that may hold it comes first.
+        """Return where the range with `offset` begins, and its first offset. Corruption that may hold it comes first.
 
         Behind the last part where all is below.
         """
@@ -161,7 +162,7 @@ class Timeline:
     error: DecodeError | None
 
     def verdict(self, high_watermark: int, log_start_offset: int) -> Verdict:
-        """What a read_committed reader delivers below this high watermark."""
+        """Return what a read_committed reader delivers below this high watermark."""
         limit = high_watermark
         unsettled_starts = {entry[:2] for entry in self.unsettled}
         aborted = [AbortedTransaction(*entry) for entry in self.unsettled]
@@ -303,7 +304,7 @@ class _Walk:
                         self.lost.setdefault(producer_id, first_offset)
 
     def _note(self, walked: WalkedSegment, start: int, end: int) -> None:
-        """Whole batches from `start` to `end` have been walked."""
+        """Note that whole batches from `start` to `end` were walked."""
         if end <= start or self.scanner.last_offset is None:
             return
         first = self.next_offset if self.next_offset is not None else self.scanner.first_offset or 0
@@ -322,7 +323,7 @@ class _Walk:
         walked.end = end
 
     def _corruption(self, file: SegmentFile, walked: WalkedSegment, error: DecodeError, end: int) -> int | None:
-        """A batch was refused: where to go on; None where the segment's data ends, by a torn tail or by on_error."""
+        """Return where to continue after a refused batch; None if the segment's data ends (torn tail, on_error)."""
         active = walked.segment.is_active
         try:
             walked.tail = judge_corruption(file, error, end, self.above, self.limits, is_active=active)
@@ -395,7 +396,7 @@ def _is_in_order(segment: Segment, below: int | None, above: int, limits: Decode
 
 
 def _torn_last_batch(walk: _Walk, last: WalkedSegment, limits: DecodeLimits) -> Tail | None:
-    """The tail that begins with the active segment's last whole batch, if its CRC is bad."""
+    """Return the tail that begins with the active segment's last whole batch, if its CRC is bad."""
     if not last.segment.is_active or not last.parts:
         return None
     with last.segment.open() as file:
@@ -411,7 +412,7 @@ def _torn_last_batch(walk: _Walk, last: WalkedSegment, limits: DecodeLimits) -> 
 
 
 def _transactions(walk: _Walk) -> list[Transaction]:
-    """All transactions, by the offset where each begins."""
+    """Return all transactions, by the offset where each begins."""
     found = []
     for entry in walk.scanner.finished:
         producer_id, epoch, first, last, marker, control_type, begun, ended, coordinator_epoch, _position = entry
@@ -424,7 +425,7 @@ def _transactions(walk: _Walk) -> list[Transaction]:
 
 
 def _unsettled(walk: _Walk) -> tuple[tuple[int, int, int], ...]:
-    """Of producers whose transactions were open at skipped corruption: from their first offset to their next marker."""
+    """Return the ranges of transactions that were open at skipped corruption: from first offset to next marker."""
     intervals = []
     for producer_id, first_offset in walk.lost.items():
         markers = [entry[4] for entry in walk.scanner.finished if entry[0] == producer_id and entry[2] == first_offset]

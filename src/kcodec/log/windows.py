@@ -70,11 +70,11 @@ class SegmentFile:
         return other
 
     def size(self) -> int:
-        """Bytes in the file now; in an object store, when it was opened."""
+        """Return the number of bytes in the file now; in an object store, when it was opened."""
         return self._file.size()
 
     def read(self, position: int, size: int) -> memoryview:
-        """Exactly `size` bytes from byte `position` on, valid until the next read. TruncatedError past its end."""
+        """Return `size` bytes from byte `position` on, valid until the next read. Raise TruncatedError past its end."""
         window = memoryview(bytearray(size)) if self._fresh else self._buffer.window(size)
         filled = 0
         while filled < size:
@@ -101,7 +101,7 @@ class HeaderWindows:
         self._read_to = 0
 
     def at(self, position: int, needed: int) -> memoryview:
-        """The bytes from `position` on: `needed` of them or more, but none past the end."""
+        """Return the bytes from `position` on: `needed` of them or more, but none past the end."""
         if position - self._read_to > HOP_FROM:
             self._size = HOP_BYTES
         else:

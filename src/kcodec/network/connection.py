@@ -87,13 +87,13 @@ class ConnectionOwner(ABC):
 
     @abstractmethod
     def connection_ready(self, connection: Connection) -> None:
-        """Negotiation is over."""
+        """Handle the end of the negotiation."""
 
     @abstractmethod
     def connection_closed(
         self, connection: Connection, error: BaseException, *, was_ready: bool, is_failure: bool
     ) -> None:
-        """A connection ended. is_failure: otherwise it was closed as it was not needed any more."""
+        """Handle the end of a connection. is_failure: otherwise it was closed as it was not needed any more."""
 
     @property
     @abstractmethod
@@ -341,7 +341,7 @@ class Connection:
     # What the I/O loop calls
 
     def connected(self, transport: Transport) -> None:
-        """The transport is open."""
+        """Handle an open transport."""
         if self.is_closed:
             transport.close()
             return
@@ -373,7 +373,7 @@ class Connection:
             self._take(self._reader.arrived, count)
 
     def all_sent(self) -> None:
-        """The operating system has taken all bytes: calls without a response have ended."""
+        """End the calls without a response, as the operating system has taken all bytes."""
         while self._unsent and not self.is_closed:
             self._unsent.popleft().finish(None, None)
 

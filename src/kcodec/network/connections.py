@@ -192,7 +192,7 @@ class Network(ConnectionOwner):
             )
 
     def connection_ready(self, connection: Connection) -> None:
-        """Negotiation is over."""
+        """Handle the end of the negotiation."""
         self._backoffs.pop(connection.node_id, None)
         self.metrics.count("connection.opened", node=connection.node_id)
         if connection.versions is not None:

@@ -36,7 +36,7 @@ def parse_bootstrap_servers(servers: str | Iterable[str]) -> tuple[Address, ...]
 
 
 def _listed(servers: object) -> list[str]:
-    """The entries of a list. A (host, port) pair is a list of text and a number, or an entry that is a pair."""
+    """Return the entries of a list. A (host, port) pair is a list of text and a number, or an entry that is a pair."""
     expected = 'bootstrap_servers: expected "host:port", or a list of these'
     if isinstance(servers, bytes) or not isinstance(servers, Iterable):
         raise TypeError(f"{expected}, got {servers!r}")
@@ -153,7 +153,8 @@ class ClientConfig(OptionSet):
         return cls(**taken)
 
     def retry_backoff(self, attempt: int, random: float) -> float:
-        """Seconds to wait before the attempt'th repeat (0 the first); random: 0 to 1, for jitter of 20 % (KIP-580)."""
+        """Return the seconds to wait before the attempt'th repeat (0 the first); random: 0 to 1, for jitter of 20 %
+        (KIP-580)."""
         return _backoff(self.retry_backoff_ms, self.retry_backoff_max_ms, attempt, random)
 
     def reconnect_backoff(self, attempt: int, random: float) -> float:

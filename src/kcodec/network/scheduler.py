@@ -178,7 +178,7 @@ class Scheduler:
                 ready.popleft()()
 
     def next_wakeup(self) -> float | None:
-        """The time of the clock by which run_ready must be called again; None: not before the next event."""
+        """Return the time of the clock by which run_ready must be called again; None: not before the next event."""
         if self._ready:
             return self.clock()
         while self._timers and self._timers[0][2].action is None:

@@ -96,7 +96,7 @@ def _makes_records(table: pyarrow.Table, most: int) -> bool:
 
 
 def _plain_types() -> set[int]:
-    """The types whose lengths pyarrow computes: not those of nulls and dictionaries."""
+    """Return the types whose lengths pyarrow computes: not those of nulls and dictionaries."""
     import pyarrow
 
     plain = (pyarrow.binary(), pyarrow.string(), pyarrow.large_binary(), pyarrow.large_string(), pyarrow.binary(1))

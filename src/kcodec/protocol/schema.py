@@ -322,7 +322,7 @@ class MetadataRecord(NumberedMessage):
 
 @cache
 def _plan_of(kind: type[Message], version: int) -> MessagePlan:
-    """The plan of a message in one version."""
+    """Return the plan of a message in one version."""
     if not kind.versions.hold(version):
         raise UnsupportedError(f"{kind.__name__} version {version} is not supported; kcodec supports {kind.versions}")
     return _compiled(kind, version, kind.is_flexible(version))
@@ -337,7 +337,7 @@ def _plan_to_write(kind: type[Message], version: int) -> MessagePlan:
 
 @cache
 def _compiled(kind: type[Struct], version: int, is_flexible: bool) -> MessagePlan:
-    """The plan of a message or of a struct inside one."""
+    """Return the plan of a message or of a struct inside one."""
     title = f"{kind.__qualname__} version {version}"
     return MessagePlan(kind, title, is_flexible, _steps(kind, version, is_flexible))
 

@@ -110,7 +110,7 @@ def _filtered(
     has_empty_marker: bool,
     new_horizon: int,
 ) -> Buffer:
-    """What is left of a batch."""
+    """Return what is left of a batch."""
     if retention == BatchRetention.DELETE:
         return b""
     records = list(batch.records())

@@ -50,7 +50,7 @@ _INT16_MAX, _INT32_MAX, _INT64_MAX = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1
 
 
 def _batch_at(buffer: Buffer, position: int) -> memoryview:
-    """The bytes of the batch at `position`, writable."""
+    """Return the bytes of the batch at `position`, writable."""
     view = memoryview(buffer)
     if view.readonly:
         raise TypeError(f"the buffer must be writable, which {type(buffer).__name__} is not: pass bytearray(data)")
@@ -89,7 +89,7 @@ def _number(field: str, value: int, least: int, most: int) -> int:
 
 
 def _attributes(batch: memoryview) -> int:
-    """The attribute bits that have a meaning: Kafka's writer sets the rest to 0 whenever it writes the field."""
+    """Return the attribute bits that have a meaning: Kafka's writer sets the rest to 0 whenever it writes the field."""
     attributes: int = struct.unpack_from(">h", batch, _ATTRIBUTES)[0]
     compression = attributes & _COMPRESSION
     if compression > _HIGHEST_COMPRESSION:

@@ -179,7 +179,7 @@ def validate(
 
 
 def _only_batch(data: RecordBatch | Buffer, rules: _Rules, limits: DecodeLimits) -> RecordBatch | None:
-    """The one batch of the request's partition; None where a coordinator writes none."""
+    """Return the one batch of the request's partition; None where a coordinator writes none."""
     if isinstance(data, RecordBatch):
         walk = iter([data])
     else:
@@ -204,7 +204,7 @@ def _only_batch(data: RecordBatch | Buffer, rules: _Rules, limits: DecodeLimits)
 
 
 def _walk(data: Buffer, limits: DecodeLimits) -> Iterator[RecordBatch]:
-    """The batches, as a leader's walk over them finds them."""
+    """Return the batches, as a leader's walk over them finds them."""
     try:
         yield from batches(data, limits=limits)
     except LimitExceededError:
@@ -310,7 +310,7 @@ def _corruption_code(batch: RecordBatch, error: DecodeError, is_stream_fault: bo
 
 
 def _check_lz4(batch: RecordBatch) -> None:
-    """Java's reader knows independent blocks only."""
+    """Refuse linked blocks, as Java's reader supports only independent ones."""
     head = batch.data[_HEADER_BYTES : _HEADER_BYTES + 5]
     if len(head) == 5 and bytes(head[:4]) == _LZ4_MAGIC and not head[4] & _LZ4_INDEPENDENT_BLOCKS:
         reason = "the lz4 frame has linked blocks, which Kafka cannot read: compress with independent blocks"
@@ -349,7 +349,7 @@ def _is_rewritten(batch: RecordBatch, rules: _Rules, is_sequential: bool) -> boo
 
 
 def _check_append(batch: RecordBatch, rules: _Rules, is_rewritten: bool) -> None:
-    """What stands between the checks and the log: the leader's own writer, the segment, the least of producer state."""
+    """Check the last steps before the log: the leader's writer, the segment, and what producer state requires."""
     if is_rewritten and not _is_producer_writable(batch):
         reason = "the leader would have to rewrite the batch, which its producer fields do not allow"
         raise _refused(ErrorCode.UNKNOWN_SERVER_ERROR, reason, batch)

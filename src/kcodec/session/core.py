@@ -339,8 +339,8 @@ class GroupSession:
         self.changed.set()
 
     def _note_end(self, block: SessionBlock) -> None:
-        """A transaction whose commit a rebalance or the group's coordinator prevents is aborted without an error, and
-        its records are read again at once. If that happens several times in a row, the next one waits a little."""
+        """Note the end of a transaction. If a rebalance or the group's coordinator prevents the commit, the transaction
+        is aborted without an error, and its records are read again at once. After several in a row, the next waits."""
         if block.failed is None:
             self._aborts = 0
             return

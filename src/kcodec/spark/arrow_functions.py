@@ -107,8 +107,8 @@ def decode_partition(
 
 
 def _columns(decode_options: dict[str, Any]) -> tuple[SparkColumn, ...]:
-    """The columns that columns=, include_headers= and include_batch_meta= ask for; takes these three out, and renames
-    what has a deprecated name."""
+    """Return the columns that columns=, include_headers= and include_batch_meta= ask for; takes these three out, and
+    renames what has a deprecated name."""
     take_renamed(decode_options, "verify_crc", "check_crcs")
     names: Sequence[str] | None = decode_options.pop("columns", None)
     headers = decode_options.pop("include_headers", False)
@@ -136,7 +136,7 @@ def _check(decode_options: dict[str, Any], known: Sequence[str], what: str) -> N
 def _of_bytes(
     data: Any, columns: Sequence[SparkColumn], topic: str | None, partition: int | None, options: dict[str, Any]
 ) -> Iterator[pa.RecordBatch]:
-    """One record set in Spark's layout."""
+    """Return one record set in Spark's layout."""
     decoded = kcodec.decode(data, columns=convert.core_columns(columns), **options)
     convert.log_counts("a record set", decoded.counts, memoryview(data).nbytes, decoded.error)
     return convert.batches_of_record_set(decoded, columns, topic, partition)
@@ -145,7 +145,7 @@ def _of_bytes(
 def _reader_of_files(
     df: DataFrame, paths: str, reading: ranges.RangeOptions, topic: str | None, partition: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What mapInArrow runs over the column of paths."""
+    """Return what mapInArrow runs over the column of paths."""
     planned: dict[str, tuple[ranges.FileRange, ...]] = {}
     if reading.isolation_level == "read_committed":
         named = [row[0] for row in df.select(paths).distinct().collect() if row[0] is not None]

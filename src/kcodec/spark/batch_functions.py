@@ -166,5 +166,5 @@ def in_schema(batches: Iterable[pa.RecordBatch], types: Mapping[str, str]) -> It
 
 
 def _plain(data_type: pa.DataType) -> str:
-    """The name of a type, without what the versions of Spark treat differently."""
+    """Return the name of a type, without what the versions of Spark treat differently."""
     return re.sub(", tz=[^]]*", "", str(data_type).removeprefix("large_").removesuffix("_view"))

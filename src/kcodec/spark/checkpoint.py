@@ -48,7 +48,7 @@ def offsets_of_checkpoint(path: str, *, source: int | str | None = None, filesys
 
 
 def _sources(lines: list[str], place: str) -> dict[str, str]:
-    """The offsets of each source, by its number or name."""
+    """Return the offsets of each source, by its number or name."""
     _check_version(lines, place, ("v1", "v2"))
     offsets = [line.strip() for line in lines[2:] if line.strip()]
     if lines[0] == "v1":
@@ -101,13 +101,14 @@ class _Checkpoint:
         self._path = path.removeprefix("file:").rstrip("/")
 
     def numbers(self, folder: str) -> list[int]:
-        """The numbers of the batches that have a file in a folder; others (``.0.crc``, temporary ones) are not."""
+        """Return the numbers of the batches that have a file in a folder; others (``.0.crc``, temporary ones) are
+        not."""
         from pyarrow import fs
 
         selector = fs.FileSelector(f"{self._path}/{folder}", allow_not_found=True)
         return [int(info.base_name) for info in self._filesystem.get_file_info(selector) if info.base_name.isdecimal()]
 
     def lines(self, name: str) -> list[str]:
-        """The lines of a file; the zero byte that Spark writes before those of ``sources`` is taken off."""
+        """Return the lines of a file; the zero byte that Spark writes before those of ``sources`` is taken off."""
         with self._filesystem.open_input_stream(f"{self._path}/{name}") as file:
             return str(file.read().decode("utf-8")).removeprefix("\0").splitlines()

@@ -50,7 +50,7 @@ BY_FOLDED_NAME = {column.name.lower(): column for column in ALL_COLUMNS}
 
 
 def default_columns(include_headers: bool, include_batch_meta: bool) -> tuple[SparkColumn, ...]:
-    """The columns of a read that names none."""
+    """Return the columns of a read that names none."""
     return (*KAFKA_COLUMNS, *((HEADERS,) if include_headers else ()), *(BATCH_COLUMNS if include_batch_meta else ()))
 
 
@@ -64,7 +64,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def columns_named(names: Iterable[str]) -> tuple[SparkColumn, ...]:
-    """The columns of these names, Spark's spelling or kcodec's; ValueError for an unknown or a repeated one."""
+    """Return the columns of these names, Spark's spelling or kcodec's; ValueError for an unknown or a repeated one."""
     found: list[SparkColumn] = []
     for name in names:
         column = BY_NAME.get(name) or BY_COLUMN.get(name)
@@ -105,12 +105,12 @@ def columns_of_schema(schema: StructType) -> tuple[SparkColumn, ...]:
 
 
 def ddl(columns: Iterable[SparkColumn]) -> str:
-    """The columns as Spark's DDL."""
+    """Return the columns as Spark's DDL."""
     return ", ".join(f"{column.name} {column.ddl}" for column in columns)
 
 
 def struct_type(columns: Iterable[SparkColumn]) -> StructType:
-    """The columns as a StructType, without a running Spark."""
+    """Return the columns as a StructType, without a running Spark."""
     from pyspark.sql import types
 
     by_ddl: dict[str, DataType] = {
@@ -128,7 +128,8 @@ def struct_type(columns: Iterable[SparkColumn]) -> StructType:
 
 
 def arrow_schema(columns: Iterable[SparkColumn]) -> pa.Schema:
-    """The Arrow schema Spark 4.2 and newer compare the first batch with, exactly (``to_arrow_schema(..., "UTC")``)."""
+    """Return the Arrow schema Spark 4.2 and newer compare the first batch with, exactly (``to_arrow_schema(...,
+    "UTC")``)."""
     import pyarrow as pa
 
     by_ddl = {
@@ -145,5 +146,6 @@ def arrow_schema(columns: Iterable[SparkColumn]) -> pa.Schema:
 
 
 def schema(*, include_headers: bool = False, include_batch_meta: bool = False) -> StructType:
-    """The schema of a read, as a StructType: what ``format("kcodec")`` and ``decode_in_arrow`` give by default."""
+    """Return the schema of a read, as a StructType: what ``format("kcodec")`` and ``decode_in_arrow`` give by
+    default."""
     return struct_type(default_columns(include_headers, include_batch_meta))

@@ -32,7 +32,7 @@ class Renamed:
         self.schema = arrow_schema(columns)
 
     def batches(self, stream: Iterable[DecodedRecords]) -> Iterator[pa.RecordBatch]:
-        """Each chunk of a stream in Spark's layout; no buffer is copied."""
+        """Yield each chunk of a stream in Spark's layout; no buffer is copied."""
         import pyarrow as pa
 
         for decoded in stream:
@@ -52,7 +52,8 @@ def core_columns(columns: Iterable[SparkColumn]) -> tuple[str, ...]:
 def batches_of_record_set(
     decoded: DecodedRecords, columns: Sequence[SparkColumn], topic: str | None, partition: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """What ``kcodec.decode(..., columns=core_columns(columns))`` gave, as Spark's batches of at most MAX_ROWS rows.
+    """Yield what ``kcodec.decode(..., columns=core_columns(columns))`` gave, as Spark's batches of at most MAX_ROWS
+    rows.
 
     Of records that share an offset the first is delivered: Java's consumer keeps a position and passes over what lies
     below it (``CompletedFetch.nextFetchedRecord``). DecodeError for a timestamp that microseconds cannot hold.
@@ -72,7 +73,7 @@ def batches_of_record_set(
 
 
 def _above(position: int | None, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
-    """The rows at or above the position, each of which moves it on; the position behind them."""
+    """Return the rows at or above the position, each of which moves it on; the position behind them."""
     import numpy as np
     import pyarrow as pa
 
@@ -89,7 +90,7 @@ def _above(position: int | None, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, 
 
 
 def _column(rows: pa.RecordBatch, name: str, topic: str | None, partition: int | None) -> pa.Array:
-    """One column in Spark's layout."""
+    """Return one column in Spark's layout."""
     import pyarrow as pa
 
     if name == "topic":
@@ -122,7 +123,7 @@ def _microseconds(timestamps: pa.Array, offsets: pa.Array) -> pa.Array:
 
 
 def _null_where_empty(headers: pa.Array) -> pa.Array:
-    """A list column in Spark's type, NULL where the list is empty; the values stay where they are."""
+    """Return a list column in Spark's type, NULL where the list is empty; the values stay where they are."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -135,7 +136,7 @@ def _null_where_empty(headers: pa.Array) -> pa.Array:
 
 
 def tuples(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """The rows of a batch as tuples in the columns' order; headers as a list of (name, value), or None."""
+    """Return the rows of a batch as tuples in the columns' order; headers as a list of (name, value), or None."""
     columns = []
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
         values = array.to_pylist()

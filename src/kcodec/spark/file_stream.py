@@ -146,7 +146,7 @@ class GrowingPartition:
         return self._growing.next_offset
 
     def bytes_per_offset(self, start: int, end: int) -> float:
-        """The mean size of an offset of the pieces that hold a range."""
+        """Return the mean size of an offset of the pieces that hold a range."""
         pieces = [piece for piece in self._pieces if piece.next_offset > start and piece.first_offset < end]
         offsets = sum(piece.next_offset - piece.first_offset for piece in pieces)
         return sum(piece.end - piece.start for piece in pieces) / max(offsets, 1)
@@ -159,11 +159,11 @@ class GrowingPartition:
         self._aborted = [one for one in self._aborted if one.last_offset is None or one.last_offset >= below]
 
     def is_stale(self) -> bool:
-        """Whether a segment whose bytes are known was deleted, or replaced by a compacted one."""
+        """Return whether a segment whose bytes are known was deleted, or replaced by a compacted one."""
         return any(_identity(path) != known for path, known in self._identities.items())
 
     def file_ranges(self, wanted: OffsetRange) -> Iterator[FileRange]:
-        """The bytes of whole batches that hold a range of offsets."""
+        """Yield the bytes of whole batches that hold a range of offsets."""
         self._cut(wanted.start, lambda batch: batch.next_offset > wanted.start)
         self._cut(wanted.end, lambda batch: batch.base_offset >= wanted.end)
         verdict = logs.Verdict.of_aborted(self._aborted, self.start_offset)
@@ -244,7 +244,7 @@ class FileStream(StreamState):
         return tasks
 
     def _readable(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """What of the ranges is on disk."""
+        """Return what of the ranges is on disk."""
         for each in ranges:
             partition = self._partitions.get(each.topic_partition)
             if partition is not None and (partition.is_stale() or partition.end < each.end):
@@ -354,7 +354,7 @@ class FileStream(StreamState):
 
 
 def _identity(path: str) -> int | None:
-    """What changes when another file takes the name."""
+    """Return what changes when another file takes the name."""
     try:
         return Path(path).stat().st_ino
     except FileNotFoundError:

@@ -34,13 +34,13 @@ class Pruning:
     partitions: frozenset[int] | None = None
 
     def admits(self, topic: str | None, partition: int | None) -> bool:
-        """Whether records of this partition can pass."""
+        """Return whether records of this partition can pass."""
         topic_passes = self.topics is None or topic in self.topics
         return topic_passes and (self.partitions is None or partition in self.partitions)
 
 
 def pruning_of(filters: Iterable[Filter]) -> Pruning:
-    """The bounds that all of the filters together set."""
+    """Return the bounds that all of the filters together set."""
     pruning = Pruning()
     for each in filters:
         attribute: tuple[str, ...] = getattr(each, "attribute", ())
@@ -89,7 +89,7 @@ def _highest(bound: int | None, other: int) -> int:
 
 
 def _earliest_millisecond(kind: str, value: datetime) -> int | None:
-    """The first millisecond that passes ``timestamp KIND value``."""
+    """Return the first millisecond that passes ``timestamp KIND value``."""
     microseconds = (value - EPOCH) // timedelta(microseconds=1)
     if kind == "GreaterThan":
         return microseconds // 1000 + 1

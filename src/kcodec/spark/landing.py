@@ -224,7 +224,7 @@ class _Task:
 
 
 def _run(spark: SparkSession, task: _Task) -> list[dict[str, Any]]:
-    """The results of all tasks, in their order."""
+    """Return the results of all tasks, in their order."""
     count = len(task.ranges)
     if not count:
         return []

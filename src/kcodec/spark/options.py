@@ -87,7 +87,7 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options of a read; ValueError names the option that is unknown, not ours to honour, or wrong."""
+    """Return the options of a read; ValueError names the option that is unknown, not ours to honour, or wrong."""
     options = dict(_known(options_of_table(given) if is_table(given) else given))
     for old, new in RENAMED.items():
         take_renamed(options, old, new)
@@ -133,7 +133,7 @@ def options_of_table(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _known(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The options in our spelling; ValueError for any that is not ours."""
+    """Yield the options in our spelling; ValueError for any that is not ours."""
     for name, value in given.items():
         folded = name.lower()
         if folded in BY_FOLDED_NAME:
@@ -152,7 +152,7 @@ def _known(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
-    """What load() was given: one path, or several as Spark hands them over, a JSON list."""
+    """Return what load() was given: one path, or several as Spark hands them over, a JSON list."""
     several = json.loads(options["paths"]) if "paths" in options else []
     paths = (*([options["path"]] if "path" in options else []), *several)
     if not paths:
@@ -197,12 +197,12 @@ def _one_of(option: str, value: str, choices: list[str]) -> str:
 
 
 def _choice(options: Mapping[str, str], option: str, choices: list[str]) -> str:
-    """One of `choices`, whatever its case; the first is the default."""
+    """Return one of `choices`, whatever its case; the first is the default."""
     return _one_of(option, options.get(option, choices[0]).lower(), choices)
 
 
 def _bound(options: Mapping[str, str], side: str, default: Bound) -> Bound:
-    """The bound of one side, by the precedence of Spark's source: timestamp, offsets by timestamp, offsets."""
+    """Return the bound of one side, by the precedence of Spark's source: timestamp, offsets by timestamp, offsets."""
     by_timestamp, offsets_by_timestamp, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
     if by_timestamp in options:
         return Bound("timestamp", by_timestamp, _integer(options, by_timestamp, 0, least=0))

@@ -35,18 +35,18 @@ class FoundPartition:
     segments: frozenset[str] | None = None
 
     def wants(self, name: str) -> bool:
-        """Whether the file of this name is to be read."""
+        """Return whether the file of this name is to be read."""
         return self.segments is None or name in self.segments
 
     def alone(self) -> list[FoundPartition]:
-        """The requested segments, each to be opened as if there were no other; itself if all are requested."""
+        """Return the requested segments, each to be opened as if there were no other; itself if all are requested."""
         if self.segments is None:
             return [self]
         return [FoundPartition(str(Path(self.path, name))) for name in sorted(self.segments)]
 
 
 def find_partitions(patterns: Iterable[str]) -> list[FoundPartition]:
-    """The partitions that the paths and globs name, each once, in order of their paths.
+    """Return the partitions that the paths and globs name, each once, in order of their paths.
 
     Hidden files, indexes, snapshots and checkpoints are passed over. FileNotFoundError for a path or glob where there
     is nothing to read, ValueError for a file that is no segment, or an address on another machine.
@@ -75,7 +75,7 @@ def find_partitions(patterns: Iterable[str]) -> list[FoundPartition]:
 
 
 def local_path(path: str) -> Path:
-    """A path of this machine, absolute, from a path or a ``file:`` address."""
+    """Return a path of this machine, absolute, from a path or a ``file:`` address."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
     if scheme and scheme[1].lower() != "file":
         raise ValueError(f"{path}: only files that every executor sees by the same path are read, not {scheme[1]}:")
@@ -110,7 +110,7 @@ def _without_braces(pattern: str) -> Iterator[str]:
 
 
 def _below(path: Path) -> Iterator[tuple[Path, str | None]]:
-    """The same for one path: a file, a partition directory, or a folder that holds partition directories."""
+    """Yield the same for one path: a file, a partition directory, or a folder that holds partition directories."""
     if path.is_file():
         yield path.parent, path.name
     elif path.is_dir():

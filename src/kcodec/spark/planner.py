@@ -263,7 +263,7 @@ def resolve_offsets(
 
 
 def _check_partitions(limit: OffsetLimit, partitions: Collection[TopicPartition]) -> None:
-    """Spark's rule: offsets or timestamps by partition name exactly the partitions that are read."""
+    """Check Spark's rule: offsets or timestamps by partition name exactly the partitions that are read."""
     named = set(limit.each or ())
     for partition in sorted(named - set(partitions)):
         raise ValueError(f"option {limit.option!r} names {partition}, which the query does not read")
@@ -323,12 +323,13 @@ def cut_ranges(
 
 
 def _part_count(size: int, total: int, count: int) -> int:
-    """The number of parts, of `count` for `total` offsets, that `size` of them make; rounded as Math.round does."""
+    """Return the number of parts, of `count` for `total` offsets, that `size` of them make; rounded as Math.round
+    does."""
     return max(math.floor(size / total * count + 0.5), 1)
 
 
 def _divided(each: OffsetRange, count: int) -> list[OffsetRange]:
-    """A range in `count` parts; rounding is left to the last ones."""
+    """Return a range in `count` parts; rounding is left to the last ones."""
     parts = []
     start = each.start
     for part in range(count):

@@ -57,7 +57,7 @@ def range_stream(spark: SparkSession, source: TopicSource) -> DataFrame:
 
 
 def _range_reader(source: TopicSource) -> DataSourceStreamReader:
-    """The stream reader of format("kcodec") for the version of Spark that runs, but for what tasks yield."""
+    """Return the stream reader of format("kcodec") for the version of Spark that runs, but for what tasks yield."""
     from kcodec.spark.stream_readers import TopicQuery, stream_reader
 
     base: Any = type(stream_reader(TopicQuery(source)))

@@ -90,7 +90,8 @@ def plan_tasks(options: SourceOptions, reading: RangeOptions, pruning: Pruning) 
 def plan_paths(
     paths: Iterable[str], reading: RangeOptions, topic: str | None, partition: int | None
 ) -> dict[str, tuple[FileRange, ...]]:
-    """The ranges of each path, a segment or a partition directory; the transactions of each partition are read once."""
+    """Return the ranges of each path, a segment or a partition directory; the transactions of each partition are read
+    once."""
     opened: dict[str, list[FileRange]] = {}
     planned: dict[str, tuple[FileRange, ...]] = {}
     for path in paths:
@@ -105,7 +106,8 @@ def plan_paths(
 
 
 def read_ranges(ranges: Iterable[FileRange], reading: RangeOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of the ranges, in order, as Arrow batches of at most MAX_ROWS rows; what was left out is logged."""
+    """Return the rows of the ranges, in order, as Arrow batches of at most MAX_ROWS rows; what was left out is
+    logged."""
     exempt_modules()
     renamed = convert.Renamed(reading.columns)
     for each in ranges:
@@ -156,7 +158,7 @@ def _name(log: logs.Log) -> str:
 
 
 def _check_names(bound: Bound, opened: list[logs.Log]) -> None:
-    """Spark's rule: offsets by partition name exactly the partitions that are read."""
+    """Check Spark's rule: offsets by partition name exactly the partitions that are read."""
     if bound.each is None:
         return
     named = {f"{topic}-{partition}" for (topic, partition), _ in bound.each}
@@ -200,7 +202,7 @@ def _check_offsets(
 
 
 def _end_of(parts: list[logs.Log], on_error: str) -> int | None:
-    """The offset behind the last batch of a partition; None where corruption hides it and is to be skipped."""
+    """Return the offset behind the last batch of a partition; None where corruption hides it and is to be skipped."""
     try:
         return max(log.log_end_offset for log in parts)
     except DecodeError:
@@ -210,7 +212,7 @@ def _end_of(parts: list[logs.Log], on_error: str) -> int | None:
 
 
 def _end_or_highest(log: logs.Log, on_error: str) -> int:
-    """The same of one log; above all offsets where corruption hides it."""
+    """Return the same of one log; above all offsets where corruption hides it."""
     end = _end_of([log], on_error)
     return HIGHEST_LONG if end is None else end
 
@@ -222,7 +224,7 @@ def _number(bound: Bound, log: logs.Log) -> int | None:
 
 
 def _start(options: SourceOptions, log: logs.Log) -> int | None:
-    """The first offset to read; None means from the log start on."""
+    """Return the first offset to read; None means from the log start on."""
     bound = options.starting
     number = _number(bound, log)
     if number is None or (bound.kind == "offset" and number == EARLIEST):
@@ -236,7 +238,8 @@ def _start(options: SourceOptions, log: logs.Log) -> int | None:
 
 
 def _end(bound: Bound, log: logs.Log, on_error: str) -> int | None:
-    """The offset before which the read ends; None means at the log's end. A timestamp nothing matches is the end."""
+    """Return the offset before which the read ends; None means at the log's end. A timestamp nothing matches is the
+    end."""
     number = _number(bound, log)
     if number is None or (bound.kind == "offset" and number == LATEST):
         return None
@@ -248,7 +251,7 @@ def _end(bound: Bound, log: logs.Log, on_error: str) -> int | None:
 def _narrowed(
     log: logs.Log, pruning: Pruning, start: int | None, end: int | None, on_error: str
 ) -> tuple[int | None, int | None]:
-    """The bounds with those of the filters; of a timestamp nothing reaches, an empty range."""
+    """Return the bounds with those of the filters; of a timestamp nothing reaches, an empty range."""
     starts = [offset for offset in (start, pruning.start_offset) if offset is not None]
     ends = [offset for offset in (end, pruning.end_offset) if offset is not None]
     if pruning.min_timestamp is not None and pruning.min_timestamp > 0:
@@ -260,7 +263,7 @@ def _narrowed(
 def _cut(
     log: logs.Log, reading: RangeOptions, start: int | None, end: int | None, split_bytes: int
 ) -> Iterator[FileRange]:
-    """The ranges that hold offsets in [start, end), each with the verdict on its own offsets."""
+    """Yield the ranges that hold offsets in [start, end), each with the verdict on its own offsets."""
     if reading.on_error == "skip":
         yield from _cut_by_index(log, reading, start, end, split_bytes)
         return
@@ -279,7 +282,7 @@ def _cut(
 def _cut_by_index(
     log: logs.Log, reading: RangeOptions, start: int | None, end: int | None, split_bytes: int
 ) -> Iterator[FileRange]:
-    """The same for a log that may be corrupt: nothing but names and indexes of segments decides what is read.
+    """Yield the same for a log that may be corrupt: nothing but names and indexes of segments decides what is read.
 
     With read_committed the transactions that can be read decide which records are delivered.
     """
@@ -298,7 +301,7 @@ def _cut_by_index(
 
 
 def _needs_no_walk(log: logs.Log, reading: RangeOptions, split_bytes: int) -> bool:
-    """Whether one small segment is read without regard to transactions, with CRCs that reveal a torn tail."""
+    """Return whether one small segment is read without regard to transactions, with CRCs that reveal a torn tail."""
     is_plain = reading.isolation_level == "read_uncommitted" and reading.check_crcs
     return is_plain and len(log.segments) == 1 and log.size_in_bytes <= split_bytes
 

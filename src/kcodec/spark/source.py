@@ -41,7 +41,7 @@ class KcodecDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format()``."""
+        """Return the name for ``format()``."""
         return "kcodec"
 
     def schema(self) -> StructType:
@@ -166,7 +166,7 @@ def _check_pushdown() -> None:
 
 
 def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
-    """The columns of a query over topics; nothing says yet whether it is a stream."""
+    """Return the columns of a query over topics; nothing says yet whether it is a stream."""
     from kcodec.spark.topics import TopicSource
 
     _, given = take_pushdown(given)
@@ -177,7 +177,7 @@ def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
 
 
 def _columns_of_files(given: Mapping[str, str]) -> Sequence[SparkColumn]:
-    """The columns of a query over files; nothing says yet whether it is a stream."""
+    """Return the columns of a query over files; nothing says yet whether it is a stream."""
     from kcodec.spark.columns import default_columns
     from kcodec.spark.options import parse_options
 
@@ -211,14 +211,15 @@ class KcodecReader(DataSourceReader):
         )
 
     def partitions(self) -> list[InputPartition]:
-        """One InputPartition a task, each with the ranges it reads; never none, for which Spark 4.1 makes up a None."""
+        """Return one InputPartition a task, each with the ranges it reads; never none, for which Spark 4.1 makes up a
+        None."""
         from kcodec.spark import ranges
 
         tasks = ranges.plan_tasks(self._options, self._reading, self._pruning)
         return [InputPartition(task) for task in tasks or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Return the rows of one task."""
         from kcodec.spark import ranges
 
         return ranges.read_ranges(partition.value, self._reading)

@@ -60,25 +60,25 @@ class StreamState(ABC):
 
     @abstractmethod
     def _starting(self) -> tuple[dict[TopicPartition, int], dict[str, str]]:
-        """Where the options say that a query starts, and the ids of the topics."""
+        """Return where the options say that a query starts, and the ids of the topics."""
 
     @abstractmethod
     def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
-        """The logs, and up to where each can be read: at least to the position, unless that is lost."""
+        """Return the logs, and up to where each can be read: at least to the position, unless that is lost."""
 
     @abstractmethod
     def _is_wanted(self, partition: TopicPartition) -> bool:
-        """Whether the options name a partition."""
+        """Return whether the options name a partition."""
 
     @abstractmethod
     def _bytes_per_offset(
         self, start: planner.PartitionOffsets, end: planner.PartitionOffsets
     ) -> Mapping[TopicPartition, float]:
-        """The mean size of an offset in each partition that has a backlog, as far as it is known."""
+        """Return the mean size of an offset in each partition that has a backlog, as far as it is known."""
 
     @abstractmethod
     def _starts_of_new(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """The earliest offset of each partition that a query begins to read."""
+        """Return the earliest offset of each partition that a query begins to read."""
 
     # Positions
 
@@ -154,7 +154,7 @@ class StreamState(ABC):
 
     @staticmethod
     def _kept(position: StreamOffsets, ids: Mapping[str, str]) -> dict[TopicPartition, int]:
-        """The offsets of a position without those of topics that were created again."""
+        """Return the offsets of a position without those of topics that were created again."""
         kept = {}
         for partition, offset in position.offsets.items():
             before, now = position.topic_ids.get(partition.topic), ids.get(partition.topic)
@@ -167,7 +167,7 @@ class StreamState(ABC):
     def _offset_ranges(
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> tuple[list[OffsetRange], StreamOffsets]:
-        """The offsets of the micro-batch between two positions, the same ones if it is replayed; and its end.
+        """Return the offsets of the micro-batch between two positions, the same ones if it is replayed; and its end.
 
         A partition that is only in `end`, or whose topic was created again, begins at its earliest offset.
         """
@@ -206,7 +206,7 @@ class StreamState(ABC):
         return "the query does not read the partition any more"
 
     def _log_batch(self, tasks: int, found: Iterable[OffsetRange], last: StreamOffsets) -> None:
-        """One line for each micro-batch; docs/spark-operations.md has its fields."""
+        """Log one line for each micro-batch; docs/spark-operations.md has its fields."""
         latest = last if self._latest is None else self._latest
         lag = sum(max(offset - last.offsets.get(each, offset), 0) for each, offset in latest.offsets.items())
         fields = {"tasks": tasks, "offsets": sum(each.size for each in found), "lag": lag}
@@ -216,7 +216,7 @@ class StreamState(ABC):
     # Loss
 
     def _losses(self, position: StreamOffsets, logs: KnownLogs, ends: planner.PartitionOffsets) -> list[DataLoss]:
-        """What of the position cannot be read any more."""
+        """Return what of the position cannot be read any more."""
         ranges = [
             OffsetRange(*partition, offset, max(offset, ends.get(partition, 0)))
             for partition, offset in sorted(position.offsets.items())

@@ -119,7 +119,7 @@ class TopicStream(StreamState):
         return list_offsets(self._admin, wanted, level or self._source.isolation_level) if wanted else {}
 
     def _logs(self, position: StreamOffsets | None, *, may_miss: bool = False) -> KnownLogs:
-        """The logs, at most METADATA_SECONDS old. may_miss: topics that do not exist are no error."""
+        """Return the logs, at most METADATA_SECONDS old. may_miss: topics that do not exist are no error."""
         now, known = self._clock(), self._known
         if known is None or now - known.at >= (MISSING_SECONDS if known.missing else METADATA_SECONDS):
             known = self._known = self._looked_up(position, now, may_miss)
@@ -166,7 +166,7 @@ class TopicStream(StreamState):
     def _not_below(
         self, position: StreamOffsets, logs: KnownLogs, ends: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """The ends, which are not below the position where the logs reach it."""
+        """Return the ends, which are not below the position if the logs reach it."""
         kept = self._kept(position, logs.ids)
         for attempt in range(END_ATTEMPTS):
             below = [partition for partition, end in ends.items() if end < kept.get(partition, 0)]
@@ -221,14 +221,14 @@ class TopicStream(StreamState):
 
 
 def _missing(error: BrokerError | AdminError, named: set[str]) -> set[str] | None:
-    """The topics that do not exist, if that is all that the error says."""
+    """Return the topics that do not exist, if that is all that the error says."""
     errors = error.errors if isinstance(error, AdminError) else {next(iter(named)): error}
     gone = {topic for topic, one in errors.items() if isinstance(one, BrokerError) and one.code in GONE}
     return gone if gone and len(gone) == len(errors) else None
 
 
 def id_text(topic_id: UUID) -> str:
-    """An id as Kafka's tools print it."""
+    """Return an id as Kafka's tools print it."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
 
 

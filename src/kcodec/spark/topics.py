@@ -212,7 +212,8 @@ class TopicSource:
 
 
 def _read_options(name: str, value: Any) -> dict[str, Any]:
-    """An option of the client or of `kcodec.read_ranges`, by its name there; ValueError if the name is unknown."""
+    """Return an option of the client or of `kcodec.read_ranges`, by its name there; ValueError if the name is
+    unknown."""
     folded = name.lower()
     if folded in INSTEAD:
         raise ValueError(f"option {name!r} has no meaning here: {INSTEAD[folded]}")
@@ -281,8 +282,8 @@ def offsets_at(
 def _pruned(
     admin: Admin, ranges: Sequence[OffsetRange], pruning: Pruning, level: IsolationLevel | str
 ) -> list[OffsetRange]:
-    """What of the ranges can pass the filters. A timestamp becomes the offset of the first record that reaches it: all
-    records before that one are older."""
+    """Return what of the ranges can pass the filters. A timestamp becomes the offset of the first record that reaches
+    it: all records before that one are older."""
     found = [each for each in ranges if each.size and pruning.admits(each.topic, each.partition)]
     times: dict[TopicPartition, int] = {}
     if pruning.min_timestamp is not None and pruning.min_timestamp > 0 and found:
@@ -299,7 +300,7 @@ def _pruned(
 
 
 def _text(value: Any) -> str:
-    """An option as Spark has it: True is "true", a dict or a list is JSON."""
+    """Return an option as Spark has it: True is "true", a dict or a list is JSON."""
     if isinstance(value, bool | dict | list):
         return json.dumps(value)
     return str(value)

@@ -52,7 +52,7 @@ class Certificates:
         return self._made("authority").certificate
 
     def broker(self) -> KeyPair:
-        """The certificate of the brokers."""
+        """Return the certificate of the brokers."""
         return self._made("broker", signer="authority", names=self.names, has_expired=self.has_expired)
 
     def client(self, name: str = "alice") -> KeyPair:

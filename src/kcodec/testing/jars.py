@@ -135,7 +135,7 @@ def _verify_once(folder: Path, artifacts: Artifacts) -> None:
 
 
 def ivy_module(artifacts: Artifacts, is_transitive: bool = True) -> str:
-    """An Ivy module file that depends on every artifact, so that one JVM resolves all of them."""
+    """Return an Ivy module file that depends on every artifact, so that one JVM resolves all of them."""
     which = 'conf="default-&gt;default"' if is_transitive else 'conf="default-&gt;master" transitive="false"'
     rows = "".join(
         f'    <dependency org="{organisation}" name="{name}" rev="{revision}" {which}/>\n'

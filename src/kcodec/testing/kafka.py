@@ -232,7 +232,7 @@ class ApacheKafka(ClusterAdmin):
             self.directory = None
 
     def log_tail(self, lines: int = 60) -> str:
-        """The last lines of each node's server.log."""
+        """Return the last lines of each node's server.log."""
         return "\n".join(f"--- server.log of node {node.id} ---\n{node.log_tail(lines)}" for node in self.nodes)
 
     def _start_first(self, timeout: float, guarded: bool) -> None:

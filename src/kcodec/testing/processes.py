@@ -92,7 +92,7 @@ class Process:
         self._child = child
 
     def is_running(self) -> bool:
-        """Whether it has not ended; a stopped process (SIGSTOP) is running."""
+        """Return whether it has not ended; a stopped process (SIGSTOP) is running."""
         if self._child is not None:
             return self._child.poll() is None
         return self._mark in command_line_of(self.pid)

@@ -138,5 +138,5 @@ def _base64(data: bytes) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A value in a JAAS configuration."""
+    """Return a value in a JAAS configuration."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -164,16 +164,16 @@ class Consumer(ClientBase):
         await self._run_with_callbacks(self._core.unsubscribe(timeout), timeout, "unsubscribe()")
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are assigned now."""
+        """Return the partitions that are assigned now."""
         with self._core.assignment.lock:
             return frozenset(self._core.assignment.partitions)
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to, by name."""
+        """Return the topics subscribed to, by name."""
         return self._core.subscription.topics
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that `pause` has paused."""
+        """Return the partitions that `pause` has paused."""
         with self._core.assignment.lock:
             return frozenset(name for name, state in self._core.assignment.partitions.items() if state.is_paused)
 

@@ -128,7 +128,7 @@ class RangeRecords(BoundedRecords[RangeReading]):
 if True:  # ASYNC
 
     async def _close_with_event_loop(io_loop: IoLoop) -> AsyncGenerator[None]:
-        """An event loop closes its asynchronous generators before it ends (`asyncio.run` does)."""
+        """Wait until `asyncio.run` closes its asynchronous generators at its end, and close the clients."""
         try:
             yield
         finally:

@@ -206,7 +206,7 @@ class SessionTransaction:
         return self._block is not None and self._block.failed is not None
 
     def _is_gone(self) -> bool:
-        """Whether the begin was interrupted, so that no block will end it."""
+        """Return whether the begin was interrupted, so that no block will end it."""
         return self._is_interrupted
 
     @property
@@ -353,7 +353,7 @@ class GroupTransactSession(ClientBase):
         return SessionTransaction(self, timeout)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are assigned to this session now."""
+        """Return the partitions that are assigned to this session now."""
         with self._core.assignment.lock:
             return frozenset(self._core.assignment.partitions)
 

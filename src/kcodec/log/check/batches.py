@@ -62,7 +62,7 @@ class SegmentWalk:
         self._limits = limits
 
     def batches(self) -> Iterator[CheckedBatch | Finding]:
-        """Each batch, each finding, in order of the file."""
+        """Return each batch, each finding, in order of the file."""
         with self.segment.open() as file:
             self.size = end = file.size()
             position, needed = 0, 0
@@ -117,7 +117,7 @@ class SegmentWalk:
             yield CheckedBatch(batch, position, problem is None or problem.code == "record-offsets", batch is last)
 
     def _problem(self, batch: RecordBatch, position: int) -> Finding | None:
-        """What is wrong with one batch, CRC first."""
+        """Return what is wrong with one batch, CRC first."""
         path, offset = self.segment.path, batch.base_offset
         try:
             batch.ensure_valid()
@@ -154,7 +154,7 @@ class SegmentWalk:
     # Corruption
 
     def _torn(self, file: SegmentFile, batch: RecordBatch, position: int, end: int) -> Tail | None:
-        """The tail that a bad last batch of the active segment is; None where it is corruption."""
+        """Return the tail that a bad last batch of the active segment is; None where it is corruption."""
         error = CorruptBatchError(
             "the stored CRC does not match the CRC of the bytes",
             stored_crc=batch.crc,
@@ -193,7 +193,7 @@ class SegmentWalk:
             return behind
 
     def _cut(self, file: SegmentFile, position: int, end: int) -> Iterator[Finding]:
-        """A batch is cut by the end of the file."""
+        """Yield the finding of a batch that the end of the file cuts."""
         try:
             tail = judge_end(file, position, end, self.above, self._limits, is_active=self.segment.is_active)
             if tail is not None:
@@ -205,7 +205,7 @@ class SegmentWalk:
 
 
 def _passed(window: memoryview, limits: DecodeLimits) -> tuple[list[RecordBatch], DecodeError | None]:
-    """The whole batches at the start of a window, and why no more of them are."""
+    """Return the whole batches at the start of a window, and why no more of them are."""
     passed: list[RecordBatch] = []
     try:
         for batch in batches(window, limits=limits):  # extend() would request the length first, which may raise
@@ -216,14 +216,14 @@ def _passed(window: memoryview, limits: DecodeLimits) -> tuple[list[RecordBatch]
 
 
 def _needed(rest: memoryview) -> int:
-    """Bytes of the batch that a window cuts, as far as its length is there."""
+    """Return the size of a batch that a window cuts, as far as its length is there."""
     if len(rest) < 12:
         return BATCH_OVERHEAD
     return 12 + int.from_bytes(rest[8:12], "big", signed=True)
 
 
 def _offsets_rise(decoded: DecodedRecords, passed: list[RecordBatch]) -> bool:
-    """Whether within each batch the offsets of records rise, and none is outside of it."""
+    """Return whether within each batch the offsets of records rise, and none is outside of it."""
     import numpy
 
     offsets = numpy.concatenate([chunk.to_numpy("offset") for chunk in decoded.chunks])
@@ -238,7 +238,7 @@ def _offsets_rise(decoded: DecodedRecords, passed: list[RecordBatch]) -> bool:
 
 
 def _confirmed(batch: RecordBatch, error: CorruptBatchError, path: str, position: int) -> Finding:
-    """A bad CRC, once another implementation has said so, too."""
+    """Return the finding of a bad CRC, after a check with another implementation."""
     stored, offset = error.stored_crc, stored_offset(batch)
     data = bytes(batch.data)
     if batch.magic < 2:

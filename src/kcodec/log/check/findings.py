@@ -163,7 +163,7 @@ def finding(
 
 
 def unreadable(code: str, path: str | os.PathLike[str], error: Exception) -> Finding:
-    """A finding of a file that cannot be read."""
+    """Return a finding of a file that cannot be read."""
     return finding(code, path, error.reason if isinstance(error, DecodeError) else str(error))
 
 

@@ -84,7 +84,7 @@ class SegmentIndexes:
         return None
 
     def batch(self, batch: RecordBatch, position: int) -> Iterable[Finding]:
-        """The next batch, which begins at this byte of the file."""
+        """Compare the next batch, which begins at this byte of the file."""
         latest = batch.max_timestamp
         if latest > self._max_timestamp:
             self._max_timestamp = latest
@@ -190,7 +190,7 @@ class SegmentIndexes:
 
 
 def shape_of(index: OffsetIndex | TimeIndex | TransactionIndex, *, is_active: bool) -> Iterator[Finding]:
-    """What is wrong with an index by itself: its size, its order, zeros that should be gone."""
+    """Yield what is wrong with an index by itself: its size, its order, zeros that should be gone."""
     path = index.path or ""
     size = index.LAYOUT.size
     if index.remaining_bytes:

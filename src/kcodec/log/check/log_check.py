@@ -83,7 +83,7 @@ class LogCheck:
         return without_floods(self.each())
 
     def each(self) -> Iterator[Finding]:
-        """The same, where many of a kind in one file are not yet replaced by their number."""
+        """Yield all findings, also those of the same kind in one file."""
         if self._is_directory:
             yield from self._other_files()
         is_alone = not any(COMPANION.fullmatch(name) for name in self._names)
@@ -104,7 +104,7 @@ class LogCheck:
         yield from self._producers.end(is_last=is_last)
 
     def _other_files(self) -> Iterator[Finding]:
-        """The files of the directory that are no segments."""
+        """Yield the findings of the files that are not segments."""
         for name in self._names:
             if name.endswith(LEFTOVERS):
                 yield finding("leftover", self._storage.join(self._directory, name), "the file is not part of the log")
@@ -155,7 +155,7 @@ class LogCheck:
         yield from indexes.end(aborted, known_from, is_cleaned=is_cleaned, is_whole=is_whole)
 
     def _producer(self, checked: CheckedBatch, path: str, aborted: list[AbortedHere]) -> Iterable[Finding]:
-        """The batch compared with what is known of its producer; an ABORT that ended data is noted."""
+        """Compare a batch with what is known of its producer; note an ABORT that ended data."""
         batch = checked.header
         if batch.producer_id < 0 or not batch.is_control_batch or not checked.is_sound:
             return self._producers.take(checked, path, None)
@@ -191,7 +191,7 @@ class LogCheck:
             yield finding("leader-epoch", self._epochs_path, text, offset=batch.base_offset)
 
     def _pass_snapshots(self, offset: int) -> Iterator[Finding]:
-        """The snapshots up to here, compared with what the log has said of its producers."""
+        """Compare the snapshots up to this offset with the producers of the log."""
         while self._snapshots and self._snapshots[0][0] <= offset:
             _, path = self._snapshots.pop(0)
             try:
@@ -264,7 +264,7 @@ TEXT_FILES: dict[str, Callable[[str], object]] = {
 
 
 def _segment_at(file: Path) -> Segment:
-    """The segment at a path: the last one of its directory is active."""
+    """Return the segment at a path: the last one of its directory is active."""
     base = named_offset(file) if SEGMENT_NAME.fullmatch(file.name) else None
     return Segment(str(file), base, file.suffix == ".log" and is_last_segment(str(file)))
 

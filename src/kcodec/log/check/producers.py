@@ -46,7 +46,7 @@ class ProducerChecks:
         self.is_lost = False
 
     def opened_by(self, producer_id: int) -> int | None:
-        """The first offset of the producer's open transaction."""
+        """Return the first offset of the producer's open transaction."""
         known = self._producers.known.get(producer_id)
         return None if known is None else known.opened
 
@@ -55,7 +55,7 @@ class ProducerChecks:
         return min((one.opened for one in self._producers.known.values() if one.opened is not None), default=None)
 
     def take(self, checked: CheckedBatch, path: str, marker: tuple[int, int, int] | None) -> Iterable[Finding]:
-        """The next batch; marker: what it says, if it is an end-transaction marker that can be read."""
+        """Take the next batch; marker: what it says, if it is an end-transaction marker that can be read."""
         batch = checked.header
         if self.is_lost:
             return ()
@@ -122,7 +122,7 @@ class ProducerChecks:
     # Snapshots
 
     def compare(self, path: str, producers: Iterable[ProducerState]) -> Iterator[Finding]:
-        """A snapshot, once all batches below its offset have been taken. What is kept of it is bounded by the log."""
+        """Compare a snapshot with the log, after all batches below its offset were taken."""
         if self.is_lost:
             return
         known = {state.producer_id: state for state in self._producers.states()}
@@ -146,11 +146,11 @@ class ProducerChecks:
                 yield finding("snapshot-disagrees", path, text)
 
     def _may_be_gone(self, said: ProducerState) -> bool:
-        """Whether the log may have lost what a producer wrote that it does not know."""
+        """Return whether the log may have lost what a producer wrote that it does not know."""
         return said.last_offset < self._first_offset or self.is_cleaned or self._last_gap >= 0
 
     def _difference(self, said: ProducerState, known: ProducerState | None) -> str | None:
-        """What a snapshot says of a producer and the log does not; None where the log may have lost it since."""
+        """Return what a snapshot says of a producer and the log does not; None where the log may have lost it since."""
         if known is None:
             return None if self._may_be_gone(said) else f"it has written offset {said.last_offset}, but not in this log"
         for name in ("producer_epoch", "last_offset", "last_sequence", "offset_delta", "coordinator_epoch"):

@@ -125,7 +125,7 @@ class _Replay:
         self.pending: dict[int, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """An end marker: of two commits for a partition, the later in the log wins, whatever the order of markers."""
+        """Apply an end marker. Of two commits for a partition, the later in the log wins in any order of markers."""
         for (group_id, topic_partition), committed in self.pending.pop(producer_id, {}).items():
             offsets = self.groups[group_id].offsets
             known = offsets.get(topic_partition)
@@ -133,7 +133,7 @@ class _Replay:
                 offsets[topic_partition] = committed
 
     def apply(self, entry: InternalRecord, record_offset: int, producer_id: int) -> None:
-        """One record."""
+        """Apply one record."""
         if isinstance(entry.key, OffsetCommitKey):
             topic_partition = TopicPartition(entry.key.topic, entry.key.partition)
             if not isinstance(entry.value, OffsetCommitValue):
@@ -177,7 +177,7 @@ class _Replay:
             self.groups[group_id] = _Group(offsets=group.offsets)
 
     def result(self) -> Iterator[GroupOffsets]:
-        """The groups that Kafka would list, by name."""
+        """Yield the groups that Kafka would list, by name."""
         pending: dict[str, list[PendingOffset]] = {}
         for producer_id, commits in self.pending.items():
             for (group_id, topic_partition), committed in commits.items():
@@ -219,6 +219,6 @@ def group_offsets(logs: Log | Iterable[Log], on_error: str = "raise") -> dict[st
 
 
 def _records_of(log: Log, on_error: str) -> Iterator[tuple[Record, int]]:
-    """Every record, control records too, with its batch's producer id."""
+    """Return every record, control records too, with its batch's producer id."""
     for decoded in log.to_arrow(COLUMNS, control_records="include", on_error=on_error):
         yield from zip(decoded.records(), decoded.column("producer_id"), strict=True)

@@ -113,7 +113,7 @@ def _records_of(logs: Log | Iterable[Log], on_error: str) -> Iterator[Record]:
 
 
 def logs_of(logs: Log | Iterable[Log], topic: str) -> list[Log]:
-    """One log or several as a list. ValueError unless they are partitions of this topic."""
+    """Return one log or several as a list. ValueError unless they are partitions of this topic."""
     found = [logs] if isinstance(logs, Log) else list(logs)
     for log in found:
         if log.topic != topic:

@@ -106,7 +106,7 @@ class _Log:
             entry.state = "removed"
 
     def rows(self, isolation_level: str) -> tuple[Row, ...]:
-        """The rows that a reader returns."""
+        """Return the rows that a reader returns."""
         states = {"committed"} if isolation_level == "read_committed" else {"committed", "aborted", "open"}
         ends = self.ends(isolation_level)
         return tuple(
@@ -117,7 +117,7 @@ class _Log:
         )
 
     def ends(self, isolation_level: str) -> dict[int, int]:
-        """The last stable offset, or the high watermark, of each partition."""
+        """Return the last stable offset, or the high watermark, of each partition."""
         found = {number: len(log) for number, log in self.partitions.items()}
         if isolation_level == "read_committed":
             for number, log in self.partitions.items():

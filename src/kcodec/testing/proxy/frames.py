@@ -181,8 +181,8 @@ class Exchange:
         return api_name(self.api_key)
 
     def request_message(self) -> Any:
-        """The decoded request, of its class in `kcodec.protocol.messages`. Raise ValueError if its bytes were not
-        kept."""
+        """Return the decoded request, of its class in `kcodec.protocol.messages`. Raise ValueError if its bytes were
+        not kept."""
         from kcodec.testing.proxy.answers import decode_request
 
         if self.request is None:
@@ -190,7 +190,7 @@ class Exchange:
         return decode_request(self)
 
     def response_message(self) -> Any:
-        """The decoded response. Raise ValueError if none exists, or its bytes were not kept."""
+        """Return the decoded response. Raise ValueError if none exists, or its bytes were not kept."""
         from kcodec.testing.proxy.answers import decode_response
 
         if self.response is None:

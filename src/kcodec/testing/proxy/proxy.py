@@ -65,7 +65,7 @@ class Port:
         return f"127.0.0.1:{self.port}"
 
     def upstream_address(self) -> HostPort:
-        """The broker's host and port. Raise ConnectionError if they are not set yet."""
+        """Return the broker's host and port. Raise ConnectionError if they are not set yet."""
         if self.upstream is None:
             raise ConnectionError(f"port {self.port} of the proxy has no broker to connect to yet")
         return split_address(self.upstream)
@@ -456,7 +456,7 @@ class KafkaProxy:
             self._log.clear()
 
     def ends(self) -> list[tuple[int, BaseException]]:
-        """The last thousand connections that ended by an error, as (number, error)."""
+        """Return the last thousand connections that ended by an error, as (number, error)."""
         with self._lock:
             return list(self._ends)
 

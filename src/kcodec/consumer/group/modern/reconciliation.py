@@ -181,7 +181,7 @@ class Reconciliation:
             self._attempt += 1
 
     def _is_over(self) -> bool:
-        """Whether the current step must stop, as all partitions are to be released."""
+        """Return whether the current step must stop, as all partitions are to be released."""
         return self._release is not None
 
     def _give_all_up(self, release: Release) -> Flow[None]:
