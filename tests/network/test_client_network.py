@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from unnarrowed import unnarrowed
 from usual_responses import free_port, init_producer_id, usual
 
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError, UnsupportedError
-from kcodec.flow import ANY_NODE, Flow, call, join, sleep, spawn
+from kcodec.flow import ANY_NODE, ByVersion, Flow, call, join, sleep, spawn
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.auth import ApiVersionsResponse
 from kcodec.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
@@ -326,6 +327,40 @@ def test_an_idle_connection_is_closed_and_the_next_call_opens_another(make: Make
             runner.run(init_producer_id(node=1))
             attempts += 1
         assert peer.connections > before
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_request_that_cannot_be_built_fails_its_call_only(make: Make, is_ready: bool) -> None:
+    def build(version: int) -> Any:
+        raise KeyError(version)
+
+    with Peer(usual) as peer:
+        runner = make(peer.address)
+        if is_ready:
+            runner.run(init_producer_id())
+        with pytest.raises(KeyError):
+            runner.run(call(ANY_NODE, ByVersion(InitProducerIdRequest, build), timeout=5.0))
+        assert not runner.io_loop.is_closed
+        assert runner.run(init_producer_id()).message.producer_id == 7
+
+
+def test_a_failure_of_tls_to_send_ends_the_connection_only(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        """Stands for a TLS layer whose session has ended."""
+
+        def send(self, data: bytes) -> None:
+            raise ssl.SSLError(1, "protocol is shutdown")
+
+    with Peer(usual) as peer:
+        runner = make(peer.address)
+        runner.run(runner.client.cluster.refresh(5.0))
+        runner.run(init_producer_id(node=1))
+        (connection,) = (one for one in runner.client.network._connections.values() if one.node_id == 1)
+        monkeypatch.setattr(connection, "_tls", Refusing())
+        with pytest.raises(TransportError, match=r"broker 1 .*: TLS cannot send: .*protocol is shutdown"):
+            runner.run(init_producer_id(node=1))
+        assert connection.is_closed and not runner.io_loop.is_closed
+        assert runner.run(init_producer_id(node=1)).message.producer_id == 7
 
 
 class Counts(Counter[str]):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kcodec.flow import Call, CancelledFlow, Flow, Signal, StartCall, Task, Wait, call, join, sleep, spawn, wait
+from kcodec.flow import Call, CancelledFlow, Flow, Signal, Sleep, StartCall, Task, Wait, call, join, sleep, spawn, wait
 from kcodec.network.scheduler import Scheduler
 
 
@@ -138,6 +138,27 @@ def test_cancelling_runs_the_finally_part_and_gives_the_call_up() -> None:
     script.calls[0][1]("too late", None)
     script.run(1.0)
     assert isinstance(task.error, CancelledFlow)
+
+
+@pytest.mark.parametrize("is_caught", [True, False])
+def test_an_effect_that_cannot_begin_fails_its_flow_only(is_caught: bool) -> None:
+    """The error came out of run_ready, which ended the client with all its flows."""
+    script = Script()
+
+    def flow() -> Flow[str]:
+        try:
+            yield Sleep("1")  # type: ignore[arg-type]
+        except TypeError:
+            if not is_caught:
+                raise
+        yield from sleep(1.0)
+        return "ended"
+
+    task, other = script.scheduler.spawn(flow(), "flow"), script.scheduler.spawn(sleep(0.5), "other")
+    task.when_done(lambda _: None)
+    script.run(5.0)
+    assert other.done and other.error is None
+    assert task.result == "ended" if is_caught else isinstance(task.error, TypeError)
 
 
 def test_an_error_that_is_not_joined_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -275,7 +275,7 @@ class Connection:
             parts = encode_request_parts(
                 request, pending.version, pending.correlation_id, self.network.options.client_id
             )
-        except (KcodecError, ValueError, TypeError, OverflowError) as error:
+        except Exception as error:  # noqa: BLE001  only this call fails, whatever is wrong with its request
             pending.finish(None, error)
             return
         pending.is_sent = True
@@ -466,8 +466,12 @@ class Connection:
         if self._tls is None:
             self._transport.write(parts)
             return
-        for part in parts:
-            self._tls.send(part)
+        try:
+            for part in parts:
+                self._tls.send(part)
+        except ssl.SSLError as error:
+            self.close(TransportError(f"{self.name}: TLS cannot send: {error}"))
+            return
         self._flush_tls()
 
     def _take(self, frames: Callable[[T], list[bytes | memoryview]], received: T) -> None:

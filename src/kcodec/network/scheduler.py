@@ -242,7 +242,10 @@ class Scheduler:
         else:
             suspension = _Suspension(self, task)
             self._suspensions[task] = suspension
-            suspension.cancel = self._begin(effect, suspension)
+            try:
+                suspension.cancel = self._begin(effect, suspension)
+            except Exception as failure:  # noqa: BLE001  it is raised in the flow, and the others continue
+                suspension.resume(None, failure)
 
     def _start_call(self, effect: StartCall) -> None:
         started = _StartedCall(effect.done, self)
