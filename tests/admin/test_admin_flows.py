@@ -371,6 +371,29 @@ def test_permissions_of_a_newer_kafka_are_unknown_not_an_error() -> None:
     assert str(found) == "allow User:a unknown on unknown unknown 'x' from *"
 
 
+def test_all_topics_are_described_by_one_request() -> None:
+    """A topic that is deleted after it was listed could only be requested by name."""
+    script = AdminScript()
+    script.topics |= {"orders": {0: 1, 1: 2}, "deleted": {0: 1}}
+    requests: list[Any] = []
+
+    def respond(node: int, request: Any) -> Any:
+        requests.append(request.topics)
+        found = script._metadata(request)
+        if request.topics is None:
+            script.topics.pop("deleted", None)
+        return found
+
+    script.answers["Metadata"] = respond
+    described = script.run(flows.describe_topics(script.context))
+    assert {name: [one.leader for one in topic.partitions] for name, topic in described.items()} == {
+        "deleted": [1],
+        "orders": [1, 2],
+    }
+    assert requests.count(None) == 1
+    assert not any(requests)  # none of them names a topic
+
+
 def test_an_unknown_topic_is_asked_for_a_while_only() -> None:
     script = AdminScript()
     with pytest.raises(BrokerError, match="does not know the topic"):
@@ -512,7 +535,7 @@ def test_where_a_coordinator_is_silent_nothing_is_called_hanging_for_its_sake() 
     found = at.find(timeout=5.0)
     assert [one.producer_id for one in found.transactions] == [2]
     assert list(found.errors) == [3]
-    assert "list transactions of broker 3: not finished within 1.65 s" in str(found.errors[3])
+    assert "list transactions of broker 3: not finished within 1.66 s" in str(found.errors[3])
 
 
 def test_a_leader_that_is_down_leaves_the_others_searched() -> None:

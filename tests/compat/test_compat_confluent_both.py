@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from confluent_kafka import TopicPartition as Place
 
 import kcodec.compat.confluent as facade
 from kcodec.broker import Broker
+from kcodec.client import Admin
 
 SECONDS = 15.0
 
@@ -558,6 +560,34 @@ def test_a_consumer_that_was_not_created_is_closed(clients: Any) -> None:
             call()
 
 
+def test_all_topics_are_listed_while_some_are_deleted(clients: Any, broker: Broker, topic: str) -> None:
+    """The list has the topics of one moment, each with its partitions and without an error."""
+    client, is_over = admin_client(clients, broker), threading.Event()
+
+    def create_and_delete() -> None:
+        with Admin(**broker.client_options()) as other:
+            while not is_over.is_set():
+                other.delete_topics([broker.create_topic(partitions=2)])
+
+    changes = threading.Thread(target=create_and_delete)
+    changes.start()
+    try:
+        begun, listed = time.monotonic(), [client.list_topics(timeout=SECONDS).topics for _ in range(20)]
+        assert time.monotonic() - begun < SECONDS
+    finally:
+        is_over.set()
+        changes.join()
+    for topics in listed:
+        assert topic in topics
+        assert {name: one.error for name, one in topics.items() if one.error is not None or not one.partitions} == {}
+
+
+def admin_client(clients: Any, broker: Broker) -> Any:
+    """Return an AdminClient of one of the modules."""
+    module = admin if clients is confluent_kafka else clients
+    return module.AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_the_id_of_a_member_is_known(clients: Any, broker: Broker, topic: str, protocol: str) -> None:
     """In the consumer protocol the client chooses it, and a program can log it before the member joins (KIP-1082)."""
@@ -571,7 +601,7 @@ def test_the_id_of_a_member_is_known(clients: Any, broker: Broker, topic: str, p
     wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2)
     assert isinstance(consumer.memberid(), str)
     assert protocol == "classic" or consumer.memberid() == before
-    client = admin.AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    client = admin_client(clients, broker)
     (group,) = client.describe_consumer_groups([topic]).values()
     assert [member.member_id for member in group.result(SECONDS).members] == [consumer.memberid()]
     consumer.close()

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kcodec.admin.configs import describe_configs
-from kcodec.admin.topics import describe_topics, list_topics
+from kcodec.admin.topics import describe_topics
 from kcodec.admin.values import ConfigResource, TopicDescription
 from kcodec.arguments import names_of, partitions_of, warn_renamed
 from kcodec.cluster.producer_states import (
@@ -203,11 +203,7 @@ def _partitions(
     """Return the partitions to search. A topic that cannot be described is recorded as an error."""
     if partitions is not None:
         return partitions_of(partitions)
-    names = (
-        names_of(topics, "topics")
-        if topics is not None
-        else list((yield from list_topics(context, include_internal=True, timeout=deadline.share(6))))
-    )
+    names = None if topics is None else names_of(topics, "topics")
     try:
         described: dict[str, TopicDescription] = yield from describe_topics(context, names, timeout=deadline.share(5))
     except AdminError as error:

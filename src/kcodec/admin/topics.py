@@ -206,18 +206,22 @@ def _listing(topic: Any) -> TopicListing:
 
 def describe_topics(
     context: CallContext,
-    topics: Iterable[str],
+    topics: Iterable[str] | None = None,
     *,
     include_authorized_operations: bool = False,
     timeout: float | None = None,
 ) -> Flow[dict[str, TopicDescription]]:
     """Return partitions, leaders and replicas of topics. This does not create missing topics.
 
+    topics: None returns all topics that the client has the permission to describe, also internal ones.
     include_authorized_operations: request also what the client may do with them (KIP-430).
 
     Raises BrokerError: UNKNOWN_TOPIC_OR_PARTITION (after two seconds, as not all brokers know a new topic at once),
     INVALID_TOPIC_EXCEPTION, AuthorizationError.
     """
+    lowest = 8 if include_authorized_operations else 4
+    if topics is None:
+        return _describe_all(context, lowest, include_authorized_operations, timeout)
     handler: ApiHandler[str, TopicDescription] = ApiHandler(
         "describe topic",
         AnyBroker(),
@@ -227,9 +231,31 @@ def describe_topics(
             include_topic_authorized_operations=include_authorized_operations,
         ),
         lambda response, names: entries(response.topics, "name", _description),
-        lowest=8 if include_authorized_operations else 4,
+        lowest=lowest,
     )
     return results(context, names_of(topics, "topics"), handler, timeout)
+
+
+def _describe_all(
+    context: CallContext, lowest: int, include_authorized_operations: bool, timeout: float | None
+) -> Flow[dict[str, TopicDescription]]:
+    """Describe all topics with one request, so that topics that are deleted meanwhile are not requested by name."""
+    handler: ApiHandler[str, list[TopicDescription]] = ApiHandler(
+        "describe the topics of",
+        AnyBroker(),
+        lambda items, until: messages.MetadataRequest(
+            topics=None,
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=include_authorized_operations,
+        ),
+        lambda response, items: [
+            (items[0], ItemResult(ErrorCode.NONE, [_description(topic) for topic in response.topics]))
+        ],
+        named=str,
+        lowest=lowest,
+    )
+    found = (yield from results(context, ["the cluster"], handler, timeout))["the cluster"]
+    return {described.name: described for described in sorted(found, key=lambda described: described.name)}
 
 
 def _description(topic: Any) -> TopicDescription:

@@ -180,7 +180,7 @@ def _registered(admin: Admin) -> tuple[set[int], set[int] | None]:
 
 def _replicas_of(admin: Admin, brokers: list[int]) -> dict[int, int]:
     """Return the number of replicas that are assigned to each of these brokers: they stay assigned to it."""
-    topics = admin.describe_topics(admin.list_topics(include_internal=True)).values()
+    topics = admin.describe_topics().values()
     replicas = [broker for topic in topics for partition in topic.partitions for broker in partition.replicas]
     return {broker: replicas.count(broker) for broker in brokers}
 

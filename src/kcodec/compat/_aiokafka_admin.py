@@ -137,18 +137,19 @@ class AIOKafkaAdminClient:
 
     async def describe_topics(self, topics: list[str] | None = None) -> list[dict[str, Any]]:
         """Return topics and their partitions, with the error code of a topic that cannot be described."""
-        names = await self.list_topics() if topics is None else topics
         found: dict[str, Any] = {}
         failed: dict[str, Any] = {}
-        if names:
+        if topics is None or topics:
             with as_aiokafka_errors():
                 try:
-                    found = dict(await self._admin.describe_topics(names))
+                    found = dict(await self._admin.describe_topics(topics))
                 except errors.AdminError as error:
                     found, failed = dict(error.results), dict(error.errors)
                 except errors.BrokerError as error:
-                    failed = {names[0]: error}
-        return [_topic(name, found.get(name), failed.get(name)) for name in names]
+                    if not topics:
+                        raise
+                    failed = {topics[0]: error}
+        return [_topic(name, found.get(name), failed.get(name)) for name in (found if topics is None else topics)]
 
     # The cluster and its groups
 

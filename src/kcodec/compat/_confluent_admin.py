@@ -514,8 +514,8 @@ class AdminMethods:
         def work() -> dict[Any, KafkaException | None]:
             wanted = [Partition(one.topic, one.partition) for one in partitions or ()]
             if partitions is None:
-                topics = client.describe_topics(list(client.list_topics(timeout=limit)), timeout=limit)
-                wanted = [Partition(one.name, each.partition) for one in topics.values() for each in one.partitions]
+                topics = [one for one in client.describe_topics(timeout=limit).values() if not one.is_internal]
+                wanted = [Partition(one.name, each.partition) for one in topics for each in one.partitions]
             found = {one: election_error(result) for one, result in _results(call, wanted, wanted, limit).items()}
             return {
                 TopicPartition(*one): None if error is None else KafkaException(error)

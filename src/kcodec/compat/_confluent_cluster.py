@@ -11,11 +11,12 @@ from typing import Any
 from confluent_kafka import KafkaError
 from confluent_kafka import admin as _admin
 
+from kcodec.admin.values import TopicDescription
 from kcodec.client import Admin
 from kcodec.client.properties import options_from_properties
 from kcodec.compat._confluent_errors import as_kafka_exceptions, kafka_error, seconds
 from kcodec.compat._confluent_events import Observer
-from kcodec.errors import AdminError, BrokerError, KcodecError
+from kcodec.errors import BrokerError, KcodecError
 
 log = logging.getLogger("kcodec.compat")
 #: Mechanisms with a user name and a password.
@@ -101,41 +102,36 @@ class ClusterReader:
                 broker: Any = admin.BrokerMetadata()
                 broker.id, broker.host, broker.port = node.id, node.host, node.port
                 found.brokers[node.id] = broker
-            names = (
-                [topic] if topic is not None else list(self.admin.list_topics(include_internal=True, timeout=left()))
-            )
-            found.topics = self._topics(names, left())
+            found.topics = self._topics(topic, left())
         first = min(found.brokers.values(), key=lambda one: one.id, default=None)
         if first is not None:
             found.orig_broker_id, found.orig_broker_name = first.id, f"{first.host}:{first.port}/{first.id}"
         return found
 
-    def _topics(self, names: list[str], timeout: float | None) -> dict[str, Any]:
-        if not names:
-            return {}
-        failed: dict[str, BrokerError] = {}
+    def _topics(self, topic: str | None, timeout: float | None) -> dict[str, Any]:
         try:
-            described = self.admin.describe_topics(names, timeout=timeout)
-        except AdminError as error:
-            described, failed = error.results, error.errors  # type: ignore[assignment]
+            described = self.admin.describe_topics(None if topic is None else [topic], timeout=timeout)
         except BrokerError as error:
-            described, failed = {}, {names[0]: error}
-        found: dict[str, Any] = {}
-        for name in names:
-            topic: Any = admin.TopicMetadata()
-            topic.topic = name
-            if name in failed:
-                topic.error = kafka_error(failed[name])
-            else:
-                for one in described[name].partitions:
-                    partition: Any = admin.PartitionMetadata()
-                    partition.id, partition.replicas, partition.isrs = one.partition, list(one.replicas), list(one.isr)
-                    partition.leader = -1 if one.leader is None else one.leader
-                    if one.leader is None:
-                        partition.error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
-                    topic.partitions[one.partition] = partition
-            found[name] = topic
-        return found
+            if topic is None:
+                raise
+            failed: Any = admin.TopicMetadata()
+            failed.topic, failed.error = topic, kafka_error(error)
+            return {topic: failed}
+        return {name: _topic(one) for name, one in described.items()}
+
+
+def _topic(described: TopicDescription) -> Any:
+    """Return a topic as confluent_kafka does."""
+    topic: Any = admin.TopicMetadata()
+    topic.topic = described.name
+    for one in described.partitions:
+        partition: Any = admin.PartitionMetadata()
+        partition.id, partition.replicas, partition.isrs = one.partition, list(one.replicas), list(one.isr)
+        partition.leader = -1 if one.leader is None else one.leader
+        if one.leader is None:
+            partition.error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+        topic.partitions[one.partition] = partition
+    return topic
 
 
 def _of_every_client(options: dict[str, Any]) -> dict[str, Any]:
