@@ -31,6 +31,14 @@ def test_a_forgotten_commit_is_logged_at_exit(kcodec_broker: Broker) -> None:
     assert LOST in done.stderr and done.returncode == 0
 
 
+def test_records_of_a_forgotten_commit_are_logged_at_exit(kcodec_broker: Broker) -> None:
+    """They are not acknowledged yet when the program ends."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    command = [sys.executable, "-c", PROGRAM.replace(".result()", ""), kcodec_broker.bootstrap_servers, topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "records may be lost: 1 record of topic" in done.stderr or LOST in done.stderr
+
+
 def test_a_forgotten_commit_is_logged_by_the_async_producer(
     kcodec_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
