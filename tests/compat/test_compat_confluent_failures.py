@@ -17,6 +17,7 @@ import confluent_kafka.admin
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException
 
+from kcodec.broker import Broker
 from kcodec.compat.confluent import AdminClient, Consumer, Producer
 
 SECONDS = 15.0
@@ -35,6 +36,46 @@ def fill(servers: str, topic: str, count: int) -> None:
 
 def offsets(messages: list[Any]) -> list[int]:
     return [one.offset() for one in messages]
+
+
+def wait_until_in_flight(producer: Any) -> None:
+    end = time.monotonic() + SECONDS
+    while not producer._kcodec.has_in_flight:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_an_abort_reports_the_error_of_a_record_that_a_broker_rejects(kcodec_broker: Broker) -> None:
+    """The record is in flight when the abort begins. It was reported as purged, as was every record meanwhile."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    settings = {"bootstrap.servers": kcodec_broker.bootstrap_servers, "transactional.id": topic}
+    reports: dict[bytes, int] = {}
+    with Producer({**settings, "batch.size": 1}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        kcodec_broker.faults.add("Produce", topic=topic, delay_ms=500, error="MESSAGE_TOO_LARGE")
+        for value in (b"in flight", b"buffered"):
+            producer.produce(topic, value, callback=lambda error, one: reports.update({one.value(): error.code()}))
+            wait_until_in_flight(producer)
+        producer.abort_transaction()
+        assert reports == {b"in flight": KafkaError.MSG_SIZE_TOO_LARGE, b"buffered": KafkaError._PURGE_QUEUE}
+        kcodec_broker.faults.clear()
+        producer.begin_transaction()
+        producer.produce(topic, b"later")
+        producer.commit_transaction()
+
+
+def test_a_purge_reports_whether_each_record_was_in_flight(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    reports: dict[bytes, int] = {}
+    kcodec_broker.faults.add("Produce", topic=topic, delay_ms=1000)
+    with Producer({"bootstrap.servers": kcodec_broker.bootstrap_servers, "batch.size": 1}) as producer:
+        for value in (b"in flight", b"buffered"):
+            producer.produce(topic, value, callback=lambda error, one: reports.update({one.value(): error.code()}))
+            wait_until_in_flight(producer)
+        producer.purge()
+        producer.poll(0)
+        assert reports == {b"in flight": KafkaError._PURGE_INFLIGHT, b"buffered": KafkaError._PURGE_QUEUE}
 
 
 @pytest.mark.parametrize("end", ["close", "with"])

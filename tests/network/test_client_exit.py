@@ -18,6 +18,9 @@ from sasl_responses import usual as usual_with_sasl
 from scripted_peer import Peer, Request
 from usual_responses import free_port, usual
 
+from kcodec.broker import Broker
+from kcodec.client import Admin
+from kcodec.offsets import TopicPartition
 from kcodec.testing.kafka import ApacheKafka
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -131,6 +134,23 @@ def test_a_program_ends_with_an_unclosed_client(kind: str) -> None:
 def test_a_program_ends_with_a_client_that_connects(kind: str) -> None:
     with Peer(usual) as peer:
         ends(unclosed(kind), peer.address, RUNS if kind == "producer" else 4)
+
+
+def test_a_handler_of_the_application_can_close_its_producer(kcodec_broker: Broker) -> None:
+    """It was registered after the import of the client and before the first client, whose I/O thread ended first."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    program = """
+        import atexit, sys
+        from kcodec.client import Producer
+        atexit.register(lambda: producer.close())
+        producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=500)
+        delivery = producer.send(TOPIC, b"value")
+        atexit.register(lambda: print(delivery.done()))
+    """
+    done = run_python(textwrap.dedent(program).replace("TOPIC", repr(topic)), kcodec_broker.bootstrap_servers)
+    assert (done.returncode, done.stderr) == (0, "")
+    with Admin(bootstrap_servers=kcodec_broker.bootstrap_servers) as admin:
+        assert admin.list_offsets({TopicPartition(topic, 0): "latest"})[TopicPartition(topic, 0)].offset == 1
 
 
 def test_an_unclosed_client_still_warns_at_exit() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 import warnings
@@ -257,7 +258,8 @@ class ProducerBase(ClientBase):
 
     def _log_lost(self) -> None:
         if hasattr(self, "_core"):
-            log_lost(self._core.accumulator, repr(self))
+            is_open = self._core.id_manager.is_transaction_open
+            log_lost(self._core.accumulator, repr(self), is_transaction_open=is_open)
 
 
 class _Fork:
@@ -292,9 +294,13 @@ class _Fork:
 
 @atexit.register
 def _at_exit() -> None:
+    """Log what is lost, before the threads end: after that, nothing is unfinished."""
     for producer in list(ProducerBase._open):
         if not producer._io_loop.is_closed:
             producer._log_lost()
+    thread_loop = sys.modules.get("kcodec.network.thread_loop")
+    if thread_loop is not None:
+        thread_loop.end_at_exit()
 
 
 if hasattr(os, "register_at_fork"):

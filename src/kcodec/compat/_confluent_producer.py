@@ -36,6 +36,10 @@ from kcodec.compat._patches import derived_from
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 
 
+class _PurgedError(errors.TransportError):
+    """The error of a record that `purge` has dropped."""
+
+
 class ReportingProducer(KcodecProducer):
     """A producer whose records report their outcome to the facade, as nothing else knows of their deliveries."""
 
@@ -44,11 +48,15 @@ class ReportingProducer(KcodecProducer):
         self._core.accumulator.failures = None
         reports.attach(self._core.accumulator, send, partitioner)
 
-    def drop_buffered(self) -> None:
-        """Fail the records that are not in flight."""
+    def drop(self, in_flight: bool) -> None:
+        """Fail the records that are not in flight, or all."""
+
+        def error_of(batch: Any) -> _PurgedError:
+            return _PurgedError("the record was purged", possibly_sent=in_flight and batch.attempts > 0)
 
         def drop() -> Any:
-            self._core.sender.fail_buffered(lambda _: errors.TransportError("the record was purged"))
+            sender = self._core.sender
+            (sender.fail_all if in_flight else sender.fail_buffered)(error_of)
             yield from ()
 
         self._run(drop())
@@ -74,7 +82,6 @@ class ProducerMethods:
         self._observer = Observer(self._settings, self._events, "producer")
         if self._observer.is_used:
             self._settings.options["metrics"] = self._observer
-        self._is_purging = False
         self._is_initialized = False
         self._has_tried = False
         #: The fatal error that a call of transactions has raised.
@@ -180,15 +187,10 @@ class ProducerMethods:
             raise not_supported("purge() of a transactional producer", "call abort_transaction(), which drops records")
         if not in_queue:
             return
-        self._is_purging = True
-        try:
-            with contextlib.suppress(errors.DeliveryErrors, errors.TransportError):
-                if drops_in_flight:
-                    producer.close(0)
-                else:
-                    producer.drop_buffered()
-        finally:
-            self._is_purging = False
+        with contextlib.suppress(errors.DeliveryErrors, errors.TransportError):
+            producer.drop(drops_in_flight)
+            if drops_in_flight:
+                producer.close(0)
         if drops_in_flight:
             self._begin()
 
@@ -237,13 +239,9 @@ class ProducerMethods:
 
     def abort_transaction(self, timeout: float = -1) -> None:
         """Drop the records that are not sent, call the callbacks, and abort. Raise KafkaException."""
-        self._is_purging = True
-        try:
-            with self._in_transaction():
-                self._refuse_failed_start()
-                self._open().abort_transaction(seconds(timeout))
-        finally:
-            self._is_purging = False
+        with self._in_transaction():
+            self._refuse_failed_start()
+            self._open().abort_transaction(seconds(timeout))
 
     @contextlib.contextmanager
     def _in_transaction(self) -> Any:
@@ -337,9 +335,10 @@ class ProducerMethods:
 
     def _error_of(self, error: BaseException) -> KafkaError:
         """On the I/O thread: return the error of a record that has failed."""
-        if self._is_purging:
-            was_sent = getattr(error, "possibly_sent", False)
-            return KafkaError(KafkaError._PURGE_INFLIGHT if was_sent else KafkaError._PURGE_QUEUE)
+        if isinstance(error, _PurgedError):
+            return KafkaError(KafkaError._PURGE_INFLIGHT if error.possibly_sent else KafkaError._PURGE_QUEUE)
+        if isinstance(error, errors.TransactionStateError):  # an abort has dropped it
+            return KafkaError(KafkaError._PURGE_QUEUE)
         return record_error(error)
 
 

@@ -5,7 +5,7 @@ The thread is a daemon and starts with the first call. It belongs to the process
 copies of its sockets are closed (the parent's connections stay open), and a call raises an error that asks for a new
 client in the child.
 
-When the interpreter exits, an `atexit` handler ends the threads of all clients that were not closed. Otherwise the
+When the interpreter exits, `end_at_exit` ends the threads of all clients that were not closed. Otherwise the
 interpreter would stop a daemon thread at any point, possibly while it holds a lock (the import lock, the buffer of
 stderr), and the main thread would wait for that lock forever. For the same reason nothing is imported for the first
 time on these threads: see `kcodec.network.preload`.
@@ -13,7 +13,6 @@ time on these threads: see `kcodec.network.preload`.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import logging
@@ -435,10 +434,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
 
 
-def _end_at_exit() -> None:
+def end_at_exit() -> None:
     """End the threads of all clients that were not closed. This runs after `concurrent.futures` has joined its threads,
     after non-daemon threads have ended, and after the exit handlers that an application registered later than its
-    import of this module: these may still use and close their clients."""
+    import of a client: these may still use and close their clients. `kcodec.client.waiting` registers it, as the first
+    client that is created imports this module."""
     loops = list(_loops)
     for loop in loops:
         loop.begin_exit()
@@ -450,6 +450,3 @@ def _end_at_exit() -> None:
                 " for a Kerberos ticket or a callback blocks them; close clients before the program ends",
                 EXIT_SECONDS,
             )
-
-
-atexit.register(_end_at_exit)

@@ -140,6 +140,11 @@ class ProducerIdManager:
         """The current identity; None: not available yet, and the sender keeps its batches."""
         return NO_PRODUCER
 
+    @property
+    def is_transaction_open(self) -> bool:
+        """Whether a transaction is open that brokers have received requests of. On any thread."""
+        return False
+
     def produce_highest_version(self) -> int:
         """Return the highest version of a ProduceRequest, which the old transaction flow (before KIP-890) limits."""
         return HIGHEST_VERSION

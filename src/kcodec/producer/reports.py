@@ -117,15 +117,22 @@ def waiting_text(batches: Collection[ProducerBatch]) -> str:
     return f"{records_text(count)} of topic{'s' if len(topics) > 1 else ''} {names}{more}"
 
 
-def log_lost(accumulator: Accumulator, producer_name: str) -> None:
-    """Log what a producer that was not closed loses: unfinished records, and failures whose error was not retrieved. Do
-    not take the lock, as the garbage collector may call this in a thread that holds it."""
+def log_lost(accumulator: Accumulator, producer_name: str, *, is_transaction_open: bool) -> None:
+    """Log what a producer that was not closed loses: unfinished records, those of an open transaction, and failures
+    whose error was not retrieved. Do not take the lock, as the garbage collector may call this in a thread that holds
+    it."""
     unfinished = list(accumulator.unfinished)
     if unfinished:
         log.warning(
             "%s was not closed, and its unacknowledged records may be lost: %s",
             producer_name,
             waiting_text(unfinished),
+        )
+    if is_transaction_open:
+        log.warning(
+            "%s was not closed, and its transaction was neither committed nor aborted: no read_committed reader will"
+            " get its records",
+            producer_name,
         )
     failed = accumulator.failures.report_now() if accumulator.failures is not None else None
     if failed is not None:

@@ -77,6 +77,12 @@ class TransactionalProducerId(ProducerIdManager):
             return None
         return context.producer
 
+    @property
+    def is_transaction_open(self) -> bool:
+        """See ProducerIdManager."""
+        transaction = self._context.open
+        return transaction is not None and transaction.is_sent and self._context.state in WRITING
+
     def produce_highest_version(self) -> int:
         """See ProducerIdManager."""
         context = self._context

@@ -257,7 +257,8 @@ class ProducerBase(ClientBase):
         return done
 
     def _log_lost(self) -> None:
-        log_lost(self._core.accumulator, repr(self))
+        is_open = self._core.id_manager.is_transaction_open
+        log_lost(self._core.accumulator, repr(self), is_transaction_open=is_open)
 
 
 @atexit.register
