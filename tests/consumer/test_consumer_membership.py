@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import pairwise
 
+import pytest
 from consumer_group_script import (
     AUDIT_ID,
     HEARTBEAT,
@@ -21,6 +23,7 @@ from unnarrowed import unnarrowed
 from kcodec.consumer.group.modern.membership import ConsumerMemberState
 from kcodec.consumer.group.rebalance import Heartbeat
 from kcodec.offsets import ConsumerGroupMetadata
+from kcodec.protocol.error_codes import ErrorCode
 
 
 def test_the_first_heartbeat_says_all_and_the_next_ones_only_what_changed() -> None:
@@ -273,6 +276,17 @@ def test_a_leave_heartbeat_without_response_ends_by_its_time() -> None:
     began = world.now
     world.run(member.leave(2.0, "close"))
     assert world.now - began < 2.1
+
+
+def test_a_refused_leave_heartbeat_is_logged_by_the_name_of_its_code(caplog: pytest.LogCaptureFixture) -> None:
+    """The logger is that of consumers, as for the classic protocol (docs/logging.md)."""
+    world = GroupWorld()
+    member, _ = joined(world, 0)
+    world.plan(HEARTBEAT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    with caplog.at_level(logging.INFO, "kcodec.consumer"):
+        world.run(member.leave(5.0, "close"))
+    texts = [one.getMessage() for one in caplog.records if one.name == "kcodec.consumer"]
+    assert "group 'readers': the leave heartbeat failed with COORDINATOR_LOAD_IN_PROGRESS" in texts
 
 
 def test_one_that_never_joined_leaves_without_a_word() -> None:
