@@ -156,6 +156,12 @@ CLIENTS = {
         "import kcodec.compat.aiokafka\n\nkcodec.compat.aiokafka.install(clients=True)\n",
         "tests/brokers/kafka",
         "kafka",
+        {
+            "tests.brokers.kafka.test_consume.TestConsume::test_concurrent_consume": (
+                "stops the consumer after five sends, and expects that it has read two of the records by then; may fail"
+                " on a busy machine"
+            )
+        },
     ),
     "confluent": Client(
         "confluent",
