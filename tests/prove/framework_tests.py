@@ -130,7 +130,7 @@ def compare(
     """Run tests with the original client and with kcodec; return the lines of a report, and if no loss is unexplained.
 
     run:   Runs the tests with the facade or without it.
-    known: Name of a test that passes with the original client only -> the reason.
+    known: Name of a test that passes with the original client only, or with neither -> the reason.
     """
     lines, found = [], {}
     for name in (original, "kcodec"):
@@ -150,7 +150,7 @@ def compare(
         elif result.status != PASSED and other.status == PASSED:
             lines.append(f"  passes only with kcodec: {test}: {result.status} with {original}, {result.message}")
         elif result.status == FAILED:
-            lines.append(f"  fails with both: {test}: {result.message}")
+            lines.append(f"  fails with both: {test}: {known.get(test) or result.message}")
     reasons = Counter(result.message for result in before.values() if result.status == SKIPPED)
     lines += [f"  skipped with both: {number}, {reason}" for reason, number in sorted(reasons.items())]
     return lines, is_good
