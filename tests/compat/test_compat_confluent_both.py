@@ -627,7 +627,7 @@ def test_members_of_the_consumer_protocol_share_partitions(clients: Any, broker:
     first = subscribe("first")
     wait_until(lambda: first.poll(0.1) is None and len(first.assignment()) == 2)
     second = subscribe("second")
-    wait_until(lambda: first.poll(0.1) is second.poll(0.1) is None and len(second.assignment()) == 1)
+    wait_until(lambda: first.poll(0.1) is second.poll(0.1) is None and len(second.assignment()) == 1 and len(seen) == 3)
     (kept,), (moved,) = ([one.partition for one in consumer.assignment()] for consumer in (first, second))
     assert seen == [
         ("first", "assign", [0, 1]),
@@ -642,7 +642,7 @@ def test_members_of_the_consumer_protocol_share_partitions(clients: Any, broker:
     for consumer in (first, second):
         consumer.commit(asynchronous=False)
     second.close()
-    wait_until(lambda: first.poll(0.1) is None and len(first.assignment()) == 2)
+    wait_until(lambda: first.poll(0.1) is None and len(first.assignment()) == 2 and len(seen) == 5)
     assert seen[3:] == [("second", "revoke", [moved]), ("first", "assign", [moved])]
     assert first.poll(0.3) is None
     first.close()

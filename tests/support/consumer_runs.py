@@ -86,7 +86,7 @@ class Member:
 
     made: ClassVar[list[Member]] = []
 
-    def __init__(self, cluster: Any, settings: Any, handler: Any) -> None:
+    def __init__(self, cluster: Any, settings: Any, handler: Any, member_id: str | None = None) -> None:
         self.changed = Signal()
         self.group_lock = FlowLock(cluster.clock)
         self.error: BaseException | None = None
