@@ -37,7 +37,10 @@ def with_topic(peer: Peer, request: Request) -> bytes | None:
 
 @pytest.fixture
 def stalled() -> Iterator[Peer]:
-    """A broker that reads one Produce request, and nothing after it."""
+    """A broker that reads one Produce request, and nothing after it.
+
+    Its receive buffer is small, so that the system does not take all requests of a test for the broker.
+    """
     ended = threading.Event()
 
     def answer(peer: Peer, request: Request) -> bytes | None:
@@ -46,7 +49,7 @@ def stalled() -> Iterator[Peer]:
             return None
         return with_topic(peer, request)
 
-    with Peer(answer) as peer:
+    with Peer(answer, receive_buffer=65_536) as peer:
         yield peer
         ended.set()
 
@@ -81,7 +84,7 @@ def test_a_request_that_is_not_sent_completely_ends_its_connection(kind: type, s
     """After request_timeout_ms it is sent again, until delivery_timeout_ms is over."""
     timing = {"request_timeout_ms": 500, "delivery_timeout_ms": 3000, "max_block_ms": 200}
     client = kind(stalled.address, buffer_memory=64_000_000, **timing, **OPTIONS)
-    client.send_all("orders", [RECORD] * 1900)
+    client.send_all("orders", [RECORD] * COUNT)
     with pytest.raises(DeliveryErrors, match=r"brokers may have stored.*not acknowledged within delivery_timeout_ms"):
         client.flush()
     assert stalled.connections >= 3  # one of bootstrap_servers, and two of the broker

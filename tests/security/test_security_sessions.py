@@ -34,8 +34,8 @@ from kcodec.testing.tokens import TokenServer
 
 pytestmark = pytest.mark.usefixtures("no_secret_logged")
 ROOT = Path(__file__).resolve().parent.parent.parent
-#: Examples of logins that other tests run: Amazon MSK, Kerberos, delegation tokens.
-LOGINS_ELSEWHERE = ("amazonaws", "GSSAPI", "sasl_scram_token_auth")
+#: Examples of logins that other tests run: Amazon MSK, Kerberos, delegation tokens, client certificates.
+LOGINS_ELSEWHERE = ("amazonaws", "GSSAPI", "sasl_scram_token_auth", "ssl_certfile")
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["blocking", "asyncio"])
@@ -167,7 +167,8 @@ class Story:
 
 
 def test_the_examples_of_the_docs_log_in(guarded_kafka: ApacheKafka, token_server: TokenServer, tmp_path: Path) -> None:
-    """All but the login with a delegation token, which this broker does not have: test_delegation_tokens.py runs it."""
+    """Those that this broker accepts. Delegation tokens: test_delegation_tokens.py; client certificates:
+    test_testing_security.py."""
     (tmp_path / "token").write_text(token_server.token("alice") + "\n", encoding="ascii")
     here = {
         "kafka.example.org:9093": guarded_kafka.bootstrap_servers,

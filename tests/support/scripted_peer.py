@@ -50,14 +50,25 @@ def versions_reply(request: Request, apis: dict[int, tuple[int, int]] | None = N
 
 
 class Peer:
-    """Listens until closed. requests: all that came, in order."""
+    """Listens until closed. requests: all that came, in order.
 
-    def __init__(self, answer: Callable[[Peer, Request], bytes | None], node_id: int = 1) -> None:
+    receive_buffer: the size in bytes of the receive buffer of each connection. If it is None, the system makes the
+    buffer larger as data comes, on some machines to 32 MB.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Peer, Request], bytes | None],
+        node_id: int = 1,
+        receive_buffer: int | None = None,
+    ) -> None:
         self.answer = answer
         self.node_id = node_id
         self.requests: list[Request] = []
         self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
+        if receive_buffer is not None:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.host, self.port = self._listener.getsockname()
         self._sockets: list[socket.socket] = []
         self._thread = threading.Thread(target=self._accept, daemon=True)

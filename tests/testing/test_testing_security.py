@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tls_authority import Certificate, encrypt_key
 
 from kcodec.errors import AuthenticationError
 from kcodec.network.client import Client
@@ -19,6 +22,8 @@ from kcodec.network.options import ClientConfig
 from kcodec.network.thread_loop import ThreadLoop
 from kcodec.testing.kafka import ApacheKafka, Certificates, TokenServer
 from kcodec.testing.pytest_plugin import KafkaFactory
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def log_in(options: dict[str, object]) -> set[int]:
@@ -76,6 +81,32 @@ def test_client_certificates_make_principals_for_permissions(apache_kafka_factor
     for pair in ({}, {"ssl_certfile": str(stranger.certificate), "ssl_keyfile": str(stranger.key)}):
         with pytest.raises(AuthenticationError):
             log_in({**options, **pair})
+    run_the_example_of_the_documentation(kafka)
+
+
+def run_the_example_of_the_documentation(kafka: ApacheKafka) -> None:
+    """The example with ssl_certfile in docs/security.md, with an encrypted key."""
+    topic = kafka.create_topic(partitions=1)
+    kafka.allow("User:CN=alice", "Write", topic=topic)
+    options = kafka.client_options("alice", client_certificate=True)
+    certificate, key = Path(options["ssl_certfile"]), Path(options["ssl_keyfile"])
+    places = {
+        "kafka.example.org:9093": kafka.bootstrap_servers,
+        "/etc/kafka/authority.pem": str(kafka.certificates.authority),
+        "/etc/kafka/orders.pem": str(certificate),
+        "/etc/kafka/orders.key": str(encrypt_key(Certificate("alice", certificate, key, certificate), "key-secret")),
+    }
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    (example,) = [
+        code for code in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if "ssl_certfile" in code
+    ]
+    for documented, used in places.items():
+        assert documented in example
+        example = example.replace(documented, used)
+    names: dict[str, Any] = {"password": "key-secret"}
+    exec(compile(example, "docs/security.md", "exec"), names)
+    with names["producer"] as producer:
+        assert producer.send(topic, b"value").result(10).offset == 0
 
 
 def handshake(authority: Path, kafka: ApacheKafka, name: str) -> None:
