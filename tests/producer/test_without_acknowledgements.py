@@ -82,7 +82,7 @@ def test_a_broker_that_reads_nothing_fills_the_buffer(kind: type, stalled: Peer)
 @pytest.mark.parametrize("kind", [Threaded, Looped])
 def test_a_request_that_is_not_sent_completely_ends_its_connection(kind: type, stalled: Peer) -> None:
     """After request_timeout_ms it is sent again, until delivery_timeout_ms is over."""
-    timing = {"request_timeout_ms": 500, "delivery_timeout_ms": 3000, "max_block_ms": 200}
+    timing = {"request_timeout_ms": 500, "delivery_timeout_ms": 3000, "max_block_ms": 3000}
     client = kind(stalled.address, buffer_memory=64_000_000, **timing, **OPTIONS)
     client.send_all("orders", [RECORD] * COUNT)
     with pytest.raises(DeliveryErrors, match=r"brokers may have stored.*not acknowledged within delivery_timeout_ms"):
