@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,10 @@ EXAMPLES = DirectoryBasedExampleDatabase(ROOT / ".cache" / "hypothesis")
 hypothesis.settings.register_profile("short", SHARED, max_examples=100, derandomize=True, database=None)
 hypothesis.settings.register_profile("long", SHARED, max_examples=5000, print_blob=True, database=EXAMPLES)
 hypothesis.settings.load_profile(os.environ.get("KCODEC_PROFILE", "short"))
+
+# A shell starts a background command with SIGINT ignored, and the programs of tests would inherit this from pytest.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Spark's workers would otherwise be the first python3 on PATH, which lacks everything.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -106,12 +106,15 @@ class ClusterAdmin:
         return bare_admin.end_offsets(self.leader(topic, partition).admin_server, topic, [partition])[partition]
 
     def wait_in_sync(self, topic: str, partition: int, timeout: float = TOPIC_SECONDS) -> None:
-        """Wait until all replicas of this partition of `topic` are in sync. Raise TimeoutError after `timeout`
-        seconds."""
+        """Wait until every running node reports that all replicas of this partition of `topic` are in sync. Raise
+        TimeoutError after `timeout` seconds."""
 
         def in_sync() -> bool:
-            found = self._partition(topic, partition)
-            return found is not None and set(found.isr_nodes) == set(found.replica_nodes)
+            for server in [node.admin_server for node in self.nodes if node.is_running]:
+                found = bare_admin.partitions_of(server, topic).get(partition)
+                if found is None or set(found.isr_nodes) != set(found.replica_nodes):
+                    return False
+            return True
 
         self._wait_for(in_sync, f"all replicas of {topic}-{partition} were in sync", timeout)
 
