@@ -138,7 +138,7 @@ static int system_random(void *out, size_t size) { return getentropy(out, size);
 #endif
 
 #if defined(__linux__)
-void *pages_grow(void *pages, size_t old_size, size_t size) {  // pages move, no byte is copied
+void *pages_grow(void *pages, size_t old_size, size_t size) {  // remaps the pages without copying bytes
     void *moved = mremap(pages, old_size, size, MREMAP_MAYMOVE);
     return moved == MAP_FAILED ? NULL : moved;
 }
