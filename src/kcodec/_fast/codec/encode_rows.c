@@ -233,8 +233,8 @@ static inline __attribute__((always_inline)) uint8_t *fast_headers(const PlainRo
     return q;
 }
 
-// Appends the checked rows from `row` on to the open batch, up to a row that needs append_odd_row or does not fit. Returns the
-// first row that was not appended, or -1 with the fault. *is_full: that row does not fit into the batch.
+// Appends the checked rows from `row` on to the open batch, up to a row that needs append_odd_row or does not fit.
+// Returns the first row that was not appended. *is_full is set if that row does not fit into the batch.
 static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *writer, const PlainRows *rows, int64_t row,
                                                                 int *is_full, int has_nulls, int has_headers) {
     const int64_t base_timestamp = writer->base_timestamp, first_row = row, most = writer->settings.max_batch_bytes;
@@ -277,7 +277,8 @@ static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *wri
         if (timestamp > max_timestamp) max_timestamp = timestamp;
     }
     writer->length = p - batch;
-    writer->last_offset = (int64_t)((uint64_t)writer->base_offset + (uint64_t)(delta - 1));  // checked when the batch ends
+    // An overflow is detected when the batch is finished.
+    writer->last_offset = (int64_t)((uint64_t)writer->base_offset + (uint64_t)(delta - 1));
     writer->max_timestamp = max_timestamp;
     writer->count += row - first_row;
     writer->length_width = guess;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frame: magic 04 22 4d 18 | FLG | BD | [content size u64] | HC | blocks | end mark u32 0 | [content checksum]
-//   FLG: 7-6 version 01, 5 blocks are independent, 4 block checksums, 3 content size, 2 content checksum, 0 dictionary id
+//   FLG: 7-6 version 01, 5 independent blocks, 4 block checksums, 3 content size, 2 content checksum, 0 dictionary id
 //   BD: 6-4 largest block, 4..7 = 64 KiB, 256 KiB, 1 MiB, 4 MiB. HC: second byte of xxh32(FLG .. content size).
 //   block: size u32, highest bit = stored uncompressed | bytes | [checksum of these bytes]
 // Block: sequences of a token (4 bits literal length, 4 bits match length - 4; after 15, bytes are added to the length,

@@ -154,6 +154,7 @@ void *pages_grow(void *pages, size_t old_size, size_t size) {
 
 void random_bytes(void *out, size_t size) {
     if (system_random(out, size) == 0) return;
-    uint64_t value = (uint64_t)(uintptr_t)out ^ (uint64_t)(uintptr_t)&value;  // addresses differ from process to process
+    // Addresses differ from process to process.
+    uint64_t value = (uint64_t)(uintptr_t)out ^ (uint64_t)(uintptr_t)&value;
     for (size_t at = 0; at < size; at++) ((uint8_t *)out)[at] = (uint8_t)(value >> 8 * (at % 8));
 }
