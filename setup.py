@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the extension kcodec._fast, and nothing else: the metadata is in pyproject.toml.
+"""Build the extension kcodec._fast. The metadata of the package is in pyproject.toml.
 
-Switches, all environment variables:
-KCODEC_DEBUG=1                      no optimisation, symbols, assertions
-KCODEC_SANITIZE=address,undefined   what gcc's -fsanitize= takes
-KCODEC_WERROR=1                     a warning of the C compiler ends the build
-KCODEC_EXTENSION=0                  metadata only: the extension has been built in place before
+Environment variables:
+KCODEC_DEBUG=1                      Compile without optimization, with symbols and assertions.
+KCODEC_SANITIZE=address,undefined   Compile with these sanitizers, as for the option -fsanitize= of gcc.
+KCODEC_WERROR=1                     Treat warnings of the C compiler as errors.
+KCODEC_EXTENSION=0                  Do not build the extension, which has been built in place before.
 
-Sources are compiled in parallel, all of them with -O3. For the C that Cython generates -O1 would halve the time and -O2
-save a quarter; but then rows of Python objects are read, and small messages written, more slowly (3 to 13 %).
+All sources are compiled in parallel with -O3. For the C code that Cython generates, -O1 would halve the build time and
+-O2 reduce it by a quarter, but reading rows of Python objects and writing small messages would be 3 to 13 % slower.
 
-The C is written for gcc and clang. On Windows clang-cl, which Visual Studio brings along, takes the place of cl.
+The C code requires gcc or clang. On Windows it is compiled by clang-cl, which Visual Studio contains, instead of cl.
 """
 
 import os
@@ -30,10 +30,10 @@ SANITIZE = os.environ.get("KCODEC_SANITIZE", "")
 
 
 class Build(build_ext):
-    """build_ext, in parallel; with clang-cl where Visual Studio's own compiler would be taken."""
+    """build_ext that compiles in parallel, and with clang-cl instead of Visual Studio's own compiler."""
 
     def build_extensions(self):
-        """Build as setuptools does, with our way to compile."""
+        """Build the extension with compile_in_parallel or clang-cl."""
         if self.compiler.compiler_type == "unix":
             self.compiler.compile = self.compile_in_parallel
         if self.compiler.compiler_type == "msvc":
@@ -55,7 +55,8 @@ class Build(build_ext):
         extra_postargs=None,
         depends=None,
     ):
-        """Compile like distutils.ccompiler.CCompiler.compile, a thread for each processor; the generated C first."""
+        """Compile like distutils.ccompiler.CCompiler.compile, with one thread per processor. The generated C is
+        first."""
         compiler = self.compiler
         macros, objects, extra_postargs, pp_opts, build = compiler._setup_compile(
             output_dir, macros, include_dirs, sources, depends, extra_postargs
@@ -75,7 +76,7 @@ if sys.platform == "win32":
     flags, link, libraries = ["/std:c11", "/O2", "/W3"], [], []
 else:
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-pthread"]
-    # -g0: Python's own flags often ask for symbols, which double the time and make the module ten times as large.
+    # -g0: Python's own flags often request symbols, which double the build time and make the module ten times as large.
     flags += ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
     link = ["-pthread"]
     libraries = ["dl"] if sys.platform == "linux" else []

@@ -439,7 +439,7 @@ class FetchedRecords:
         """Bytes of an incomplete last batch, or bytes that are not decoded yet."""
     @property
     def bytes_needed(self) -> int:
-        """The size of that cut batch as far as it is known, else 0."""
+        """Size of that incomplete batch as far as it is known; 0 otherwise."""
     def take(self, count: int) -> list[Record]:
         """Return a list of the next `count` records; fewer only at the end.
 
@@ -482,7 +482,10 @@ class Delivery:
 
 @final
 class RecordIterator:
-    """What `for` iterates. request: returns the next Delivery, and waits for it."""
+    """The iterator of `for`.
+
+    request: a function that waits for the next Delivery and returns it.
+    """
 
     def __init__(self, request: Callable[[], Delivery]) -> None: ...
     def __iter__(self) -> Self: ...
@@ -1390,7 +1393,7 @@ class ClientRecordMetadata:
     """ClientRecordMetadata(offset, size, timestamp)
     --
 
-    What append() says of a record: its offset in the batch, its bytes there, its timestamp (ms).
+    The result of append() for a record: its offset, its size in bytes and its timestamp in ms.
     """
 
     crc: None
@@ -1475,7 +1478,7 @@ class ClientBatchBuilder:
     def estimate_size_in_bytes(
         cls, key: Buffer | None, value: Buffer | None, headers: Iterable[tuple[str, Buffer | None]]
     ) -> int:
-        """At most what a batch of this one record takes."""
+        """Return an upper bound of the size of a batch with only this record."""
 
 # Messages of the protocol
 

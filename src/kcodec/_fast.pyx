@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=True, wraparound=False, nonecheck=True, freethreading_compatible=True
-"""The compiled core: record batches to columns. This file is its table of contents.
+"""The compiled core, which decodes record batches to columns and encodes them. This file is its table of contents.
 
-Everything that touches bytes without the GIL is C, one subject a file, in `_fast/`:
+All code that processes bytes without the GIL is C. Each file in the folders of `_fast/` has one subject:
 
-    fault.h        what was wrong and where              bounds.h       reading untrusted bytes
-    header.c       the 61-byte header                    scan.c         a walk over headers -> batch table
-    visibility.c   isolation, before decompression       crc32c.c       the checksum, four ways
-    decompress.c   codec -> function                     snappy.c lz4.c zstd.c
-    records.c      one batch -> columns                  columns.c      a chunk: columns that are Arrow buffers
-    legacy.c       messages of magic 0 and 1 -> columns  crc32.c        their checksum
-    framing.c      schema ids split off keys, values     opening.c      old messages, views
-    decode.c       the run over a table, threads         pool.c         output memory that is used again
-    utf8.c         header names                          arrow_export.c chunks as Arrow
-    encode.c       records -> batches                    arrow_import.c columns that others made
-    murmur2.c      keys -> partitions                    text.c         chunks as text
-    validate.c     a leader's look at records         guard.h        one caller at a time
+    fault.h        description of invalid data           bounds.h       reading untrusted bytes
+    header.c       the header of a batch                 scan.c         reading headers to a table of batches
+    visibility.c   isolation level and offset range      crc32c.c       the checksum of magic 2
+    decompress.c   decompression by codec                snappy.c lz4.c zstd.c inflate.c
+    records.c      records of one batch to columns       columns.c      a chunk: columns that are Arrow buffers
+    legacy.c       messages of magic 0 and 1 to columns  crc32.c        the checksum of magic 0 and 1
+    framing.c      schema ids of keys and values         opening.c      compressed messages of magic 0 and 1, views
+    decode.c       decoding a table of batches, threads  small_batches.c  a faster path for small batches
+    pool.c         a pool of output memory               platform.c     differences of operating systems
+    utf8.c         UTF-8 of header names                 arrow_export.c export of chunks to Arrow
+    encode.c       records to batches                    arrow_import.c columns of other programs
+    encode_rows.c  Arrow rows to batches                 murmur2.c      partitions of keys
+    text.c         formatting of chunks as text          validate.c     validation of records by a leader
+    guard.h        protection against concurrent use     message_object.h  slots of protocol messages
 
-What Python sees is made by the parts included below.
+The files included below have the Python classes and functions.
 """
 
 import itertools
@@ -59,20 +61,20 @@ from kcodec.errors import (
 )
 from kcodec.limits import DEFAULT_LIMITS, LARGEST_LIMIT, DecodeLimits
 
-# the C parts, as Cython knows them
+# declarations of the C code for Cython
 include "_fast/codec/declarations.pxi"
 include "_fast/codec/encode_declarations.pxi"
-# Fault -> exception, the one place
+# conversion of faults to exceptions
 include "_fast/codec/faults.pxi"
-# one caller at a time
+# protection of objects against concurrent use
 include "_fast/codec/guard.pxi"
-# the caller's bytes, and limits
+# access to the caller's bytes, and checks of arguments
 include "_fast/codec/source.pxi"
-# zstd and gzip by their Python packages
+# decompression of zstd and gzip by Python packages
 include "_fast/codec/packages.pxi"
 # AbortedTransaction, AbortedTransactions
 include "_fast/codec/aborted.pxi"
-# FrameBuffer: where a connection receives
+# FrameBuffer: memory for the bytes that a connection receives
 include "_fast/wire/frame_buffer.pxi"
 # Record
 include "_fast/codec/record.pxi"
@@ -80,61 +82,61 @@ include "_fast/codec/record.pxi"
 include "_fast/arrow/columns.pxi"
 # DecodedRecords, Counts
 include "_fast/codec/decoded.pxi"
-# capsules, streams
+# export by Arrow capsules and streams
 include "_fast/arrow/arrow.pxi"
-# TextTemplate: records as text
+# TextTemplate: formatting of records as text
 include "_fast/text/text.pxi"
-# decode(): one call over bytes
+# decode(): decoding of bytes in one call
 include "_fast/codec/decode.pxi"
-# Decoder: windows of a file
+# Decoder: decoding of a file window by window
 include "_fast/codec/decoder.pxi"
 # RecordBatch, RecordBatches
 include "_fast/codec/batches.pxi"
-# RecordSteps: a chunk at a time, as asked for
+# RecordSteps: decoding chunk by chunk
 include "_fast/compat/steps.pxi"
-# RecordCursor: Records, one or some at a time
+# RecordCursor: iteration over records
 include "_fast/codec/cursor.pxi"
-# decode_fetch(), FetchedRecords: one partition of a Fetch answer
+# decode_fetch(), FetchedRecords: one partition of a Fetch response
 include "_fast/codec/fetched.pxi"
-# deserialize_records(): keys and values as objects of the application
+# deserialize_records(): conversion of keys and values to objects of the application
 include "_fast/codec/deserialize.pxi"
-# Delivery, RecordIterator, AsyncRecordIterator: records of a consumer one by one
+# Delivery, RecordIterator, AsyncRecordIterator: iteration over the records of a consumer
 include "_fast/codec/delivery.pxi"
-# what kcodec.compat gives to other clients' consumers: records, then batches and sets of them
+# for the consumers of other clients, by kcodec.compat: records, batches and record sets
 include "_fast/compat/client_rows.pxi"
 include "_fast/compat/client.pxi"
 # TransactionScanner
 include "_fast/codec/scanner.pxi"
-# Arrow data of others, and its rows
+# import of Arrow data
 include "_fast/arrow/arrow_import.pxi"
-# compression by packages
+# compression
 include "_fast/codec/compress.pxi"
-# one row of Python objects
+# conversion of rows of Python objects
 include "_fast/codec/rows.pxi"
-# _Writer: settings, sources
+# _Writer: settings of batches, and appending of rows and Arrow data
 include "_fast/codec/writer.pxi"
 # encode(), encode_batch(), EncodedBatches
 include "_fast/codec/encode.pxi"
 # RecordBatchBuilder
 include "_fast/codec/builder.pxi"
-# what kcodec.compat gives to other clients' producers
+# for the producers of other clients, by kcodec.compat: the batch builder
 include "_fast/compat/client_builder.pxi"
 # Partitions, partition_for()
 include "_fast/codec/partition.pxi"
-# SendLock, RecordAppender: a record on its way from `send` into a batch
+# SendLock, IoTurn, RecordAppender: appending of sent records to batches
 include "_fast/sending/send_lock.pxi"
 include "_fast/sending/io_turn.pxi"
 include "_fast/sending/appender.pxi"
-# clients in the shape of confluent_kafka: their events, messages, poll() and produce()
+# kcodec.compat.confluent: events, messages, poll() and produce()
 include "_fast/compat/events.pxi"
 include "_fast/compat/message.pxi"
 include "_fast/compat/message_feed.pxi"
 include "_fast/compat/reports.pxi"
-# what a leader finds in records
+# validation of records by a leader
 include "_fast/codec/validate.pxi"
-# messages of the protocol: plans and objects, bytes -> message, message -> bytes
+# messages of the protocol: plans and objects, decoding, encoding
 include "_fast/wire/messages.pxi"
 include "_fast/wire/message_reader.pxi"
 include "_fast/wire/message_writer.pxi"
-# processor paths, system libraries, memory: start-up and tests
+# start-up: selection of CRC implementation and zstd library; functions for tests
 include "_fast/codec/switches.pxi"

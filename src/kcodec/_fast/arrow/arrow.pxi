@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The Arrow PyCapsule interface, without pyarrow.
+# Export of results by the Arrow PyCapsule interface, which does not need pyarrow.
 
 cdef extern from "Python.h":
     int PyThreadState_SetAsyncExc(unsigned long thread, PyObject *exception)
@@ -64,7 +64,7 @@ cdef class _Stream:
         while not self.waiting:
             item = next(self.source, None)
             if item is None:
-                return 0  # the end: an array of zeros, without a release function
+                return 0  # an array of zeros, without a release function, marks the end
             self.waiting = list((<DecodedRecords>item)._parts) if isinstance(item, DecodedRecords) else [item]
         rows = self.waiting.pop(0)
         cdef int failed
@@ -100,14 +100,14 @@ cdef int _stream_get_next(ArrowArrayStream *stream, ArrowArray *out) noexcept no
         try:
             state.next_array(out)
             return 0
-        except BaseException as error:  # noqa: BLE001  the C interface knows a number and a text, nothing else
+        except BaseException as error:  # noqa: BLE001  the C interface can only return an error number and a text
             state.error = (str(error) or type(error).__name__).encode("utf-8", "replace")
             is_interrupt = isinstance(error, KeyboardInterrupt)
         if is_interrupt:
-            # Consumers raise their own exception for the number, which `except Exception` catches. So this thread gets
-            # the interrupt once more, and Python raises it when the consumer's call has returned; the signal handler
-            # of the program is not called again. The source is dropped before, as an exception that is raised in its
-            # finalizer would be lost.
+            # The Arrow library raises its own exception for the error number, which `except Exception` catches. The
+            # interrupt is therefore set again for this thread, and Python raises it when the library's call has
+            # returned. This does not call the program's signal handler again. The source is dropped first, because
+            # an exception raised in its finalizer would be lost.
             state.source = iter(())
             PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), <PyObject *>KeyboardInterrupt)
         return _EINVAL

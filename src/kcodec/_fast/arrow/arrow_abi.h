@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The structures of the Arrow C data and C stream interfaces, as that specification fixes them.
+// The structures of the Arrow C data and C stream interfaces, as their specification defines them.
 #ifndef KCODEC_ARROW_ABI_H
 #define KCODEC_ARROW_ABI_H
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each export is one block of memory for its whole tree of structures, counted by the nodes that are not yet released:
-// a consumer may take a child out and release it later than its parent, on any thread.
+// Each export is one block of memory with its whole tree of structures. Its reference count is the number of nodes that
+// are not yet released, because a consumer may move a child out and release it after its parent, on any thread.
 #include "arrow_export.h"
 
 #include <stdlib.h>
 
-enum { MOST_NODES = COLUMN_COUNT + 4 };  // the struct, its columns, and below headers: struct, key, value
+enum { MOST_NODES = COLUMN_COUNT + 4 };  // the struct, its columns, and the struct, key and value below headers
 
 static const char *const column_names[COLUMN_COUNT] = {
     "offset", "timestamp", "timestamp_type", "key", "value", "headers", "base_offset", "producer_id", "producer_epoch",
@@ -15,7 +15,7 @@ static const char *const column_names[COLUMN_COUNT] = {
 
 const char *column_name(ColumnId column) { return column_names[column]; }
 
-// ------------------------------------------------------------------------------------------------------------- schema
+// Schemas.
 
 typedef struct {
     atomic_int references;
@@ -81,7 +81,7 @@ static void fill_column_schema(SchemaBlock *block, struct ArrowSchema *schema, c
     set_schema(block, value, "z", "value", 1);
 }
 
-// The root is the caller's own structure; the block's nodes are what hangs below it.
+// The root is the structure of the caller. The nodes of the block are its descendants.
 int arrow_export_schema(const ChunkLayout *layout, const ColumnOrder *order, struct ArrowSchema *out) {
     SchemaBlock *block = calloc(1, sizeof *block);
     if (!block) return -1;
@@ -103,7 +103,7 @@ int arrow_export_column_schema(const ChunkLayout *layout, ColumnId column, int a
     return 0;
 }
 
-// ------------------------------------------------------------------------------------------------------------- arrays
+// Arrays.
 
 typedef struct {
     atomic_int references;
@@ -112,7 +112,7 @@ typedef struct {
     struct ArrowArray nodes[MOST_NODES];
     struct ArrowArray *children[MOST_NODES];
     const void *buffers[3 * MOST_NODES];
-    const void **view_buffers;   // with views: validity, views, arena, sources, lengths; once for key, once for value
+    const void **view_buffers;   // for views: validity, views, arena, sources and lengths, once each for key and value
     int64_t *view_lengths;
 } ArrayBlock;
 
@@ -153,7 +153,7 @@ static struct ArrowArray *add_array_child(ArrayBlock *block, struct ArrowArray *
 }
 
 static int64_t nulls_of(const Chunk *chunk, int64_t null_count, int64_t rows) {
-    return null_count == 0 || rows == chunk->rows ? null_count : -1;  // -1: not counted in this part
+    return null_count == 0 || rows == chunk->rows ? null_count : -1;  // -1: the nulls of a slice are not counted
 }
 
 static void fill_views(ArrayBlock *block, struct ArrowArray *array, const BinaryColumn *column) {
@@ -198,7 +198,7 @@ static void fill_column(ArrayBlock *block, struct ArrowArray *array, ColumnId co
     }
     if (column == COLUMN_KEY || column == COLUMN_VALUE || column == COLUMN_TOPIC) {
         const BinaryColumn *binary = column == COLUMN_KEY ? &chunk->key : column == COLUMN_VALUE ? &chunk->value : &chunk->topic_rows;
-        int64_t first = column == COLUMN_TOPIC ? 0 : row;  // the same value in every row: see columns.h
+        int64_t first = column == COLUMN_TOPIC ? 0 : row;  // the topic is the same in every row: see columns.h
         set_array(block, array, rows, first, nulls_of(chunk, binary->null_count, rows), binary->validity.data, 3,
                   binary->offsets.data, binary->data.data);
         if (column != COLUMN_TOPIC && chunk->layout.binary_type == BINARY_VIEW) fill_views(block, array, binary);

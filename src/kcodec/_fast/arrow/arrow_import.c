@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Formats as the Arrow C data interface spells them: "z" binary, "u" string, "Z" "U" the large ones, "vz" "vu" views,
-// "w:N" fixed size, "n" null; "c" "s" "i" "l" int8 to int64 (upper case: unsigned); "ts" unit ":" zone; "+l" "+L" lists,
-// "+m" map, "+s" struct. A dictionary's own format is that of its indices.
+// Format strings of the Arrow C data interface: "z" binary, "u" string, "Z" and "U" their large variants, "vz" and "vu"
+// views, "w:N" fixed size, "n" null; "c" "s" "i" "l" int8 to int64 (upper case: unsigned); "ts" unit ":" zone; "+l"
+// list, "+L" large list, "+m" map, "+s" struct. The format of a dictionary column is that of its indices.
 #include "arrow_import.h"
 
 #include <stdlib.h>
@@ -19,7 +19,8 @@ static const uint8_t *validity_of(const struct ArrowArray *array) {
     return array->null_count == 0 || array->n_buffers < 1 ? NULL : array->buffers[0];
 }
 
-// Whether lengths are possible and the buffers of a type with `buffers` of them are there. An array without rows needs none.
+// Returns whether the lengths are valid and the array has `buffers` buffers, of which the second is present if there
+// are rows.
 static int has_buffers(const struct ArrowArray *array, int64_t buffers) {
     if (array->length < 0 || array->offset < 0 || array->length > INT64_MAX - 1 - array->offset) return 0;
     if (array->n_buffers < buffers || (buffers && !array->buffers)) return 0;
@@ -53,7 +54,7 @@ int binary_input_bind(BinaryInput *input, const struct ArrowSchema *schema, cons
         if (!has_buffers(array, 3)) return BIND_INVALID;
         input->kind = INPUT_BINARY_VIEW;
         input->offsets = array->buffers[1];
-        // behind validity and views come the data buffers, and last the buffer of their sizes
+        // The buffers are validity, views, the data buffers, and the sizes of the data buffers.
         input->view_data = array->buffers + 2;
         input->view_data_count = array->n_buffers - 3;
         input->view_data_sizes = array->buffers[array->n_buffers - 1];
@@ -77,7 +78,7 @@ int binary_input_bind(BinaryInput *input, const struct ArrowSchema *schema, cons
     if (!has_buffers(array, 3)) return BIND_INVALID;
     input->offsets = array->buffers[1];
     input->data = array->buffers[2];
-    if (array->length) {  // else there may be no offsets at all
+    if (array->length) {  // an array without rows may have no offsets buffer
         int64_t last = input->first + array->length;
         input->data_length = input->kind == INPUT_BINARY ? ((const int32_t *)input->offsets)[last]
                                                          : ((const int64_t *)input->offsets)[last];
@@ -191,7 +192,7 @@ int headers_input_bind(HeadersInput *input, const struct ArrowSchema *schema, co
     if (entry_array->n_children != 2 || !has_buffers(entry_array, 1)) return BIND_INVALID;
     for (int at = 0; at < 2; at++)
         if (entry_array->children[at]->length < entry_array->offset + entry_array->length) return BIND_INVALID;
-    // by place, whatever they are called; but what says itself that it is the other way round is believed
+    // The first field is the name and the second the value, unless they are named "value" and "key".
     int name = is_named(entries->children[0], "value") && is_named(entries->children[1], "key");
     int failed = binary_input_bind(&input->name, entries->children[name], entry_array->children[name]);
     if (!failed) failed = binary_input_bind(&input->value, entries->children[!name], entry_array->children[!name]);
@@ -200,15 +201,15 @@ int headers_input_bind(HeadersInput *input, const struct ArrowSchema *schema, co
     input->first = array->offset;
     input->validity = validity_of(array);
     input->offsets = array->buffers[1];
-    if (array->length == 0) input->width = 0;  // then there may be no offsets at all
+    if (array->length == 0) input->width = 0;  // an array without rows may have no offsets buffer
     input->struct_length = entry_array->length;
     input->struct_first = entry_array->offset;
     input->struct_validity = validity_of(entry_array);
     return 0;
 }
 
-// The first of `rows` rows whose offsets are invalid, -1: none. A loop without branches first: it decides in a fraction of a
-// nanosecond a row whether there is anything to look for.
+// Returns the first of `rows` rows whose offsets are invalid, or -1. A first loop without branches finds out, in a
+// fraction of a nanosecond for each row, whether all offsets are valid.
 #define CHECK_OFFSETS(type, ends, rows, most)                                                                     \
     do {                                                                                                          \
         int is_invalid = 0;                                                                                       \
@@ -224,7 +225,7 @@ static int64_t check_offsets64(const int64_t *ends, int64_t rows, int64_t most) 
 
 int64_t binary_input_check_from(const BinaryInput *input, int64_t first, int64_t rows) {
     int64_t at = input->first + first;
-    if (rows <= 0) return -1;  // then there may be no offsets at all
+    if (rows <= 0) return -1;  // an array without rows may have no offsets buffer
     if (!input->index_width && (input->kind == INPUT_ABSENT || input->kind == INPUT_FIXED_SIZE)) return -1;
     if (!input->index_width && input->kind == INPUT_BINARY)
         return check_offsets32((const int32_t *)input->offsets + at, rows, input->data_length);
@@ -262,7 +263,7 @@ int64_t headers_input_check(const HeadersInput *input, int64_t rows) {
     if (headers_input_range(input, 0, rows, &first, &count) && binary_input_check_from(&input->name, first, count) < 0 &&
         binary_input_check_from(&input->value, first, count) < 0)
         return -1;
-    all.validity = NULL;  // a null list has offsets, too
+    all.validity = NULL;  // the offsets of null lists are checked as well
     for (int64_t row = 0; row < rows; row++) {
         count = headers_input_count(&all, row, &first);
         if (count < 0 || binary_input_check_from(&input->name, first, count) >= 0 ||

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Columns that others made, read through the Arrow C data interface: where a row's bytes, number or headers are.
-// The interface carries no buffer sizes but those of views, so the lengths of arrays and the last offset of a column are
-// trusted (pyarrow's validate() compares them with its buffers: see arrow_import.pxi). Everything else is checked for each
-// row before it is read: offsets that are negative, that decrease or that exceed the last one, a list that exceeds its
-// child, a view or an index outside of what there is.
+// Access to the columns of other programs through the Arrow C data interface: the bytes, number or headers of each row.
+// The interface has no buffer sizes except those of view buffers, so the lengths of arrays and the last offset of each
+// column are trusted (pyarrow's validate() compares them with its buffers: see arrow_import.pxi). Everything else is
+// checked for each row before it is read: offsets that are negative, decrease or exceed the last one, lists that exceed
+// their child array, and views and indices that are out of bounds.
 #ifndef KCODEC_ARROW_IMPORT_H
 #define KCODEC_ARROW_IMPORT_H
 
@@ -20,13 +20,13 @@ typedef enum {
 
 typedef struct BinaryInput {
     BinaryInputKind kind;
-    int32_t width;             // INPUT_FIXED_SIZE: bytes a row
-    int64_t first;             // where row 0 lies in the buffers
+    int32_t width;             // INPUT_FIXED_SIZE: bytes of each row
+    int64_t first;             // index of row 0 in the buffers
     const uint8_t *validity;   // NULL: nothing is null
-    const void *offsets;       // of a view column: the views
+    const void *offsets;       // in a view column: the views
     const uint8_t *data;
-    int64_t data_length;       // the last offset: no row may end behind it
-    const uint8_t *data_end;   // as far as the column's own rows reach; may be read up to here
+    int64_t data_length;       // the last offset, which no row may exceed
+    const uint8_t *data_end;   // end of the data that may be read
     const void *const *view_data;
     const int64_t *view_data_sizes;
     int64_t view_data_count;
@@ -40,7 +40,7 @@ typedef struct BinaryInput {
 
 typedef struct {
     const uint8_t *bytes;
-    int64_t length;            // -1: null; below: what no column may hold
+    int64_t length;            // or PAYLOAD_NULL, PAYLOAD_INVALID
     const uint8_t *readable_end;
 } Payload;
 
@@ -51,22 +51,23 @@ typedef struct {               // integers and timestamps
     int64_t first;
     const uint8_t *validity;
     const void *data;
-    int64_t multiply, divide;  // to Kafka's milliseconds
+    int64_t multiply, divide;  // conversion of timestamps to milliseconds
 } IntegerInput;
 
-typedef struct {               // list<struct<key, value>>, large_list of it, map<key, value>
-    int8_t width;              // of the list's offsets, 0: no such column
+typedef struct {               // list<struct<key, value>>, large_list of such structs, or map<key, value>
+    int8_t width;              // bytes of each list offset, 0: no such column
     int64_t first;
     const uint8_t *validity;
     const void *offsets;
-    int64_t struct_length;     // no list may end behind it
+    int64_t struct_length;     // number of structs, which no list offset may exceed
     int64_t struct_first;
     const uint8_t *struct_validity;
     BinaryInput name, value;
 } HeadersInput;
 
-// Each binds one column, or says why it cannot.
-enum { BIND_TYPE = -1, BIND_NO_MEMORY = -2, BIND_INVALID = -3 };  // not a type it takes; lengths or buffers that contradict
+// The functions below bind one column and return 0 or one of these errors. BIND_TYPE: the type is not supported.
+// BIND_INVALID: lengths or buffers are inconsistent.
+enum { BIND_TYPE = -1, BIND_NO_MEMORY = -2, BIND_INVALID = -3 };
 int binary_input_bind(BinaryInput *input, const struct ArrowSchema *schema, const struct ArrowArray *array);
 void binary_input_free(BinaryInput *input);
 int integer_input_bind(IntegerInput *input, const struct ArrowSchema *schema, const struct ArrowArray *array);
@@ -78,16 +79,19 @@ static inline int input_is_null(const uint8_t *validity, int64_t at) {
 }
 
 Payload binary_input_odd(const BinaryInput *input, int64_t row);  // views, fixed size, dictionaries
-// The first row whose offsets are invalid, null or not; -1: none. Of headers also their names and values.
+// The functions below return the first row with invalid offsets, even if it is null, or -1 if all are valid. For
+// headers the names and values are checked as well.
 int64_t binary_input_check_from(const BinaryInput *input, int64_t first, int64_t rows);
 static inline int64_t binary_input_check(const BinaryInput *input, int64_t rows) {
     return binary_input_check_from(input, 0, rows);
 }
-// Whether the lists of `rows` rows from `row` on are valid; which headers they hold together.
+// Returns whether the list offsets of `rows` rows from `row` on are valid, and sets *first and *count to the range of
+// headers in these rows.
 int headers_input_range(const HeadersInput *input, int64_t row, int64_t rows, int64_t *first, int64_t *count);
 int64_t headers_input_check(const HeadersInput *input, int64_t rows);
 
-// A row of a column that is known to be of one of the two kinds with offsets, without a dictionary, and perhaps without nulls.
+// Returns a row of a column without a dictionary whose kind is INPUT_BINARY or INPUT_LARGE_BINARY. `has_nulls` is 0 if
+// the caller knows that there are no nulls.
 static inline __attribute__((always_inline)) Payload binary_input_plain(const BinaryInput *input, int64_t row,
                                                                         BinaryInputKind kind, int has_nulls) {
     Payload found = {0, PAYLOAD_NULL, input->data_end};
@@ -100,7 +104,7 @@ static inline __attribute__((always_inline)) Payload binary_input_plain(const Bi
         begin = ((const int64_t *)input->offsets)[at];
         end = ((const int64_t *)input->offsets)[at + 1];
     }
-    // unsigned: a negative offset is larger than any that is valid, so this is 0 <= begin <= end <= data_length
+    // As unsigned numbers, negative offsets exceed all valid ones, so this tests 0 <= begin <= end <= data_length.
     if (unlikely((uint64_t)begin > (uint64_t)end || (uint64_t)end > (uint64_t)input->data_length)) {
         found.length = PAYLOAD_INVALID;
         return found;
@@ -116,7 +120,8 @@ static inline __attribute__((always_inline)) Payload binary_input_get(const Bina
     return binary_input_plain(input, row, input->kind, 1);
 }
 
-// 0, or 1 where the row is null. *overflow is set where the number does not fit into int64 milliseconds.
+// Reads the integer of a row. Returns 1 if it is null, else 0. *overflow is set if it does not fit into int64
+// milliseconds.
 static inline __attribute__((always_inline)) int integer_input_get(const IntegerInput *input, int64_t row, int64_t *value,
                                                                    int *overflow) {
     int64_t at = input->first + row;
@@ -134,7 +139,8 @@ static inline __attribute__((always_inline)) int integer_input_get(const Integer
     return 0;
 }
 
-// The headers of a row: how many, the first one's index among all; -1 for offsets that cannot be. A null list has none.
+// Returns the number of headers of a row, and sets *first to the index of the first one. Returns -1 if the offsets are
+// invalid. A null list has no headers.
 static inline __attribute__((always_inline)) int64_t headers_input_count(const HeadersInput *input, int64_t row,
                                                                          int64_t *first) {
     int64_t at = input->first + row, begin, end;

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-# Arrow data of others, by the PyCapsule interface: anything with __arrow_c_stream__ or __arrow_c_array__.
+# Import of Arrow data by the PyCapsule interface, from any object with __arrow_c_stream__ or __arrow_c_array__.
 #
-# The interface carries no buffer sizes, and pyarrow does not validate what it reads from IPC files. So its objects are
-# validated before they are exported, which compares the last offset of each column with its buffer; what is between the
-# first and the last offset is checked in C, row by row. Other producers are trusted for the last offset.
+# The interface has no buffer sizes, and pyarrow does not validate data that it reads from IPC files. Objects of pyarrow
+# are therefore validated before they are exported, which compares the last offset of each column with its buffer. All
+# other offsets are checked in C for each row. For objects of other libraries the last offset is trusted.
 
-cdef enum:  # what an object of pyarrow is
+cdef enum:  # kinds of pyarrow objects
     PYARROW_TABLE = 1   # or a record batch
-    PYARROW_ARRAY = 2   # or a chunked one
+    PYARROW_ARRAY = 2   # or a chunked array
     PYARROW_READER = 3
-    HAS_STREAM = 4      # added to these: it has __arrow_c_stream__
+    HAS_STREAM = 4      # a flag that is added to the kind: the object has __arrow_c_stream__
 
-# (tables and batches, arrays, readers), once a program has imported pyarrow: kcodec never does for this
+# The classes (tables and batches, arrays, readers), once the program has imported pyarrow; this code never imports it.
 cdef tuple _pyarrow_kinds = None
 cdef dict _pyarrow_types = {}  # exact type -> kind, of the types of pyarrow that have been seen
 
 
 cdef int _kind_of(object source) except -1:
-    """What pyarrow's object this is; 0: it is not one."""
+    """Return the kind of a pyarrow object; 0 for other objects."""
     known = _pyarrow_types.get(type(source))
     return _kind_of_new(source) if known is None else <int>known
 
@@ -38,17 +38,18 @@ cdef int _kind_of_new(object source) except -1:
             break
     if kind and hasattr(source, "__arrow_c_stream__"):
         kind |= HAS_STREAM
-    if kind and type(source).__module__ == "pyarrow.lib":  # others may be many, and may go again
+    if kind and type(source).__module__ == "pyarrow.lib":  # subclasses elsewhere may be numerous and short-lived
         _pyarrow_types[type(source)] = kind
     return kind
 
 
 cdef int _validate_pyarrow(object source, int kind, object columns) except -1:
-    """EncodeError unless the columns of these names are valid, as far as pyarrow can tell without reading every row."""
+    """Raise EncodeError unless the columns of these names are valid, as far as pyarrow checks without reading all
+    rows."""
     if kind & ~HAS_STREAM == PYARROW_TABLE:
         try:
             source.validate()
-        except ValueError:  # pyarrow.ArrowInvalid; of which column, if it is one of these
+        except ValueError:  # pyarrow.ArrowInvalid: find the column, and ignore it if it is not one of `columns`
             for index in range(source.num_columns):
                 field = source.schema.field(index)
                 if field.name in columns:
@@ -69,7 +70,8 @@ cdef int _validate_column(object column, object name) except -1:
 
 
 cdef _ArrowSource _arrow_source_of(object source, object columns):
-    """The arrays of an Arrow object. Those of pyarrow are validated, in the columns of these names."""
+    """Return an iterator over the arrays of an Arrow object. The columns of these names are validated if it is an
+    object of pyarrow."""
     cdef _ArrowSource found = _ArrowSource.__new__(_ArrowSource)
     cdef int kind = _kind_of(source)
     if kind & ~HAS_STREAM == PYARROW_READER:
@@ -88,23 +90,23 @@ cdef _ArrowSource _arrow_source_of(object source, object columns):
 
 
 cdef class _ArrowSource:
-    """An iterator over the arrays of an Arrow object: each next_array() brings `array`, whose type is `schema`."""
+    """An iterator over the arrays of an Arrow object: each next_array() sets `array`, whose type is `schema`."""
 
     cdef ImportedSchema own_schema
     cdef ImportedArray own_array
     cdef ImportedSchema *schema
     cdef ImportedArray *array
     cdef ImportedStream *stream
-    cdef object capsules        # of the exporter: what they hold lives as long as they do
-    cdef bint has_single, in_memory   # the next array of a stream need not be waited for
-    cdef object reader          # of pyarrow: gives batches, which are validated one by one
+    cdef object capsules        # the exporter's capsules, which keep their contents alive
+    cdef bint has_single, in_memory   # in_memory: the next array of the stream is available without waiting
+    cdef object reader          # a pyarrow.RecordBatchReader, whose batches are validated one by one
     cdef object columns, batch
 
     cdef int open(self, object source, bint has_stream) except -1:
         if has_stream:
             self.capsules = source.__arrow_c_stream__()
             self.stream = <ImportedStream *>PyCapsule_GetPointer(self.capsules, b"arrow_array_stream")
-            if self.stream.release == NULL:  # moved to its consumer
+            if self.stream.release == NULL:  # another consumer has already taken the stream
                 raise ValueError("the Arrow stream was read before: it can be read only once")
             if self.stream.get_schema(self.stream, &self.own_schema):
                 raise self._stream_error()
@@ -144,7 +146,7 @@ cdef class _ArrowSource:
         return True
 
     cdef bint next_array(self) except -1:
-        """Whether there is one more."""
+        """Go to the next array. Return False if there is none."""
         if self.reader is not None:
             return self.next_of_reader()
         if self.stream == NULL:
@@ -157,7 +159,7 @@ cdef class _ArrowSource:
         if self.in_memory:
             failed = self.stream.get_next(self.stream, &self.own_array)
         else:
-            with nogil:  # the stream may be read, computed, waited for
+            with nogil:  # the exporter may have to wait for data or compute it
                 failed = self.stream.get_next(self.stream, &self.own_array)
         if failed:
             raise self._stream_error()
@@ -184,13 +186,14 @@ cdef bint _is_arrow(object source):
     return _kind_of(source) or hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
-# decode() and Spark give these, too; they follow from the batch or the topic and are not written
+# Columns that results of decode() and of Spark also have. They are not written, because the batch or topic determines
+# them.
 _IGNORED_COLUMNS = frozenset((*COLUMNS, "timestampType"))
 
 cdef enum:
     INPUT_COLUMNS = 7
 
-# those that make records; the last two with framing= only
+# The columns that are encoded; the last two only with framing.
 cdef int[INPUT_COLUMNS] _input_columns = [
     COLUMN_OFFSET, COLUMN_TIMESTAMP, COLUMN_KEY, COLUMN_VALUE, COLUMN_HEADERS,
     COLUMN_KEY_SCHEMA_ID, COLUMN_VALUE_SCHEMA_ID,
@@ -199,11 +202,11 @@ cdef tuple _INPUT_NAMES = DEFAULT_COLUMNS + FRAMING_COLUMNS
 
 
 cdef class _ArrowRows:
-    """The columns of an Arrow source that make records."""
+    """The columns of an Arrow source that are encoded."""
 
     cdef RowsInput input
     cdef object default_timestamp
-    cdef int64_t places[COLUMN_COUNT]  # of a column the index of the child; -1: it is not there
+    cdef int64_t places[COLUMN_COUNT]  # index of the child array of each column; -1: the column is missing
     cdef bint framed
 
     def __cinit__(self, default_timestamp, bint framed):
@@ -221,7 +224,8 @@ cdef class _ArrowRows:
         binary_input_free(&self.input.headers.value)
 
     cdef int check_schema(self, _ArrowSource source) except -1:
-        """Which child is which column. ValueError for a column that means nothing here."""
+        """Find the child array of each column. Raise ValueError for an unknown column, or if a required one is
+        missing."""
         cdef int64_t at
         if strcmp(source.schema.format, b"+s") != 0:
             raise ValueError(f"expected an Arrow table or struct array, got {source.format_of(source.schema)}")
@@ -250,7 +254,7 @@ cdef class _ArrowRows:
         return 0
 
     cdef int bind(self, _ArrowSource source) except -1:
-        """Point the input at the arrays of this turn."""
+        """Set the input to the current arrays of the source."""
         cdef int column
         cdef int number
         self.release()
@@ -267,7 +271,7 @@ cdef class _ArrowRows:
         return 0
 
     cdef int check_rows(self, _ArrowSource source) except -1:
-        """ValueError for rows that are null as a whole, and for columns that lack some."""
+        """Raise ValueError if a row is null as a whole, or if a column is shorter than the array."""
         cdef ImportedArray *array = source.array
         cdef int column
         cdef int64_t at
@@ -326,7 +330,7 @@ cdef class _ArrowRows:
             is_key = column == COLUMN_KEY_SCHEMA_ID
             input = &self.input.key_schema_id if is_key else &self.input.value_schema_id
         if strcmp(schema.format, b"n") == 0:
-            return 0  # all null: as if it were not there
+            return 0  # a column of type null is treated as if it were missing
         if column == COLUMN_TIMESTAMP:
             failed = timestamp_input_bind(input, schema, array)
         else:
@@ -369,7 +373,7 @@ def check_arrow_columns(source, columns):
                 binary_input_free(&binary)
             if failed == BIND_NO_MEMORY:
                 raise MemoryError("no memory for a dictionary")
-            if failed and failed != BIND_INVALID and name != "key":  # partition_for() says what a key can be
+            if failed and failed != BIND_INVALID and name != "key":  # partition_for() reports the type of a key
                 raise ValueError(f"column {name!r} cannot have the Arrow type {arrow.format_of(schema)!r}")
             if failed == BIND_INVALID:
                 raise _contradiction(f"column {name!r} holds", name)

@@ -49,7 +49,7 @@ static void binary_release(BinaryColumn *column, int64_t rows, BinaryType type) 
     buffer_release(&column->offsets, (size_t)(rows + 1) * (size_t)element_size(type));
 }
 
-// In the reverse order of chunk_reserve, so that each buffer comes back to the role it had.
+// Releases buffers in the reverse order of chunk_reserve, so that the pool returns each of them for the same column.
 static void chunk_free(Chunk *chunk) {
     int64_t rows = chunk->rows;
     for (int which = 1; which >= 0; which--) buffer_release(&chunk->schema_id_validity[which], (size_t)(rows + 7) / 8);
@@ -145,12 +145,13 @@ int chunk_reserve_more(Chunk *chunk, int64_t rows, int64_t payload) {
     uint32_t wanted = chunk->layout.wanted;
     int64_t needed = chunk->rows + rows;
     if (needed > chunk->row_capacity) {
-        // grown by half, so that many small reservations cost little, and by no more than is asked when much is
+        // Grow by half, so that many small reservations cost little, but only as needed if the chunk is already large.
         int64_t roomy = chunk->row_capacity + (chunk->row_capacity >> 1);
         if (grow_rows(chunk, needed > roomy || needed > (4 << 20) ? needed : roomy)) return -1;
     }
     if (chunk->payload <= chunk->payload_capacity) return 0;
-    // what was reserved for and not used (keys take none of a value's bytes) is forgotten before memory is asked for
+    // Before growing, replace the bytes reserved so far by those that the longest column uses: bytes of a value, for
+    // example, were also reserved in the key column.
     chunk->payload = chunk_longest_column(chunk) + payload;
     if (chunk->payload <= chunk->payload_capacity) return 0;
     int64_t least = INT64_MAX;
@@ -236,11 +237,11 @@ static void note_binary_touched(BinaryColumn *column, int64_t rows, BinaryType t
     note_touched(&column->validity, (rows + 7) / 8);
 }
 
-// The pool has to know of pages that a refused batch has touched, too.
+// The high-water marks must include the bytes that a rejected batch has written.
 static void note_all_touched(Chunk *chunk) {
     for (int column = 0; column < COLUMN_COUNT; column++)
         note_touched(&chunk->fixed[column], chunk->rows * column_width(column));
-    int64_t under_way = chunk->payload;  // no record is longer
+    int64_t under_way = chunk->payload;  // an upper bound of the bytes written
     note_binary_touched(&chunk->key, chunk->rows, chunk->layout.binary_type, under_way);
     note_binary_touched(&chunk->value, chunk->rows, chunk->layout.binary_type, under_way);
     note_touched(&chunk->header_lists, (chunk->rows + 1) * 4);
@@ -287,7 +288,7 @@ static int replace_invalid_names(Chunk *chunk) {
     return 0;
 }
 
-// Each name has to be valid by itself: two halves of a character in neighbouring names are not.
+// Each name must be valid by itself: adjacent names with two halves of a character are invalid.
 static int names_are_valid(const Chunk *chunk) {
     const int32_t *starts = (const int32_t *)chunk->header_name.offsets.data;
     const uint8_t *names = chunk->header_name.data.data;
@@ -353,7 +354,7 @@ static int repeat_topic(Chunk *chunk) {
     for (int64_t row = 0; row <= rows; row++) ends[row] = (int32_t)(row * length);
     column->length = length * rows;
     if (column->length) memcpy(column->data.data, chunk->topic, (size_t)length);
-    for (int64_t done = length; done && done < column->length;) {  // what is there, once more: doubling
+    for (int64_t done = length; done && done < column->length;) {  // doubles the copied bytes in each step
         int64_t step = done < column->length - done ? done : column->length - done;
         memcpy(column->data.data + done, column->data.data, (size_t)step);
         done += step;

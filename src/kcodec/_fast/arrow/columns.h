@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chunk: the columns of many batches, each already an Arrow buffer. records.c appends to it, arrow_export.c exports it.
-// Chunks are counted by reference, atomically, because Arrow may let go of one on any thread and without the GIL.
+// A chunk contains the columns of many batches as Arrow buffers. records.c appends to it, and arrow_export.c exports
+// it. Its reference count is atomic, because Arrow may release a chunk on any thread and without the GIL.
 #ifndef KCODEC_COLUMNS_H
 #define KCODEC_COLUMNS_H
 
@@ -26,7 +26,7 @@ typedef enum {
     COLUMN_CONTROL_TYPE,
     COLUMN_TOPIC,
     COLUMN_PARTITION,
-    COLUMN_KEY_SCHEMA_ID,    // these two with a framing alone
+    COLUMN_KEY_SCHEMA_ID,    // this and the next column only with framing
     COLUMN_VALUE_SCHEMA_ID,
     COLUMN_COUNT,
 } ColumnId;
@@ -36,25 +36,26 @@ typedef enum {
 typedef enum { BINARY, LARGE_BINARY, BINARY_VIEW } BinaryType;
 
 enum {
-    CHUNK_BYTES = 32 << 20,        // a chunk is closed once its output is this large
-    CHUNK_MAX_BYTES = 0x7fffffbf,  // what int32 offsets of a binary column can reach, less slack
-    // Columns that repeat one value do not cost a value per row. A batch of more records than CONSTANT_ROWS has a chunk
-    // to itself, whose constant columns are as long as this; the topic is repeated up to TOPIC_MOST_BYTES, and a chunk
-    // is closed once its topic column takes TOPIC_CUT_BYTES. Rows are exported in parts that are no longer.
+    CHUNK_BYTES = 32 << 20,        // a chunk is finished when its output reaches this size
+    CHUNK_MAX_BYTES = 0x7fffffbf,  // largest int32 offset of a binary column, minus slack
+    // Columns that repeat one value do not need memory for each row of a large chunk. A batch of more than
+    // CONSTANT_ROWS records has a separate chunk, whose constant columns have CONSTANT_ROWS elements. The topic column
+    // repeats the topic up to TOPIC_MOST_BYTES, and a chunk is finished when it would need TOPIC_CUT_BYTES. Rows are
+    // exported in parts that are not longer than these columns.
     CONSTANT_ROWS = 1 << 18,
     TOPIC_CUT_BYTES = 8 << 20,
     TOPIC_MOST_BYTES = 16 << 20,
 };
 
 typedef struct {
-    Buffer offsets;      // rows + 1 of int32 or int64; or rows of 16-byte views
+    Buffer offsets;      // rows + 1 offsets of int32 or int64, or one view of 16 bytes for each row
     Buffer data;
-    Buffer validity;     // one bit a row, 1 = not null; nothing held while there is no null
+    Buffer validity;     // one bit for each row, 1 = not null; without memory as long as there is no null
     int64_t length;      // bytes of data
     int64_t null_count;  // counted by chunk_finish
 } BinaryColumn;
 
-typedef struct {         // what Record views need to know of the batch a row came from
+typedef struct {         // the rows of one batch, with the header fields that records need
     int64_t first_row;
     int64_t base_offset;
     int64_t position;
@@ -64,40 +65,40 @@ typedef struct {         // what Record views need to know of the batch a row ca
     uint8_t is_control;
 } BatchSpan;
 
-typedef struct {         // bytes that views point into and that are not ours
+typedef struct {         // bytes of the caller that views point into
     const uint8_t *base;
     int64_t length;
 } ViewSource;
 
 typedef struct {
-    uint32_t wanted;                 // bit per ColumnId
+    uint32_t wanted;                 // the requested columns, one bit for each ColumnId
     BinaryType binary_type;
-    uint8_t timestamp_microseconds;  // Spark's unit; Kafka's milliseconds otherwise
-    uint8_t null_empty_headers;      // Spark's rule: no headers is NULL, not an empty list
-    uint8_t framing;                 // schema ids are split off keys and values: framing.c
+    uint8_t timestamp_microseconds;  // timestamps in microseconds, as in Spark, instead of milliseconds
+    uint8_t null_empty_headers;      // a record without headers has NULL, as in Spark, instead of an empty list
+    uint8_t framing;                 // schema ids are removed from keys and values: see framing.c
 } ChunkLayout;
 
 typedef struct Chunk {
     atomic_int references;
     ChunkLayout layout;
     int64_t rows, row_capacity;
-    int64_t payload, payload_capacity;  // bytes of records seen, and the least any variable column has room for
-    int64_t row_bytes;               // of output a row, its variable bytes not counted
-    Buffer fixed[COLUMN_COUNT];      // offset, timestamp and the columns that are constant in a batch
+    int64_t payload, payload_capacity;  // reserved bytes of records, and smallest capacity of a variable-width column
+    int64_t row_bytes;               // output bytes of each row in fixed-width columns and offsets
+    Buffer fixed[COLUMN_COUNT];      // fixed-width columns
     Buffer control_type_validity;
     int64_t control_type_nulls;
-    Buffer schema_id_validity[2];    // of key and value, made when the chunk is closed
+    Buffer schema_id_validity[2];    // of key and value, created when the chunk is finished
     int64_t schema_id_nulls[2];
     uint8_t is_split;
-    uint8_t holds_one_batch;         // of more than CONSTANT_ROWS records
+    uint8_t holds_one_batch;         // the chunk is only for one batch of more than CONSTANT_ROWS records
     BinaryColumn key, value;
-    Buffer header_lists;             // rows + 1 of int32
-    Buffer header_list_validity;     // made when the chunk is closed, with null_empty_headers only
+    Buffer header_lists;             // rows + 1 offsets of int32
+    Buffer header_list_validity;     // created when the chunk is finished, only with null_empty_headers
     int64_t header_list_nulls;
     int64_t header_count, header_capacity;
     BinaryColumn header_name, header_value;
     uint8_t has_invalid_names;
-    BinaryColumn replaced_names;     // the names as Arrow strings, with U+FFFD, where some are not UTF-8
+    BinaryColumn replaced_names;     // names with U+FFFD instead of invalid bytes, if some names are not valid UTF-8
     Buffer spans;
     int64_t span_count;
     Buffer view_arena;               // decompressed payloads that views point into
@@ -106,14 +107,14 @@ typedef struct Chunk {
     int view_source_count;
     void *owner;                     // keeps the bytes of view_sources alive
     void (*release_owner)(void *owner);
-    const char *topic;               // owned copy, NULL: unknown
+    const char *topic;               // a copy that the chunk owns, NULL: unknown
     int32_t topic_length, partition, has_partition;
-    BinaryColumn topic_rows;         // the topic repeated for the rows of a part, made when the chunk is closed
-    Buffer partition_validity;       // all null, where the partition is unknown
-    int64_t output_bytes;            // for the cut rule
+    BinaryColumn topic_rows;         // the topic repeated for the rows of a part, created when the chunk is finished
+    Buffer partition_validity;       // all null, only if the partition is unknown
+    int64_t output_bytes;            // input bytes that views refer to, which count as output (chunk_output_bytes)
 } Chunk;
 
-typedef struct {                     // a chunk's state before a batch, to go back to if the batch is refused
+typedef struct {                     // the state of a chunk before a batch, for rolling back after a fault
     int64_t rows, key_length, value_length, header_count, name_length, header_value_length, span_count, view_arena_length, output_bytes, control_type_nulls;
 } ChunkMark;
 
@@ -124,42 +125,44 @@ static inline int column_is_constant(ColumnId column) {
     return column == COLUMN_TIMESTAMP_TYPE || column == COLUMN_BASE_OFFSET || column == COLUMN_PRODUCER_ID ||
            column == COLUMN_PRODUCER_EPOCH || column == COLUMN_PARTITION_LEADER_EPOCH || column == COLUMN_PARTITION;
 }
-// How many of `rows` elements a fixed column has, and which of them is the value of a row.
+// The number of elements that a fixed-width column has for `rows` rows, and the index of the element of a row.
 static inline int64_t chunk_fixed_rows(const Chunk *chunk, ColumnId column, int64_t rows) {
     return chunk->holds_one_batch && column_is_constant(column) && rows > CONSTANT_ROWS ? CONSTANT_ROWS : rows;
 }
 static inline int64_t chunk_fixed_row(const Chunk *chunk, ColumnId column, int64_t row) {
     return chunk->holds_one_batch && column_is_constant(column) ? 0 : row;
 }
-// The most rows that can be exported together, whatever row they begin with.
+// Returns the maximum number of rows that can be exported together.
 int64_t chunk_part_rows(const Chunk *chunk);
-// Whether the chunk's topic column is so large that no further batch should be added.
+// Returns whether the topic column is so large that no further batch should be added to the chunk.
 int chunk_topic_is_full(const Chunk *chunk);
 
 Chunk *chunk_new(const ChunkLayout *layout);
 void chunk_retain(Chunk *chunk);
 void chunk_release(Chunk *chunk);
 
-// Room for `rows` more rows and `payload` more bytes in every variable column. -1: no memory.
+// Reserves memory for `rows` more rows and `payload` more bytes in each variable-width column. Returns -1 if there is
+// no memory.
 int chunk_reserve_more(Chunk *chunk, int64_t rows, int64_t payload);
 static inline int chunk_reserve(Chunk *chunk, int64_t rows, int64_t payload) {
-    // no variable column can be longer than all payload that was reserved for so far
+    // No variable-width column is longer than the sum of the reserved payload.
     chunk->payload += payload;
     if (chunk->rows + rows <= chunk->row_capacity && chunk->payload <= chunk->payload_capacity) return 0;
     return chunk_reserve_more(chunk, rows, payload);
 }
-// Bytes of output, by which a chunk is closed.
+// Returns the number of output bytes, which decides when a chunk is finished.
 static inline int64_t chunk_output_bytes(const Chunk *chunk) {
     return chunk->rows * chunk->row_bytes + chunk->key.length + chunk->value.length + chunk->header_name.length +
            chunk->header_value.length + chunk->header_count * 8 + chunk->view_arena_length + chunk->output_bytes;
 }
-int64_t chunk_longest_column(const Chunk *chunk);  // bytes in the variable column that holds most
+int64_t chunk_longest_column(const Chunk *chunk);  // number of bytes in the longest variable-width column
 int chunk_reserve_headers(Chunk *chunk, int64_t headers);
-// Of a fixed column: its validity bitmap, NULL where nothing can be null, and how many are.
+// Returns the validity bitmap of a fixed-width column, or NULL if it cannot contain nulls, and sets *nulls to their
+// number.
 const uint8_t *chunk_validity(const Chunk *chunk, ColumnId column, int64_t *nulls);
-// A validity bitmap that says "nothing null", for as many rows as there is room for.
+// Creates a validity bitmap for `capacity` rows in which no row is null.
 int chunk_begin_validity(Buffer *validity, int64_t capacity);
-// Fills the columns that are constant within a batch for the rows from `first_row` on, and the span of the batch.
+// Fills the columns that are constant within a batch for the rows from `first_row` on, and adds the span of the batch.
 int chunk_fill_columns(Chunk *chunk, const BatchHeader *header, int64_t first_row);
 static inline int chunk_fill_constants(Chunk *chunk, const BatchHeader *header, int64_t first_row) {
     const uint32_t of_records = 1u << COLUMN_OFFSET | 1u << COLUMN_TIMESTAMP | 1u << COLUMN_KEY | 1u << COLUMN_VALUE |
@@ -185,9 +188,11 @@ static inline void chunk_mark(const Chunk *chunk, ChunkMark *mark) {
                         chunk->view_arena_length, chunk->output_bytes, chunk->control_type_nulls};
 }
 void chunk_rollback(Chunk *chunk, const ChunkMark *mark);
-// Spark's unit for the rows from `first_row` on. On a fault, found is the timestamp, expected its offset.
+// Converts the timestamps from `first_row` on to microseconds. In a fault, `found` is the timestamp and `expected` the
+// offset of its record.
 int chunk_to_microseconds(Chunk *chunk, int64_t first_row, Fault *fault);
-// What is left to do before a chunk is handed out: schema ids, header names as Arrow strings, Spark's NULL for no headers.
+// Completes a chunk before it is returned: removes schema ids, makes header names valid UTF-8, and sets NULL for
+// records without headers if the layout requires it.
 int chunk_finish(Chunk *chunk, Fault *fault);
 
 static inline void bitmap_clear(uint8_t *bits, int64_t at) { bits[at >> 3] &= (uint8_t)~(1u << (at & 7)); }

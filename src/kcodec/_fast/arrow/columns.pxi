@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Columns by name.
+# Column names and layouts, and Column, a sequence of the values of one column.
 
 COLUMNS = tuple(_static_text(column_name(column)) for column in range(COLUMN_KEY_SCHEMA_ID))
-# what framing="confluent" brings
+# Additional columns with framing="confluent".
 FRAMING_COLUMNS = tuple(_static_text(column_name(column)) for column in range(COLUMN_KEY_SCHEMA_ID, COLUMN_COUNT))
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
@@ -14,7 +14,7 @@ cdef object _index(object index):
 
 cdef dict _COLUMN_IDS = {name: column for column, name in enumerate(COLUMNS + FRAMING_COLUMNS)}
 cdef dict _BINARY_TYPES = {"binary": BINARY, "large_binary": LARGE_BINARY, "binary_view": BINARY_VIEW}
-# numpy's name for each fixed-width column; bool columns are bits and are unpacked
+# The numpy type of each fixed-width column. Boolean columns are bits, which are unpacked.
 cdef dict _NUMPY_TYPES = {
     "offset": "<i8", "timestamp": "<M8[ms]", "timestamp_type": "<i4", "base_offset": "<i8", "producer_id": "<i8",
     "producer_epoch": "<i2", "sequence": "<i4", "partition_leader_epoch": "<i4", "is_transactional": "bool",
@@ -23,11 +23,11 @@ cdef dict _NUMPY_TYPES = {
 
 
 cdef class _Layout:
-    """Which columns, in which order, of which types: shared by all chunks of a result."""
+    """The columns of a result, their order and their types, shared by all of its chunks."""
 
     cdef ChunkLayout chunk
     cdef ColumnOrder order
-    cdef uint32_t asked       # chunk.wanted without what is built for the sake of another column
+    cdef uint32_t asked       # the requested columns: chunk.wanted without those that only other columns need
     cdef readonly tuple columns
     cdef readonly str binary_type
     cdef readonly object framing
@@ -77,7 +77,7 @@ cdef _Layout _DEFAULT_LAYOUT = _Layout(DEFAULT_COLUMNS, "binary")
 
 
 cdef class _Rows:
-    """Some rows of a chunk, kept alive: what results are made of."""
+    """A range of rows of a chunk, which it keeps alive. Results consist of these."""
 
     cdef Chunk *chunk
     cdef int64_t first, count
@@ -87,7 +87,7 @@ cdef class _Rows:
 
 
 cdef _Rows _rows_of(Chunk *chunk, int64_t first, int64_t count):
-    """Takes over one reference to the chunk."""
+    """Return rows of a chunk. The result owns the caller's reference to the chunk."""
     cdef _Rows rows = _Rows.__new__(_Rows)
     rows.chunk = chunk
     rows.first = first
@@ -96,7 +96,7 @@ cdef _Rows _rows_of(Chunk *chunk, int64_t first, int64_t count):
 
 
 cdef list _split_parts(list parts):
-    """The same rows in parts of which none is longer than its chunk lets be exported together."""
+    """Return the same rows in parts that can be exported, which are not longer than chunk_part_rows()."""
     cdef _Rows rows
     cdef int64_t most, at
     found = []
@@ -126,7 +126,7 @@ cdef list _joined_parts(list parts):
 
 
 cdef class _ColumnMemory:
-    """A fixed-width column's memory by the buffer protocol, read only."""
+    """Read-only access to the memory of a fixed-width column by the buffer protocol."""
 
     cdef _Rows rows
     cdef int column
@@ -200,7 +200,7 @@ cdef class Column:
     def __iter__(self):
         cdef _Rows rows
         cdef int64_t row
-        names = _HeaderNames.__new__(_HeaderNames)  # over all parts: the result holds their memory
+        names = _HeaderNames.__new__(_HeaderNames)  # can be shared by all parts, whose memory the result keeps
         for rows in self.decoded._parts:
             for row in range(rows.first, rows.first + rows.count):
                 yield _cell_at(rows.chunk, self.column, row, names)

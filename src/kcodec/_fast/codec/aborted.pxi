@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What a broker (or a scan of markers) says was aborted.
+# Aborted transactions, as a broker or a scan of end-transaction markers reports them.
 
 cdef int64_t _int64(object value, str name) except? -1:
     if isinstance(value, bool) or not isinstance(value, int):

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An extension type whose instances are awaited without an exception per result (PyIter_Send). Cython has no syntax for
- * am_send; before Python 3.12, and where nothing traces, `await` calls it, and tp_iternext elsewhere.
+ * Support for an extension type whose instances can be awaited without raising StopIteration for each result
+ * (PyIter_Send). Cython has no syntax for the slot am_send, so this file sets it. `await` calls am_send before Python
+ * 3.12 if nothing is traced, and tp_iternext otherwise.
  */
 #ifndef KCODEC_AWAITING_H
 #define KCODEC_AWAITING_H

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Headers: RecordBatch, and the lazy sequence of them.
+# RecordBatch, the header of a batch, and RecordBatches, a lazy sequence of headers.
 
 _ALL_RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
@@ -226,7 +226,7 @@ cdef class RecordBatch:
         return hash(self._key())
 
     def __repr__(self):
-        is_wrapper = header_is_wrapper(&self.header)  # nothing is opened for a repr
+        is_wrapper = header_is_wrapper(&self.header)  # its base offset would need decompression
         notes = [f"{'' if is_wrapper else self.base_offset}..{self.last_offset}", str(self.compression)]
         if self.is_control_batch:
             notes.append("control")
@@ -304,7 +304,7 @@ cdef class RecordBatches:
         self.found = []
 
     cdef bint _walk_to(self, int64_t index) except -1:
-        """Whether there is a batch of this index."""
+        """Read headers up to this index. Return whether a batch with this index exists."""
         cdef BatchHeader header
         cdef Fault fault
         cdef Limits bounds
@@ -323,7 +323,7 @@ cdef class RecordBatches:
             whole = memoryview(self.source.owner).cast("B")[at : at + header_size(&header)]
             batch = _batch_of(&header, whole, None, self.limits)
             with cython.critical_section(self):
-                if self.walked == at:  # no other thread, and nothing the collector ran, has been here meanwhile
+                if self.walked == at:  # neither another thread nor code run by the garbage collector has added it
                     self.found.append(batch)
                     self.walked = at + header_size(&header)
         return len(self.found) > index

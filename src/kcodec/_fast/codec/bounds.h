@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading untrusted bytes: big-endian loads, and the Reader whose every read is checked against its end.
-// The optimistic loop of records.c reads ahead of its checks, but only where it has proved room; whatever looks odd
-// there is read again through this Reader, which decides and names the fault.
+// Reading untrusted bytes: big-endian loads, and the Reader, which checks every read against its end. The fast loop of
+// records.c reads ahead of its checks, but only inside memory that it has proved to be readable. It reads any unusual
+// record again through this Reader, which decides whether the record is valid and reports the fault.
 #ifndef KCODEC_BOUNDS_H
 #define KCODEC_BOUNDS_H
 
@@ -39,7 +39,8 @@ typedef struct {
 
 static inline int64_t reader_left(const Reader *reader) { return reader->end - reader->pos; }
 
-// ByteUtils.readVarint: at most 5 bytes; a fifth with the continuation bit is an error, its surplus bits are dropped.
+// As ByteUtils.readVarint: at most 5 bytes. A continuation bit in the fifth byte is an error, and the bits of the fifth
+// byte that exceed 32 bits are dropped.
 static inline int read_varint(Reader *reader, int32_t *value, const char *field, Fault *fault) {
     uint32_t result = 0;
     for (int shift = 0; shift < 35; shift += 7) {
@@ -54,7 +55,7 @@ static inline int read_varint(Reader *reader, int32_t *value, const char *field,
     return fault_set(fault, FAULT_VARINT_LONG, field, 5, 5);
 }
 
-// ByteUtils.readVarlong: at most 10 bytes, likewise.
+// As ByteUtils.readVarlong: at most 10 bytes, with the same rules for the tenth.
 static inline int read_varlong(Reader *reader, int64_t *value, const char *field, Fault *fault) {
     uint64_t result = 0;
     for (int shift = 0; shift < 70; shift += 7) {
@@ -69,7 +70,7 @@ static inline int read_varlong(Reader *reader, int64_t *value, const char *field
     return fault_set(fault, FAULT_VARINT_LONG, field, 10, 10);
 }
 
-// A length and the bytes it announces. Any negative length is null (DefaultRecord.readFrom).
+// Reads a length and that number of bytes. Any negative length means null (DefaultRecord.readFrom).
 static inline int read_nullable_bytes(Reader *reader, const uint8_t **bytes, int32_t *length, const char *field,
                                       Fault *fault) {
     if (read_varint(reader, length, field, fault)) return -1;

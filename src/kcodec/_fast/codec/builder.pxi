@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# RecordBatchBuilder: one batch, record after record, as a producer or broker fills it.
+# RecordBatchBuilder: builds one batch record by record, as a producer or a broker does.
 
 cdef class RecordBatchBuilder:
     """Builds one batch, record by record (MemoryRecordsBuilder).
@@ -31,14 +31,16 @@ cdef class RecordBatchBuilder:
         writer.set_limit(max_batch_bytes)
         writer.set_framing(framing)
         writer.begin()
-        _make_once(&self.is_made, self)  # behind the options, reading which may run any code
+        _make_once(&self.is_made, self)  # after the options, because reading them may run code of the application
         self.built = None
         self.reader = _RowReader(timestamp, writer.framed)
         self.writer = writer
 
     cdef int enter(self) except -1:
-        """Begin to use writer and reader; leave() is due. What a header or a number runs may call the builder again,
-        and another thread may while close() compresses."""
+        """Begin to use the writer and the reader, until leave(). Raise RuntimeError during another use.
+
+        Reading a header or a number may run code that calls the builder again, and another thread may call it while
+        close() compresses."""
         if self.writer is None:
             raise TypeError("the RecordBatchBuilder is not initialized: its __init__ did not run")
         _enter(&self.in_use, self)
@@ -126,7 +128,8 @@ cdef class RecordBatchBuilder:
         return writer.last_offset - writer.base_offset
 
     cdef int64_t put(self, bytes key, bytes value, tuple headers, int64_t timestamp) except -2:
-        """Append a record of plain bytes; -1, and nothing has changed, if `append` is to find out why not."""
+        """Append a record of plain bytes and return its offset delta. Return -1 without any change if `append` must be
+        called instead, which supports every record and reports errors."""
         cdef RecordFields fields
         cdef BatchWriter *writer
         cdef Fault fault

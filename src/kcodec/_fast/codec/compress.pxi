@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-# Compression by packages and the standard library, in the framing Kafka's own writer uses (Compression, KIP-390).
-# Snappy is in snappy.c. C calls _package_compress without the GIL; it is taken only here.
+# Compression by Python packages and the standard library, in the framing of Kafka's own writer (Compression, KIP-390).
+# Snappy is in snappy.c. C code calls _package_compress without the GIL, which only this function acquires.
 
-# codec: (Kafka's default level, the least, the most); no level can be chosen for the others
+# codec: (Kafka's default level, minimum, maximum); the other codecs have no levels
 cdef dict _LEVELS = {COMPRESSION_GZIP: (-1, -1, 9), COMPRESSION_LZ4: (9, 1, 17), COMPRESSION_ZSTD: (3, -131072, 22)}
 
 cdef enum:
     LZ4_BLOCK = 64 << 10
-    LZ4_FAST_LEVEL = 9    # Kafka's default: the fast compressor; every other level is one of the high compressor
+    LZ4_FAST_LEVEL = 9    # Kafka's default level, which is the fast compressor; all others are the high compressor
 
 
 cdef int _compression_level(object codec, object level) except? -1000000:
-    """The level to use, checked. ValueError for one that the codec does not have."""
+    """Return the compression level to use. Raise ValueError if the codec does not have this level."""
     number = int(codec)
     if number not in _LEVELS:
         if level is not None:
@@ -28,13 +28,13 @@ cdef int _compression_level(object codec, object level) except? -1000000:
     return level
 
 
-# zstd compressors that wait to be used again, by level: a new one costs more than a small batch. Each serves one thread
-# at a time.
+# Unused zstd compressors by level. They are used again, because a new one costs more than compressing a small batch.
+# Each is used by one thread at a time.
 cdef dict _waiting_zstd = {}
 
 
 cdef class _Compressor:
-    """Compresses batches at one level; belongs to one writer."""
+    """Compresses the batches of one writer at one level."""
 
     cdef int level
     cdef object zstd, compress_block
@@ -50,7 +50,7 @@ cdef class _Compressor:
         return _append_bytes(self._gzip(view), out, at, length)
 
     cdef bytes _zstd(self, object view):
-        """One frame without content size, as a stream makes it."""
+        """Compress to one frame without content size, as a streaming compressor does."""
         waiting = _waiting_zstd.setdefault(self.level, [])
         try:
             compressor = waiting.pop()
@@ -63,7 +63,7 @@ cdef class _Compressor:
         return compressed
 
     cdef bytes _gzip(self, object view):
-        """One member; header as Java writes it: no time, no flags, operating system unknown."""
+        """Compress to one member, with the header that Java writes: no time, no flags, operating system unknown."""
         import zlib
 
         deflate = zlib.compressobj(self.level, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -73,7 +73,8 @@ cdef class _Compressor:
         return b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + body + rest + ends
 
     cdef int _lz4(self, object view, Buffer *out, int64_t at, int64_t *length) except -1:
-        """A frame of independent blocks of 64 KiB, without content size and checksums (Lz4BlockOutputStream)."""
+        """Compress to a frame of independent blocks of 64 KiB, without content size and checksums of blocks and content
+        (Lz4BlockOutputStream)."""
         cdef int64_t size = len(view), place, block, made = 7
         cdef const uint8_t *source
         cdef bytes compressed
@@ -81,7 +82,7 @@ cdef class _Compressor:
             import lz4.block
 
             self.compress_block = lz4.block.compress
-        # a block that does not become smaller is stored as it is
+        # A block that compression does not make smaller is stored uncompressed.
         if buffer_grow(out, at + 7 + size + 4 * (size // LZ4_BLOCK + 1) + 4, at):
             raise MemoryError("no memory for encoded batches")
         memcpy(out.data + at, b"\x04\x22\x4d\x18\x60\x40\x82", 7)
@@ -108,7 +109,7 @@ cdef class _Compressor:
 
 
 cdef void store_le32(uint8_t *to, uint32_t value) noexcept nogil:
-    memcpy(to, &value, 4)  # bounds.h: little-endian machines only
+    memcpy(to, &value, 4)  # bounds.h requires a little-endian machine
 
 
 cdef const uint8_t *_first_byte(object view) except NULL:
@@ -131,6 +132,6 @@ cdef int _package_compress(void *context, int codec, const uint8_t *data, int64_
         try:
             (<_Compressor>context).into(codec, PyMemoryView_FromMemory(<char *>data, size, PyBUF_READ), out, at, length)
             return 0
-        except BaseException as error:  # noqa: BLE001  carried over the C frames and raised by _error_of
+        except BaseException as error:  # noqa: BLE001  stored until the C code has returned and raised by _error_of
             _keep_python_error(fault, b"compression", error)
             return -1

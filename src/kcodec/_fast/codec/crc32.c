@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eight bytes a step by eight tables ("slicing by 8"): old formats are read, not raced.
+// Eight bytes in each step by eight tables ("slicing by 8"). It is not optimized further, because only old formats use
+// it.
 #include "crc32.h"
 
 #include "bounds.h"
 
 enum { SLICES = 8 };
 
-// tables[n][byte]: what `byte` makes of the remainder when n more bytes follow it in the step.
+// tables[n][byte]: what `byte` contributes to the remainder if n more bytes follow it in the step.
 static uint32_t tables[SLICES][256];
 
 void crc32_initialise(void) {

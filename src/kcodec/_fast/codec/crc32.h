@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void crc32_initialise(void);  // once, at start
+void crc32_initialise(void);  // must be called once, at start
 uint32_t crc32_ieee(uint32_t crc, const uint8_t *data, size_t size);  // continues `crc`; begin with 0
 
 #endif

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four ways to the same number:
-//   avx512    folds 4 x 512 bit with carry-less multiplication; about twice the speed of the next
-//   sse42     three crc32q streams side by side, joined by carry-less multiplication
-//   arm64     three crc32cx streams, joined by the tables below
-//   portable  eight bytes a step by tables
-// Constants are powers of x modulo the polynomial, computed at start by multiplying by x, so none is copied from anywhere.
-// Bit order is reflected: in an n-bit register bit i stands for x^(n-1-i).
+// Four implementations:
+//   avx512    folds 4 x 512 bit with carry-less multiplication; about twice as fast as sse42
+//   sse42     three parallel crc32q streams, joined by carry-less multiplication
+//   arm64     three parallel crc32cx streams, joined by the tables below
+//   portable  eight bytes in each step, by tables
+// The constants are powers of x modulo the polynomial. They are computed at start by repeated multiplication by x.
+// The bit order is reflected: in an n-bit register bit i represents x^(n-1-i).
 #include "crc32c.h"
 
 #include <string.h>
@@ -57,7 +57,8 @@ static void make_tables(void) {
 #define SSE42 __attribute__((target("sse4.2,crc32,pclmul")))
 #define AVX512 __attribute__((target("sse4.2,crc32,pclmul,avx512f,avx512vl,avx512dq,avx512bw,vpclmulqdq")))
 
-static uint64_t join_long, join_short;  // x^(8 * length - 33) for one and, in the high half, two streams
+// x^(8 * length - 33), where `length` is that of one stream in the low half and that of two streams in the high half.
+static uint64_t join_long, join_short;
 
 SSE42 static inline uint64_t read64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 
@@ -83,7 +84,8 @@ SSE42 static uint32_t crc32q_tail(uint64_t crc, const uint8_t *data, size_t size
     return (uint32_t)crc;
 }
 
-// crc * x^n as crc32q will reduce it: the product stands one bit low and crc32q multiplies by x^32, hence the -33.
+// Returns crc * x^n in the form that crc32q reduces. The exponents are lower by 33 because the reflected product is
+// shifted by one bit and crc32q multiplies by x^32.
 SSE42 static inline uint64_t advance(uint32_t crc, uint32_t power) {
     __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128(crc), _mm_cvtsi64_si128(power), 0);
     return (uint64_t)_mm_cvtsi128_si64(product);
@@ -96,7 +98,7 @@ SSE42 static uint64_t three_streams(uint64_t crc, const uint8_t *data, size_t st
         second = _mm_crc32_u64(second, read64(data + stream + at));
         third = _mm_crc32_u64(third, read64(data + 2 * stream + at));
     }
-    // one more crc32q reduces the moved values; it has to see them before the third stream's last word is added
+    // One more crc32q reduces the advanced values. It must do so before the result of the third stream is added.
     uint64_t moved = advance((uint32_t)crc, (uint32_t)(join >> 32)) ^ advance((uint32_t)second, (uint32_t)join);
     return _mm_crc32_u64(0, moved) ^ third;
 }
@@ -110,9 +112,10 @@ SSE42 static uint32_t crc32c_sse42(uint32_t crc, const uint8_t *data, size_t siz
     return ~crc32q_tail(state, data, size);
 }
 
-// A 128-bit lane is moved over D bits by multiplying its low half (the high powers) by x^(D+31), its high half by x^(D-33).
+// A 128-bit lane is advanced over D bits by multiplying its low half, which has the high powers, by x^(D+31) and its
+// high half by x^(D-33).
 typedef struct { uint64_t low, high; } FoldConstants;
-static FoldConstants fold_blocks[7], fold_lane[3];  // by 0 to 6 blocks of 512 bits; by 384, 256, 128 bits
+static FoldConstants fold_blocks[7], fold_lane[3];  // for 0 to 6 blocks of 512 bits; for 384, 256 and 128 bits
 
 static FoldConstants fold_constants(unsigned bits) {
     FoldConstants constants = {power_of_x(bits + 31), power_of_x(bits - 33)};
@@ -147,7 +150,8 @@ AVX512 static uint32_t crc32c_avx512(uint32_t crc, const uint8_t *data, size_t s
         c = fold(c, by, load512(data + 128));
         d = fold(d, by, load512(data + 192));
     }
-    // the four accumulators and the blocks that are left are moved side by side, not one after another, to the last block
+    // Each of the four accumulators and the remaining blocks is advanced directly to the last block: these
+    // multiplications do not depend on each other.
     size_t left = size / 64;
     __m512i last = left ? load512(data + 64 * (left - 1)) : d;
     if (left) last = fold(d, spread(fold_blocks[left]), last);
@@ -168,8 +172,8 @@ AVX512 static uint32_t crc32c_avx512(uint32_t crc, const uint8_t *data, size_t s
     return ~crc32q_tail(state, data, size);
 }
 
-// The instructions of the processor, as far as the system saves the registers that they need. The processor is queried
-// directly, because the compilers' own query needs a run-time library that is not linked everywhere.
+// Finds the instruction sets that the processor has and whose registers the operating system saves. The processor is
+// queried directly, because the compilers' built-in query needs a run-time library that is not linked everywhere.
 typedef struct { int sse42, avx512; } Abilities;
 
 static Abilities find_abilities(void) {
@@ -213,7 +217,7 @@ static void find_paths(void) {
 #endif
 static int has_crc(void) { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
 #else
-static int has_crc(void) { return 1; }  // Apple's and Windows' ARM64 machines all have it
+static int has_crc(void) { return 1; }  // all ARM64 machines with macOS or Windows have the instructions
 #endif
 
 #ifdef __clang__
@@ -241,7 +245,7 @@ static uint32_t multiply(uint32_t a, uint32_t b) {
     return product;
 }
 
-static uint32_t advance_tables[4][256];  // a CRC moved over STREAM zero bytes, by its four bytes
+static uint32_t advance_tables[4][256];  // a CRC advanced over STREAM zero bytes: one table for each of its bytes
 
 static uint32_t advance(uint32_t crc) {
     return advance_tables[0][crc & 0xff] ^ advance_tables[1][crc >> 8 & 0xff] ^ advance_tables[2][crc >> 16 & 0xff] ^

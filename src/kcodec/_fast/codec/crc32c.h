@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC-32C (Castagnoli), the checksum of record batches. The fastest way this processor has is chosen once, at start.
+// CRC-32C (Castagnoli), the checksum of record batches. The fastest implementation for this processor is chosen at
+// start.
 #ifndef KCODEC_CRC32C_H
 #define KCODEC_CRC32C_H
 
@@ -8,7 +9,8 @@
 
 typedef uint32_t (*Crc32cFunction)(uint32_t crc, const uint8_t *data, size_t size);
 
-// Continues `crc` (0 to begin) over `size` bytes; finished values go in and come out. Set by crc32c_choose.
+// Returns the CRC of the bytes that `crc` covers, followed by these `size` bytes; begin with 0. `crc` and the result
+// are finished values, not internal states. The pointer is set by crc32c_choose.
 extern Crc32cFunction crc32c;
 
 typedef struct {
@@ -16,10 +18,11 @@ typedef struct {
     Crc32cFunction function;
 } Crc32cPath;
 
-// The ways this processor can run, fastest first, ended by a null name.
+// Returns the implementations that this processor supports, fastest first. An entry with a null name ends the list.
 const Crc32cPath *crc32c_paths(void);
 
-// Chooses a path by name, or the fastest when name is null. -1 when this processor has no such path.
+// Selects an implementation by name, or the fastest if `name` is NULL. Returns -1 if this processor does not support
+// it.
 int crc32c_choose(const char *name);
 
 #endif

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Records one after the other, or some at a time.
+# RecordCursor: an iterator over records, which can also return several at a time.
 
 cdef tuple _KINDS_OF_TIME = (TimestampType.NO_TIMESTAMP_TYPE, TimestampType.CREATE_TIME,
                              TimestampType.LOG_APPEND_TIME)
@@ -10,7 +10,7 @@ cdef class RecordCursor:
 
     cdef _Layout layout
     cdef list parts
-    cdef RecordSteps steps           # instead of parts: chunks come as they are decoded
+    cdef RecordSteps steps           # used instead of parts: decodes the next chunk when it is needed
     cdef Py_ssize_t next_part
     cdef _Rows rows
     cdef Chunk *chunk
@@ -19,7 +19,7 @@ cdef class RecordCursor:
     cdef _HeaderNames names
     cdef object topic, partition, leader_epoch, timestamp_type
     cdef bint has_offset, has_timestamp, has_key, has_value, has_headers, has_schema_ids
-    cdef int in_use                  # of what Python calls; FetchedRecords has its own
+    cdef int in_use                  # guards calls from Python; FetchedRecords has its own flag
 
     def __init__(self):
         raise TypeError("RecordCursor cannot be created directly: call DecodedRecords.records()")
@@ -84,7 +84,7 @@ cdef class RecordCursor:
         return True
 
     cdef int next_span(self):
-        """Goes to the span that holds the row."""
+        """Advance to the span that contains the current row."""
         cdef const BatchSpan *spans = <const BatchSpan *>self.chunk.spans.data
         while True:
             self.span += 1

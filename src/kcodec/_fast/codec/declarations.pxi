@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The C parts, as Cython knows them. Comments are in the headers.
+# Declarations of the C code for Cython. The comments are in the C headers.
 
 cdef extern from "Python.h" nogil:
     int Py_IsInitialized()
@@ -338,7 +338,7 @@ cdef extern from "_fast/codec/visibility.h" nogil:
     int visibility_resolve(Visibility *visibility, BatchHeader *table, int64_t count)
 
 cdef extern from "_fast/codec/decode.h" nogil:
-    # `Counts` is what Python sees; the C structure goes by another name here
+    # The Python class is named Counts, so the C structure of this name is declared under another name.
     ctypedef struct CCounts "Counts":
         int64_t batches, skipped_batches, records, aborted, control, undecided, out_of_range
 

@@ -11,13 +11,13 @@
 #include "small_batches.h"
 
 enum {
-    COMPRESSED_GROWS = 4,          // a guess at how much a compressed batch grows, for reserving memory
-    ESTIMATE_MOST_ROWS = 4 << 20,  // and what is reserved at most before anything is known
+    COMPRESSED_GROWS = 4,          // assumed decompression ratio, for reserving memory
+    ESTIMATE_MOST_ROWS = 4 << 20,  // maximum number of rows for which memory is reserved by an estimate
     MOST_THREADS = 64,
-    MOST_TAKEN = 64,               // batches that a thread takes at a time from its range
-    MOST_PAUSE = 63,               // batches that are taken singly after one that was decoded in vain
-    WORTH_THREADS = 4 << 20,       // below this much work a second thread costs more than it brings: about 0.4 ms
-    GIL_SMALL_BATCH = 64 << 10,    // decompressed; where a package holds the GIL, smaller batches stay on one thread
+    MOST_TAKEN = 64,               // maximum number of batches that a thread takes from its range at a time
+    MOST_PAUSE = 63,               // maximum number of batches decoded one by one after decode_small_batches gave up
+    WORTH_THREADS = 4 << 20,       // less work, about 0.4 ms, does not repay the cost of a second thread
+    GIL_SMALL_BATCH = 64 << 10,    // decompressed bytes; smaller batches that need the GIL are decoded by one thread
 };
 
 static void place_fault(Fault *fault, const BatchHeader *header) {
@@ -39,7 +39,7 @@ int decode_check_batch(const uint8_t *data, int64_t origin, const BatchHeader *h
     return 0;
 }
 
-// ---------------------------------------------------------------------------------------------------- control batches
+// Control batches.
 
 static int read_control_type(Decompressor *decompressor, const DecodeSettings *settings, const uint8_t *data,
                              int64_t origin, const BatchHeader *header, int16_t *type, Fault *fault) {
@@ -59,7 +59,7 @@ int decode_control_types(const DecodeSettings *settings, const uint8_t *data, in
         BatchHeader *header = &table[at];
         Fault fault;
         if (!header_is_control(header) || header->producer_id < 0 || header->outcome == OUTCOME_SKIPPED) continue;
-        if (header_check(header, &fault)) continue;  // refused when its turn comes
+        if (header_check(header, &fault)) continue;  // the fault is reported when the batch is decoded
         if (!decompressor && !(decompressor = decompressor_acquire(settings->package))) return -1;
         if (read_control_type(decompressor, settings, data, origin, header, &header->control_type, &fault))
             header->control_type = CONTROL_UNREADABLE;
@@ -68,9 +68,10 @@ int decode_control_types(const DecodeSettings *settings, const uint8_t *data, in
     return 0;
 }
 
-// ------------------------------------------------------------------------------------------------------------- chunks
+// Chunks.
 
-// An estimate of the bytes and the rows of the records in table[begin..end) and in the batches after it (run->ahead).
+// Returns an estimate of the bytes of the records in table[begin..end) and in the data after the table (run->ahead),
+// and sets *rows to an estimate of their number.
 static int64_t estimate(const DecodeRun *run, int64_t begin, int64_t end, int64_t *rows) {
     int64_t bytes = 0, stored = 0;
     *rows = 0;
@@ -91,7 +92,7 @@ static int64_t estimate(const DecodeRun *run, int64_t begin, int64_t end, int64_
     return bytes;
 }
 
-// Whether a batch gets a chunk of its own, by its header.
+// Returns whether a batch is decoded into a separate chunk because of its number of records.
 static int is_large(const BatchHeader *header) { return header->magic == 2 && header->records_count > CONSTANT_ROWS; }
 
 static Chunk *open_chunk(DecodeRun *run, int64_t at, int64_t end) {
@@ -120,7 +121,7 @@ static Chunk *open_chunk(DecodeRun *run, int64_t at, int64_t end) {
     if (run->last_rows > rows) rows = run->last_rows;
     if (run->last_bytes > bytes) bytes = run->last_bytes;
     if (rows > settings->max_rows) rows = settings->max_rows;
-    if (chunk_reserve(chunk, rows + 1, bytes + 1)) {  // Arrow wants buffers even where there are no rows
+    if (chunk_reserve(chunk, rows + 1, bytes + 1)) {  // Arrow requires buffers even if there are no rows
         chunk_release(chunk);
         return NULL;
     }
@@ -164,7 +165,7 @@ void decode_reset(DecodeRun *run) {
     run->corrupt = -1;
 }
 
-// --------------------------------------------------------------------------------------------------------- one batch
+// Decoding of one batch.
 
 static int chunk_has_room(const DecodeRun *run, const BatchHeader *header) {
     Chunk *chunk = run->open;
@@ -175,7 +176,8 @@ static int chunk_has_room(const DecodeRun *run, const BatchHeader *header) {
     if (chunk->holds_one_batch || is_large(header) || chunk_topic_is_full(chunk)) return 0;
     if (chunk->rows + header->records_count > run->settings->max_rows) return 0;
     if (chunk_output_bytes(chunk) >= CHUNK_BYTES) return 0;
-    // and no column may pass what int32 offsets reach, whatever the batch makes: alone in a chunk it always fits
+    // No column may grow beyond the range of int32 offsets, even if the batch decompresses to its limit. A batch that
+    // would exceed this begins a new chunk, into which it always fits.
     int64_t most = header_compression(header) ? run->settings->limits.max_decompressed_bytes : records_length(header);
     int64_t longest = chunk_longest_column(chunk);
     if (chunk->view_arena_length > longest) longest = chunk->view_arena_length;
@@ -246,7 +248,7 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, BatchHeader *head
         chunk_rollback(run->open, &mark);
         return -1;
     }
-    if (!job.delivered) {  // nothing points at what it made: not the views of later batches either
+    if (!job.delivered) {  // no view refers to the decompressed bytes, so they can be overwritten
         run->open->view_arena_length = mark.view_arena_length;
         run->open->output_bytes = mark.output_bytes;
     }
@@ -312,13 +314,14 @@ static int decode_one(DecodeRun *run, Decompressor *decompressor, int64_t at, in
     return 0;
 }
 
-// Decodes table[*at] and the batches up to `stop` that can be decoded together with it; *at is then the last of them, or
-// the one that was refused. `end`: the end of the batches that will probably be in the same chunk.
+// Decodes table[*at], and with it those of the following batches before `stop` that decode_small_batches can decode.
+// *at becomes the index of the last decoded batch, or of the batch with the fault. `end`: end of the batches that will
+// probably be in the same chunk; it is used for estimates only.
 static int decode_some(DecodeRun *run, Decompressor *decompressor, int64_t *at, int64_t stop, int64_t end, Fault *fault) {
     if (is_small_batch(&run->table[*at]) && --run->small_wait < 0) {
         SmallResult result = decode_small_batches(run, decompressor, at, stop, fault);
         if (result == SMALL_REFUSED) return -1;
-        if (result == SMALL_ODD) {  // where many batches are odd, what is done in vain must not count
+        if (result == SMALL_ODD) {  // wait longer after each such batch, so that decoding batches twice stays rare
             run->small_pause = run->small_pause < MOST_PAUSE ? 2 * run->small_pause + 1 : MOST_PAUSE;
             run->small_wait = run->small_pause;
         }
@@ -348,13 +351,13 @@ int decode_range(DecodeRun *run, int64_t begin, int64_t end) {
     return result;
 }
 
-// ------------------------------------------------------------------------------------------------------------ threads
-// Each thread owns a range of batches and takes from its front. One that has run out takes the upper half (the whole of
-// one batch) of the largest range another has left, also of a thread that could not be started, and opens a new chunk for it: chunks stay contiguous, so nothing has to be joined. Threads live
-// as long as the call: none has to survive a fork.
+// Threads. Each thread owns a range of batches and takes batches from its front. A thread whose range is empty takes
+// the upper half of the largest remaining range of another thread, or all of it if it is a single batch, even if that
+// thread could not be started. It opens a new chunk for that range, so that each chunk holds consecutive batches and no
+// chunks have to be merged. Threads end with the call, so none has to survive a fork.
 
 typedef struct {
-    _Atomic uint64_t range;  // next batch in the upper, end in the lower 32 bits
+    _Atomic uint64_t range;  // index of the next batch in the upper 32 bits, end of the range in the lower 32 bits
     DecodeRun run;
     struct Team *team;
     Thread thread;
@@ -368,7 +371,8 @@ typedef struct Team {
 
 static uint64_t pack_range(uint64_t next, uint64_t end) { return next << 32 | end; }
 
-// Several batches at a time where there are many: a part of what is left, so that another thread finds work to the end.
+// Takes batches [*at, *stop) from the front of the thread's range. The number is a fraction of the remaining batches,
+// so that some are left for other threads. Returns 0 if the range is empty.
 static int take_front(Worker *worker, int64_t *at, int64_t *stop, int64_t *end) {
     uint64_t range = atomic_load(&worker->range), some;
     do {
@@ -413,7 +417,7 @@ static void *work(void *argument) {
     while (decompressor && !atomic_load_explicit(&worker->team->failed, memory_order_relaxed)) {
         int64_t at, stop, end;
         if (take_front(worker, &at, &stop, &end)) {
-            run->last_offset = INT64_MIN;  // batches of another's range come in another order
+            run->last_offset = INT64_MIN;  // ranges of other threads are not taken in the order of offsets
             for (int failed = 0; at < stop && !failed; at++)
                 if ((failed = decode_some(run, decompressor, &at, stop, end, &run->fault)))
                     atomic_store(&worker->team->failed, 1);
@@ -461,7 +465,7 @@ static int gather(DecodeRun *run, Team *team) {
 }
 
 int decode_worth_threads(const BatchHeader *table, int64_t count) {
-    // the work of a byte of output, in bytes of an uncompressed batch
+    // Estimated work for each byte of output, by codec. The unit is the work for one byte of an uncompressed batch.
     static const int64_t work_of[8] = {1, 9, 3, 3, 7};
     int64_t work = 0, batches = 0, small = 0;
     for (int64_t at = 0; at < count; at++) {
@@ -494,7 +498,7 @@ int decode_parallel(DecodeRun *run, int64_t count, int threads) {
     }
     int started = 1;
     while (started < threads && !thread_start(&team.workers[started].thread, work, &team.workers[started])) started++;
-    work(&team.workers[0]);  // takes over what a thread that could not be started leaves
+    work(&team.workers[0]);  // also takes the ranges of threads that could not be started
     for (int at = 1; at < started; at++) thread_join(&team.workers[at].thread);
     int result = atomic_load(&team.failed) ? -1 : gather(run, &team);
     for (int at = 0; at < threads; at++) {

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# decode(): one call over bytes. The policy of corruption is here; the work is in decode.c.
+# decode(): decodes bytes in one call. This file decides how to proceed after corruption; decode.c does the decoding.
 
 cdef enum:
     ON_ERROR_RAISE
     ON_ERROR_STOP
     ON_ERROR_SKIP
-    # How often transactions are resolved again under "skip"; then the next corruption ends the data, as under "stop".
+    # Maximum number of times that transactions are resolved again under "skip". After that, the next corrupt batch ends
+    # the data as under "stop".
     MOST_TURNS = 64
-    SLAB = 128   # batches that one thread takes through all steps together
+    SLAB = 128   # number of batches that one thread scans, resolves and decodes together
 
 cdef dict _ON_ERROR = {"raise": ON_ERROR_RAISE, "stop": ON_ERROR_STOP, "skip": ON_ERROR_SKIP}
 
@@ -37,8 +38,10 @@ cdef bint _includes_control(object control_records) except -1:
 
 
 cdef object _offset_behind(DecodeRun *run, DecodeSettings *settings, const BatchHeader *header, const Fault *fault):
-    """Where a reader can go on behind a corrupt batch: the last offset + 1, if the CRC is right or the next header
-    agrees with it; else None. A wrapper of offset 0 does not tell."""
+    """Return the offset at which a reader can continue after a corrupt batch, or None if it is unknown.
+
+    It is the last offset of the batch plus 1, if its CRC is right or the header of the next batch is consistent with
+    it. It is unknown for a wrapper with offset 0."""
     cdef BatchHeader next_header
     cdef Fault ignored
     cdef int64_t needed, at
@@ -53,7 +56,7 @@ cdef object _offset_behind(DecodeRun *run, DecodeSettings *settings, const Batch
 
 
 cdef class _Decoding:
-    """One decode() call: its settings, its table of batches, the run over it, and what was found corrupt."""
+    """The state of one decode() call: its settings, its table of batches, its progress and the corruption it found."""
 
     cdef DecodeSettings settings
     cdef DecodeRun run
@@ -65,12 +68,12 @@ cdef class _Decoding:
     cdef bytes topic
     cdef int64_t given_limit
     cdef int on_error, threads
-    cdef int64_t end                 # batches from here on are behind the corruption
+    cdef int64_t end                 # batches from this index on are not decoded, because of corruption
     cdef int64_t error_at            # index of the first corrupt batch, -1: none
     cdef Fault error_fault
     cdef object error_next_offset
-    cdef int64_t skipped_at          # the batch goes_on_behind was asked about last, -1: none yet
-    cdef int64_t skipped_above       # and the last offset before it
+    cdef int64_t skipped_at          # index of the last batch passed to goes_on_behind, -1: none yet
+    cdef int64_t skipped_above       # the last offset before that batch
 
     def __cinit__(self):
         self.error_at = -1
@@ -83,7 +86,7 @@ cdef class _Decoding:
         visibility_free(&self.visibility)
 
     cdef int note(self, int64_t index, const Fault *fault) except -1:
-        """Remembers corruption if it is the first in the order of batches."""
+        """Store this corruption if its batch precedes that of the stored one."""
         if fault.code == FAULT_NO_MEMORY or fault.code == FAULT_PYTHON:
             raise _error_of(fault)
         if self.error_at < 0 or index < self.error_at:
@@ -93,14 +96,15 @@ cdef class _Decoding:
         return 0
 
     cdef object offset_behind(self, int64_t index, const Fault *fault):
-        """Where a reader can go on behind a corrupt batch, or None."""
+        """Return the offset at which a reader can continue after a corrupt batch, or None."""
         cdef BatchHeader *header = table_batches(&self.table) + index
         if index >= self.table.count or header.outcome == OUTCOME_SKIPPED:
             return None
         return _offset_behind(&self.run, &self.settings, header, fault)
 
     cdef bint goes_on_behind(self, int64_t index):
-        """on_error="skip": whether a provable batch stands where the corrupt one's length leads."""
+        """Return whether on_error="skip" can continue: a batch with a valid header and CRC begins where the length of
+        the corrupt batch leads."""
         cdef BatchHeader *batches = table_batches(&self.table)
         cdef BatchHeader found
         cdef int64_t before = index - 1, above = INT64_MIN
@@ -131,7 +135,7 @@ cdef class _Decoding:
         return 0
 
     cdef int resolve(self, int64_t begin) noexcept nogil:
-        """Gives the batches from `begin` on their outcome. -1: no memory."""
+        """Set the outcome of the batches from `begin` on. Return -1 if there is no memory."""
         cdef BatchHeader *batches = table_batches(&self.table) + begin
         cdef int64_t count = self.end - begin
         if self.visibility.isolation != READ_UNCOMMITTED and decode_control_types(
@@ -144,7 +148,8 @@ cdef class _Decoding:
         return 0
 
     cdef bint stops_at_corruption(self) except -1:
-        """After decode_range refused a batch: notes it; False if "skip" may pass it over, and has."""
+        """Store the corruption that decode_range found. Return False if "skip" applies, after marking the batch as
+        skipped."""
         cdef int64_t corrupt = self.run.corrupt
         if corrupt < 0:
             raise _error_of(&self.run.fault)
@@ -158,7 +163,7 @@ cdef class _Decoding:
         return False
 
     cdef int scan(self, int64_t most) noexcept nogil:
-        """Some batches more into the table. -1: no memory."""
+        """Read at most `most` further headers into the table. Return -1 if there is no memory."""
         if scan_batches(self.run.data, self.run.size, 0, &self.settings.limits, self.on_error == ON_ERROR_SKIP, most,
                         &self.table):
             return -1
@@ -181,10 +186,10 @@ cdef class _Decoding:
         return 0
 
     cdef int advance(self, int64_t begin) noexcept nogil:
-        """Decodes the table from `begin` on, then slab after slab, all without the GIL: with other threads at work, to
-        take it again between slabs would cost more than the decoding.
+        """Decode the table from `begin` on, and then the rest of the data in slabs of SLAB batches, all without the
+        GIL. If other threads are running, acquiring it between slabs would cost more than the decoding.
 
-        0: done; 1: run.corrupt was refused; -1: no memory.
+        Return 0 at the end, 1 if the batch run.corrupt is corrupt, and -1 if there is no memory.
         """
         cdef BatchHeader *batches
         while True:
@@ -193,7 +198,7 @@ cdef class _Decoding:
             if self.table.done:
                 return 0
             if self.error_at < 0 and self.table.corrupt < 0 and self.table.count:
-                # nothing will look further back than the last batch: the table begins again with it
+                # Only the last batch of the table is needed from here on, so it becomes the first one.
                 batches = table_batches(&self.table)
                 batches[0] = batches[self.table.count - 1]
                 self.table.count = 1
@@ -202,8 +207,8 @@ cdef class _Decoding:
                 return -1
 
     cdef int in_one_go(self) except -1:
-        """Scan, resolve and decode some batches at a time, while their headers are still near: what one thread does
-        where no batch decides about one before it.
+        """Scan, resolve and decode a few batches at a time, while their headers are still in the processor's cache.
+        This is possible with one thread if the outcome of a batch does not depend on later batches.
         """
         cdef int64_t begin = 0
         cdef int state
@@ -218,7 +223,7 @@ cdef class _Decoding:
             begin = self.run.corrupt + 1
 
     cdef int table_first(self) except -1:
-        """Resolve all batches of the table, then decode them, on threads where it pays."""
+        """Resolve all batches of the table, then decode them, on several threads if that is worth while."""
         cdef int failed
         cdef int64_t begin = 0
         self.begin_resolving()
@@ -230,7 +235,7 @@ cdef class _Decoding:
                 if failed and self.run.fault.code == FAULT_PYTHON:
                     begin = -2
                 elif failed:
-                    decode_reset(&self.run)  # again on one thread, which knows what came before the corruption
+                    decode_reset(&self.run)  # decode again on one thread, which delivers all before the corruption
                 else:
                     begin = self.end
             elif failed:
@@ -335,7 +340,7 @@ cdef class _Decoding:
                 answer = min(answer, self.settings.limit)
             if self.settings.end_offset != INT64_MAX:
                 answer = min(answer, self.settings.end_offset)
-        if answer is not None and self.end < self.table.count:  # the batch that stopped the walk was not walked
+        if answer is not None and self.end < self.table.count:  # the batch that ended decoding was not decoded
             if not header_is_legacy(&batches[self.end]):
                 answer = min(answer, batches[self.end].base_offset)
         elif answer is not None and self.table.stopped:
@@ -399,7 +404,8 @@ cdef int _settings_of(DecodeSettings *settings, _Layout layout, object limits, b
 
 
 cdef bytes _name_source(DecodeSettings *settings, object topic, object partition):
-    """Sets what the columns topic and partition hold, None: null; returns what settings.topic points into."""
+    """Set the values of the columns topic and partition, where None is null. Return the bytes that settings.topic
+    points to, which the caller must keep."""
     cdef bytes name = None
     if topic is not None:
         name = topic.encode("utf-8")

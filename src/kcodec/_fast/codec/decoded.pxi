@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What decode() gives back.
+# The result of decode(): DecodedRecords, Counts and the schema.
 
 cdef class Counts:
     """Numbers of batches and records that were read, by outcome. Immutable.
@@ -178,9 +178,10 @@ cdef class DecodedRecords:
 
     @property
     def __arrow_c_array__(self):
-        """The schema and array capsules of the one chunk; with more than one a ValueError.
+        """Method that returns the schema and array capsules of the only chunk. Raise ManyChunksError if there are more.
 
-        A property, and that error an AttributeError too: what asks ``hasattr`` first goes on to the stream.
+        It is a property, and the error is also an AttributeError, so that ``hasattr`` returns False for several chunks
+        and an Arrow library uses the stream instead.
         """
         if len(self._parts) != 1:
             raise ManyChunksError(_MANY_CHUNKS.format("__arrow_c_array__", len(self._parts)))
@@ -242,7 +243,7 @@ cdef DecodedRecords _decoded_of(_Layout layout, list parts, DecodedRecords like=
     for rows in parts:
         decoded._rows += rows.count
         if rows.count > chunk_part_rows(rows.chunk):
-            parts = _split_parts(parts)  # the loop goes on over the list it began with
+            parts = _split_parts(parts)  # does not change the list that the loop iterates over
     decoded._layout = layout
     decoded._parts = parts
     if like is not None:
@@ -256,8 +257,8 @@ cdef DecodedRecords _decoded_of(_Layout layout, list parts, DecodedRecords like=
     return decoded
 
 
-# ------------------------------------------------------------------------------------------------------------ pickling
-# A chunk is pickled whole, as the bytes of its buffers. A part with only some of its rows is sliced after unpickling.
+# Pickling. A chunk is pickled as a whole, as the bytes of its buffers. A part with only some of its rows is sliced
+# after unpickling.
 
 cdef bytes _buffer_bytes(const Buffer *buffer, int64_t size):
     return b"" if buffer.data == NULL else PyBytes_FromStringAndSize(<const char *>buffer.data, size)
@@ -334,7 +335,7 @@ cdef _Rows _unpack_rows(_Layout layout, tuple packed):
     _fill_buffer(&chunk.schema_id_validity[1], schema_ids[1])
     chunk.schema_id_nulls[0] = key_nulls
     chunk.schema_id_nulls[1] = value_nulls
-    chunk.is_split = True  # as it was packed
+    chunk.is_split = True  # the packed payloads no longer have the prefix of their schema ids
     chunk.holds_one_batch = holds_one_batch
     _unpack_binary(&chunk.key, key)
     _unpack_binary(&chunk.value, value)

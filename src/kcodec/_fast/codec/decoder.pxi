@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Decoder: windows of a file in, chunks out. What kcodec.log and kcodec.spark stream with.
+# Decoder: decodes a file window by window to chunks, for the streaming readers of kcodec.log and kcodec.spark.
 
 cdef class Decoder:
     """Decodes a file chunk by chunk with constant memory.
@@ -63,7 +63,7 @@ cdef class Decoder:
         self.path = path
         self.run.settings = &self.settings
         self.run.stop_at_bytes = CHUNK_BYTES // 2
-        self.layout = layout  # last: nothing decodes without it
+        self.layout = layout  # set last: an instance without a layout cannot decode
 
     def __dealloc__(self):
         decode_reset(&self.run)
@@ -133,14 +133,14 @@ cdef class Decoder:
         with nogil:
             failed = decode_range(&self.run, 0, self.table.count)
         if self.layout.chunk.binary_type == BINARY_VIEW and decode_finish_chunk(&self.run):
-            failed = -1  # views of one window only, corrupt or not: the next has another owner
+            failed = -1  # a chunk with views must not outlast its window, because the next one has another owner
         walked = self.run.corrupt if failed else self.run.done
         if walked > 0:
             self.next_offset_ = <object>header_reached(&batches[walked - 1]) + 1
         self.settings.owner = NULL
         if failed:
             raise _error_of(&self.run.fault, self.path, self._offset_behind(walked))
-        if walked < self.table.count:  # a chunk is finished: the caller takes it before there are more
+        if walked < self.table.count:  # the caller must take the finished chunks before more are decoded
             self.bytes_needed = 0
             return batches[walked].position - origin
         if self.table.corrupt >= 0:
@@ -148,7 +148,7 @@ cdef class Decoder:
         return self.table.end
 
     cdef object _offset_behind(self, int64_t index):
-        """error.next_offset: as _Decoding.offset_behind, within this window."""
+        """Return the offset for error.next_offset, as _Decoding.offset_behind does, within this window."""
         if index < 0 or index >= self.table.count:
             return None
         cdef BatchHeader *header = table_batches(&self.table) + index
@@ -186,7 +186,7 @@ cdef class Decoder:
             whole = _rows_of(chunk, 0, chunk.rows)
             first = 0
             most = min(self.settings.max_rows, chunk_part_rows(chunk))
-            while first < chunk.rows:  # a batch of more than max_rows alone: cut into slices of the same memory
+            while first < chunk.rows:  # a batch may have more than max_rows rows: split it into slices of its memory
                 rows = min(chunk.rows - first, most)
                 chunk_retain(chunk)
                 decoded = _decoded_of(self.layout, [_rows_of(chunk, first, rows)])

@@ -45,8 +45,8 @@ void decompressor_release(Decompressor *self) {
     self->lent = 0;
     if (self->scratch.capacity > SCRATCH_KEPT_BYTES) buffer_release(&self->scratch, (size_t)self->scratch_used);
     self->scratch_used = 0;
-    // A context is never freed, because its Python objects cannot be released here. There are at most as many contexts as
-    // there were threads at the same time.
+    // A context is never freed, because its Python objects cannot be released here. The number of contexts is at most
+    // the number of threads that decompressed at the same time.
     lock_take(&contexts.lock);
     self->next = contexts.waiting;
     contexts.waiting = self;
@@ -98,7 +98,7 @@ static int by_zstd_library(Call *call, ZstdLibrary library, int64_t bound, Decom
     return out->length < 0 ? -1 : 0;
 }
 
-// Points out->data at what the package lent, or copies it where an arena is to be filled.
+// Points out->data at the bytes that the package returned, or copies them into the arena if there is one.
 static int by_package(Call *call, int codec, int64_t bound, int frames, Buffer *arena, Decompressed *out, Fault *fault) {
     Decompressor *self = call->self;
     const uint8_t *lent;
@@ -112,7 +112,7 @@ static int by_package(Call *call, int codec, int64_t bound, int frames, Buffer *
     if (buffer_grow(arena, (size_t)(call->at + out->length), (size_t)call->at))
         return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);
     memcpy(arena->data + call->at, lent, (size_t)out->length);
-    if (self->lent > SCRATCH_KEPT_BYTES && self->forget) {  // the copy is what counts: do not hold both
+    if (self->lent > SCRATCH_KEPT_BYTES && self->forget) {  // releases large bytes at once, now that they are copied
         self->forget(self);
         self->lent = 0;
     }
@@ -156,7 +156,7 @@ int decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size,
         case COMPRESSION_ZSTD: result = by_zstd(&call, arena, out, fault); break;
         default: return fault_set(fault, FAULT_COMPRESSION_ID, "compression", codec, COMPRESSION_COUNT - 1);
     }
-    if (result) {  // how far it had come is not known: all of the memory counts as touched
+    if (result) {  // the number of bytes written is unknown, so the whole capacity counts as touched
         if (call.out->data) call.out->touched = call.out->capacity;
         self->scratch_used = (int64_t)self->scratch.capacity;
         return result;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One table, codec id -> function. Snappy, lz4 and small gzip streams are ours. zstd and long gzip streams are the
-// packages', called once a batch with the GIL taken only around that call, unless a library of zstd is called directly.
+// Decompression by codec id. Snappy, lz4 and small gzip streams are decompressed by this module. Long gzip streams are
+// decompressed by a Python package, and zstd by a Python package or by a libzstd that is called directly. A package is
+// called once for each batch, and the GIL is held only during that call.
 #ifndef KCODEC_DECOMPRESS_H
 #define KCODEC_DECOMPRESS_H
 
@@ -8,25 +9,26 @@
 #include "pool.h"
 #include "zstd.h"
 
-enum { SCRATCH_KEPT_BYTES = 8 << 20 };  // scratch above this is given back after the call that needed it
+enum { SCRATCH_KEPT_BYTES = 8 << 20 };  // larger scratch memory is released after the call that needed it
 
 typedef struct Decompressor Decompressor;
 
-// Decompresses by a Python package; called without the GIL. The bytes stay valid until the next call.
-// `bound`: the most the stream can make if it is known, else -1. `frames`: zstd frames in it.
+// Decompresses by a Python package. It is called without the GIL. The bytes stay valid until the next call.
+// `bound`: the maximum decompressed size if it is known, else -1. `frames`: the number of zstd frames in the data.
 typedef int (*PackageFunction)(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t bound,
                                int frames, int64_t limit, const uint8_t **out, int64_t *length, Fault *fault);
 
-// A context; used by one thread at a time. Made by decompressor_acquire, kept and used again after _release.
+// A context, used by one thread at a time. decompressor_acquire returns one, and decompressor_release keeps it for
+// reuse.
 struct Decompressor {
     Buffer scratch;
     int64_t scratch_used;
-    void *zstd[ZSTD_LIBRARIES];  // a context of each library, NULL until needed
+    void *zstd[ZSTD_LIBRARIES];  // one context for each library, NULL until needed
     struct Inflater *inflater;   // for small gzip streams, NULL until needed
     PackageFunction package;
-    void (*forget)(Decompressor *self);  // lets go of bytes the package lent that are too large to be kept
-    int64_t lent;           // how many the last call lent
-    void *python;           // what the package function keeps between calls: contexts and the bytes it lent
+    void (*forget)(Decompressor *self);  // releases bytes of the package that are too large to be kept
+    int64_t lent;           // largest number of bytes that the package returned since acquire or forget
+    void *python;           // state of the package function between calls: its contexts and the bytes it returned
     Decompressor *next;
 };
 
@@ -36,31 +38,32 @@ typedef struct {
     const uint8_t *readable_end;  // memory may be read up to here
 } Decompressed;
 
-enum { LZ4_OF_MAGIC_0 = COMPRESSION_COUNT };  // a codec id of ours: lz4 whose header checksum is not looked at
+enum { LZ4_OF_MAGIC_0 = COMPRESSION_COUNT };  // an internal codec id: lz4 without verification of the header checksum
 
-// Decompresses a batch's records. With an `arena` they go there, from byte `at` on; else into memory of the context,
-// valid until its next call.
+// Decompresses the records of a batch into `arena` from byte `at` on. Without an arena they go into memory of the
+// context, which stays valid until its next call.
 int decompress(Decompressor *self, int codec, const uint8_t *data, int64_t size, int64_t limit, Buffer *arena, int64_t at,
                Decompressed *out, Fault *fault);
 
-Decompressor *decompressor_acquire(PackageFunction package);  // NULL: no memory
+Decompressor *decompressor_acquire(PackageFunction package);  // NULL if there is no memory
 void decompressor_release(Decompressor *self);
 void decompressor_initialise(void);
 
-// How zstd is decompressed: by calls to the Python package, by the system's libzstd, or by the library of the package,
-// called as C. The libraries have to be of version 1.5.6 at least, as older ones make other bytes than today's of some
-// corrupt frames that carry no checksum, where today's and Java's refuse them.
+// How zstd is decompressed: by the Python package, by the system's libzstd, or by the libzstd inside the package,
+// called from C. A library must be at least version 1.5.6: older versions decompress some corrupt frames without a
+// checksum to wrong bytes, where newer versions and Java report an error.
 typedef enum { ZSTD_BY_PACKAGE, ZSTD_BY_SYSTEM, ZSTD_BY_LIBRARY } ZstdWay;
 enum {
     ZSTD_LEAST_VERSION = 10506,
-    // Longer streams go to the package: its own copy of libzstd is a little faster, and what the call costs does not show.
+    // Longer streams are decompressed by the package: its own copy of libzstd is slightly faster, and for them the cost
+    // of the call is negligible.
     ZSTD_LIBRARY_MOST_INPUT = 16 << 10,
 };
-// Selects a way, and the package if the library is not there or too old; the way that is in use from now on. `path`: of
-// the package's library, which is loaded once.
+// Selects how zstd is decompressed and returns the selection, which is the package if the library is missing or older
+// than `least_version`. `path`: file of the package's library, which is loaded once.
 ZstdWay decompressor_use_zstd(ZstdWay way, unsigned least_version, const char *path);
 ZstdWay decompressor_zstd_way(void);
-// Whether a batch of this codec and size, as stored, needs the GIL while it is decompressed.
+// Returns whether decompressing a batch of this codec and stored size needs the GIL.
 int decompressor_needs_gil(int codec, int64_t size);
 
 #endif

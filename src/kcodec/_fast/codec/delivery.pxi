@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Records delivered one by one, by `for record in consumer` and `async for`; the rule is in kcodec.consumer.delivery.
+# Iteration over the records of a consumer by `for` and `async for`. kcodec.consumer.delivery describes the rules.
 
 cdef extern from "_fast/codec/awaiting.h":
     ctypedef enum PySendResult:
@@ -30,7 +30,7 @@ cdef class Delivery:
         self.records = iter(())
 
     cdef object taken(self):
-        """The next record, or None."""
+        """Return the next record, or None at the end."""
         return next(self.records, None)
 
 
@@ -42,7 +42,10 @@ cdef Delivery _delivery_before_the_first():
 
 @cython.final
 cdef class RecordIterator:
-    """What `for` iterates. request: returns the next Delivery, and waits for it."""
+    """The iterator of `for`.
+
+    request: a function that waits for the next Delivery and returns it.
+    """
 
     cdef Delivery delivery
     cdef object request
@@ -78,8 +81,8 @@ cdef class AsyncRecordIterator:
 
     cdef Delivery delivery
     cdef object request
-    #: The request under way, and whether it is executed right now. CPython 3.11 may crash where a coroutine that is
-    #: executed is closed or thrown into (_PyGen_yf).
+    #: The coroutine of the request in progress, and whether it is executing right now. CPython 3.11 may crash if a
+    #: coroutine that is executing is closed or an exception is thrown into it (_PyGen_yf).
     cdef object waiting
     cdef bint is_running
 
@@ -112,10 +115,10 @@ cdef class AsyncRecordIterator:
         return self
 
     def __next__(self):
-        raise StopIteration(None)  # replaced by awaiting_next
+        raise StopIteration(None)  # never called: awaiting_set replaces this slot by awaiting_next
 
     cdef PySendResult advance(self, object value, PyObject **result) except PYGEN_ERROR:
-        """Take a record that is here; else go on with the request for more."""
+        """Return a record that has already arrived; else continue the request for more records."""
         cdef PySendResult outcome
         cdef PyObject *got = NULL
         record = None
@@ -166,11 +169,11 @@ cdef class AsyncRecordIterator:
         try:
             return waiting.throw(*error)
         except StopIteration as ended:
-            # The request swallowed the error, and has a response: its records stay for the next await.
+            # The request ignored the error and has returned. Its records are kept for the next await.
             self.waiting = None
             self.delivery = ended.value
             raise RuntimeError("the awaited request for records ignored an exception that was thrown into it") from None
-        except BaseException:  # a cancellation, too: the request has ended with it, and the next await begins another
+        except BaseException:  # including a cancellation: the request has ended, and the next await begins a new one
             self.waiting = None
             raise
         finally:

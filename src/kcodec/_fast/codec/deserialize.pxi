@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Keys and values as objects of the application, for records that nothing else has seen yet.
+# Deserialization of keys and values in place, for records that no other code has a reference to yet.
 
 def deserialize_records(list records not None, key_deserializer, value_deserializer, Py_ssize_t start=0,
                         bint takes_none=False):

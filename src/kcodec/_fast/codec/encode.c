@@ -5,7 +5,7 @@
 #include "snappy.h"
 #include "writing.h"
 
-// -------------------------------------------------------------------------------------------------------- the writer
+// The batch writer.
 
 void writer_begin(BatchWriter *writer, const BatchSettings *settings) {
     memset(writer, 0, sizeof *writer);
@@ -15,7 +15,8 @@ void writer_begin(BatchWriter *writer, const BatchSettings *settings) {
     writer->length_width = 1;
 }
 
-// The open batch's buffer was written up to `length` bytes of the batch: the pool keeps it, or not, by that.
+// Records in the buffer's high-water mark that `length` bytes of the open batch were written. The pool uses this mark
+// to decide whether to keep the buffer.
 static void note_touched(BatchWriter *writer, int64_t length) {
     int64_t begin;
     Buffer *buffer = writer_open_buffer(writer, &begin);
@@ -28,7 +29,7 @@ void writer_free(BatchWriter *writer) {
     buffer_release(&writer->out, (size_t)writer->finished);
 }
 
-// Grows by half more than is needed, so that growing stays rare.
+// Grows the buffer by half of its used bytes more than needed, so that it rarely has to grow again.
 int writer_make_room(BatchWriter *writer, int64_t length, int64_t bytes, Fault *fault) {
     int64_t begin;
     Buffer *buffer = writer_open_buffer(writer, &begin);
@@ -57,12 +58,12 @@ int row_fault(Fault *fault, int32_t code, const char *field, int64_t found, int6
     return -1;
 }
 
-// The base offset of a batch that begins with a record of this offset.
+// Returns the base offset of a batch whose first record has this offset.
 static int64_t base_for(const BatchWriter *writer, int64_t offset) {
     return writer->settings.has_base_offset && !writer->has_begun ? writer->settings.header.base_offset : offset;
 }
 
-// Offset and timestamp of a record against the batch. 0, or -1 with the fault.
+// Checks whether a record with this offset and timestamp can be appended. Returns 0, or -1 with the fault.
 static inline int check_place(const BatchWriter *writer, int64_t offset, int64_t timestamp, int64_t row, Fault *fault) {
     if (unlikely(timestamp < -1 && !writer->settings.any_timestamp))
         return row_fault(fault, FAULT_ENCODE_TIMESTAMP, "timestamp", timestamp, 0, row);
@@ -96,7 +97,8 @@ static int header_at(const HeaderSource *source, int64_t at, HeaderField *header
     return 0;
 }
 
-// Writes the headers of a record at `p`. Returns the position behind them, or NULL with the fault; memory may have moved.
+// Writes the headers of a record at `p`. Returns the position after them, or NULL with the fault. The buffer may have
+// been reallocated.
 static __attribute__((noinline)) uint8_t *put_headers(BatchWriter *writer, const HeaderSource *source, uint8_t *p,
                                                       int64_t row, Fault *fault) {
     int64_t begin;
@@ -112,14 +114,16 @@ static __attribute__((noinline)) uint8_t *put_headers(BatchWriter *writer, const
         }
         p = put_bytes(put_varint(p, (uint64_t)header.name.length << 1), &header.name);
         p = put_payload(p, &header.value, 0, 0);
-        // more of the record is not needed to refuse it; one dictionary entry many times over would fill the memory
+        // A record that is already too large is rejected without writing the rest of it. A dictionary column can make a
+        // small input expand to a record that would exhaust the memory.
         if (unlikely(p - buffer->data - begin > writer->settings.max_batch_bytes)) return p;
     }
     return p;
 }
 
-// The length of a record stands before it and is known after it: room for as many bytes as the last one's took is left, and
-// the record moved where that was wrong.
+// The varint length of a record precedes its body but is known only after the body was written. The body is therefore
+// written after as many bytes as the previous record's length took. If that guess was wrong, this function moves the
+// body.
 static __attribute__((noinline)) uint8_t *move_body(uint8_t *body, uint8_t *end, int *guess) {
     int64_t size = end - body;
     int width = varint_width((uint64_t)size << 1);
@@ -128,12 +132,13 @@ static __attribute__((noinline)) uint8_t *move_body(uint8_t *body, uint8_t *end,
     return end + width - *guess;
 }
 
-// Bytes of a field; a null has none.
+// Returns the number of bytes of a field; 0 for null.
 static inline int64_t payload_bytes(const Payload *payload) {
     return payload->length > 0 ? payload->length : 0;
 }
 
-// Appends one record to the open batch. All but the sizes was checked before; *length becomes the length of the batch.
+// Appends one record to the open batch. The caller has checked everything but the sizes. *length becomes the length of
+// the batch with the record.
 static inline __attribute__((always_inline)) int put_record(BatchWriter *writer, const RecordFields *record,
                                                             const HeaderSource *headers, int64_t row, int64_t *length,
                                                             Fault *fault) {
@@ -166,7 +171,7 @@ static inline __attribute__((always_inline)) int put_record(BatchWriter *writer,
     }
     uint64_t size = (uint64_t)(p - body) << 1;
     if (unlikely(varint_width(size) != guess)) {
-        int wider = varint_width(size) - guess;  // at most 4 bytes: inside the buffer's slack
+        int wider = varint_width(size) - guess;  // at most 4 bytes, which fit into the buffer's slack
         move_body(body, p, &writer->length_width);
         p += wider;
     }
@@ -178,12 +183,12 @@ static inline __attribute__((always_inline)) int put_record(BatchWriter *writer,
 static __attribute__((noinline)) AppendResult refuse(BatchWriter *writer) {
     int64_t begin;
     Buffer *buffer = writer_open_buffer(writer, &begin);
-    buffer->touched = buffer->capacity;  // how far the record came is not known
-    if (!writer->count) writer->is_open = 0;  // what the refused record set as the batch's own is forgotten
+    buffer->touched = buffer->capacity;  // the number of bytes written is unknown
+    if (!writer->count) writer->is_open = 0;  // discards the base offset and timestamp that the invalid record set
     return APPEND_FAULT;
 }
 
-// Bytes that a record takes at least.
+// Returns a lower bound of the encoded size of a record.
 static inline int64_t least_bytes(const RecordFields *record, const HeaderSource *headers) {
     int64_t bytes = payload_bytes(&record->key) + payload_bytes(&record->value);
     for (int64_t at = 0; headers->fields && at < headers->count; at++)
@@ -196,7 +201,8 @@ AppendResult writer_append_from(BatchWriter *writer, RecordFields *record, const
     if (writer->settings.has_append_time) record->timestamp = writer->settings.append_time;
     if (!record->has_offset) record->offset = writer->is_open ? writer->last_offset + 1 : writer->next_offset;
     if (unlikely(check_place(writer, record->offset, record->timestamp, row, fault))) return APPEND_FAULT;
-    // Not copied to find out that it does not fit: the buffer would keep the size of a large record until the batch ends.
+    // Check a lower bound before copying: a large record that does not fit would otherwise enlarge the buffer until the
+    // batch ends.
     int64_t most = writer->settings.max_batch_bytes;
     if (writer->is_open && writer->count && unlikely(writer->length + least_bytes(record, headers) > most)) return APPEND_FULL;
     if (unlikely(!writer->is_open) && writer_begin_batch(writer, base_for(writer, record->offset), record->timestamp, fault))
@@ -227,7 +233,7 @@ AppendResult writer_append(BatchWriter *writer, RecordFields *record, int64_t ro
     return writer_append_from(writer, record, &headers, row, fault);
 }
 
-// ----------------------------------------------------------------------------------------------------- ending a batch
+// Finishing a batch.
 
 static int compress_batch(BatchWriter *writer, int codec, int64_t *length, Fault *fault) {
     const uint8_t *records = writer->scratch.data + BATCH_OVERHEAD;

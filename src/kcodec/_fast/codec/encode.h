@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records to batches of magic 2. A BatchWriter lays batches one behind the other into its output, as Kafka's own writer does
-// (MemoryRecordsBuilder, DefaultRecord.writeTo): shortest varints, one attribute byte of 0 a record, the header last.
+// Encoding of records to batches of magic 2. A BatchWriter writes batches one after the other into its output, as
+// Kafka's own writer does (MemoryRecordsBuilder, DefaultRecord.writeTo): varints are as short as possible, the
+// attributes of each record are 0, and the header of a batch is written last.
 #ifndef KCODEC_ENCODE_H
 #define KCODEC_ENCODE_H
 
@@ -9,19 +10,20 @@
 #include "pool.h"
 #include "writing.h"
 
-// Compresses by a Python package, called without the GIL: appends to `out` behind its first `at` bytes. -1 with the fault.
+// Compresses by a Python package and writes the result to `out` after its first `at` bytes. It is called without the
+// GIL. Returns -1 with the fault.
 typedef int (*CompressFunction)(void *context, int codec, const uint8_t *data, int64_t size, Buffer *out, int64_t at,
                                 int64_t *length, Fault *fault);
 
 typedef struct {
-    BatchHeader header;        // the fields that are known beforehand; attributes with all bits
+    BatchHeader header;        // the fields that are known before the records; attributes with all bits
     int64_t max_batch_bytes;   // of a whole batch before compression
-    int has_base_offset;       // the first batch begins at header.base_offset, whatever its first record's offset
-    int has_base_timestamp;    // deltas refer to header.base_timestamp: the delete horizon, or a batch to be written alike
-    int has_max_timestamp;     // header.max_timestamp is to be written; else the largest of the records
-    int has_last_offset;       // header.last_offset_delta is a floor: compaction keeps it
-    int any_timestamp;         // below -1, too: what a log may hold though Kafka's builder refuses it
-    int has_append_time;       // every record has this time (LogAppendTime)
+    int has_base_offset;       // the first batch has header.base_offset, whatever the offset of its first record is
+    int has_base_timestamp;    // use header.base_timestamp as base of the deltas: a delete horizon, or a copied batch
+    int has_max_timestamp;     // write header.max_timestamp instead of the largest timestamp of the records
+    int has_last_offset;       // header.last_offset_delta is a minimum, because compaction keeps the last offset
+    int any_timestamp;         // allow timestamps below -1, which a log may contain but Kafka's builder rejects
+    int has_append_time;       // every record gets the timestamp append_time (LogAppendTime)
     int64_t append_time;
     int skip_useless_compression;
     CompressFunction compress;
@@ -33,7 +35,7 @@ typedef struct {
 } HeaderField;
 
 typedef struct {
-    int64_t offset;            // its own, or the next where has_offset is 0
+    int64_t offset;            // if has_offset is 0, writer_append sets it to the next offset
     int64_t timestamp;
     Payload key, value;
     int has_offset;
@@ -45,15 +47,15 @@ typedef struct {
 
 typedef struct {
     BatchSettings settings;
-    Buffer out;                // finished batches, and the open one where it is not compressed
+    Buffer out;                // finished batches, and the open batch if it will not be compressed
     int64_t finished;          // bytes of finished batches in out
-    Buffer scratch;            // the open batch where it is to be compressed
-    int is_open, has_begun;    // a batch is open; a record has ever been taken
+    Buffer scratch;            // the open batch if it will be compressed
+    int is_open, has_begun;    // whether a batch is open; whether a record was ever appended
     int64_t length;            // of the open batch, header included, before compression
     int64_t base_offset, last_offset, base_timestamp, max_timestamp, count;
-    int length_width;          // bytes of the last record's length: the guess for the next
+    int length_width;          // width of the last record's varint length, which is the guess for the next record
     int32_t base_sequence;
-    int64_t next_offset;       // of a record without one; of the next batch
+    int64_t next_offset;       // offset of the next record if it has none and no batch is open
     int64_t records_count;     // in finished batches
 } BatchWriter;
 
@@ -62,7 +64,7 @@ typedef struct {
     BinaryInput key, value;
     HeadersInput headers;
     IntegerInput offset, timestamp, key_schema_id, value_schema_id;
-    int has_timestamp;         // default_timestamp stands for a null, and for a column that is not there
+    int has_timestamp;         // use default_timestamp for a null, or if there is no timestamp column
     int64_t default_timestamp;
     int64_t rows;
 } RowsInput;
@@ -71,30 +73,32 @@ typedef enum { APPEND_DONE, APPEND_FULL, APPEND_FAULT } AppendResult;
 
 void writer_begin(BatchWriter *writer, const BatchSettings *settings);
 void writer_free(BatchWriter *writer);
-// One record. FULL: it does not fit into the open batch any more, which is as it was. `row` is named in faults. Offset and
-// timestamp of the record may be filled in.
+// Appends one record. Returns APPEND_FULL if the record does not fit into the open batch, which is then unchanged.
+// `row` is the row number in faults. The function may set the offset and the timestamp of the record.
 AppendResult writer_append(BatchWriter *writer, RecordFields *record, int64_t row, Fault *fault);
-// Ends the open batch, if there is one: compression, header, CRC. -1 with the fault.
+// Compresses the open batch, if there is one, and writes its header and CRC. Returns -1 with the fault.
 int writer_finish_batch(BatchWriter *writer, Fault *fault);
-// A batch without records, as the cleaner retains it (DefaultRecordBatch.writeEmptyHeader).
+// Writes a batch without records, as the log cleaner retains it (DefaultRecordBatch.writeEmptyHeader).
 int writer_empty_batch(BatchWriter *writer, Fault *fault);
-// All rows, batch after batch; the last one stays open. `row` of the first is `first_row` in faults.
+// Appends all rows, beginning new batches as needed; the last batch stays open. `first_row` is the number of the first
+// row in faults.
 int writer_append_rows(BatchWriter *writer, const RowsInput *rows, int64_t first_row, int one_batch, Fault *fault);
 
-typedef struct {               // where a record's headers come from: an Arrow list or an array of fields
+// The headers of a record: elements of an Arrow list, or an array of fields.
+typedef struct {
     const HeadersInput *input;
     int64_t first, count;
     const HeaderField *fields;
 } HeaderSource;
 
-// ---- what encode.c and encode_rows.c share
+// Functions shared by encode.c and encode_rows.c.
 
-// As writer_append, with headers from elsewhere.
+// As writer_append, but with the headers of `headers` instead of those of the record.
 AppendResult writer_append_from(BatchWriter *writer, RecordFields *record, const HeaderSource *headers, int64_t row,
                                 Fault *fault);
-// Opens a batch whose base offset and base timestamp are these, unless the settings say another timestamp.
+// Opens a batch with this base offset, and with this base timestamp unless the settings have one.
 int writer_begin_batch(BatchWriter *writer, int64_t offset, int64_t timestamp, Fault *fault);
-// Room for `bytes` more behind `length` bytes of the open batch. -1 with the fault.
+// Makes buffer space for `bytes` more after the first `length` bytes of the open batch. Returns -1 with the fault.
 int writer_make_room(BatchWriter *writer, int64_t length, int64_t bytes, Fault *fault);
 int row_fault(Fault *fault, int32_t code, const char *field, int64_t found, int64_t expected, int64_t row);
 
@@ -102,7 +106,7 @@ static inline int writer_compresses(const BatchWriter *writer) {
     return header_compression(&writer->settings.header) != COMPRESSION_NONE;
 }
 
-// Where the open batch is laid, and at which byte it begins.
+// Returns the buffer of the open batch, and sets *begin to the byte at which the batch begins.
 static inline Buffer *writer_open_buffer(BatchWriter *writer, int64_t *begin) {
     *begin = writer_compresses(writer) ? 0 : writer->finished;
     return writer_compresses(writer) ? &writer->scratch : &writer->out;

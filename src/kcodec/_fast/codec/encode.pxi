@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# encode(): rows or Arrow to batches; encode_batch(): to one; end-transaction markers.
+# encode() for batches of rows or Arrow data, encode_batch() for exactly one batch, and end-transaction markers.
 
-DEFAULT_MAX_BATCH_BYTES = 1_048_576  # batch.size and max.message.bytes are of this order
+DEFAULT_MAX_BATCH_BYTES = 1_048_576  # about Kafka's default of max.message.bytes
 
 
 cdef class EncodedBatches:
@@ -21,7 +21,7 @@ cdef class EncodedBatches:
         buffer_release(&self.memory, self.size)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        cdef const uint8_t *data = <const uint8_t *>&self.size  # an address for no bytes at all
+        cdef const uint8_t *data = <const uint8_t *>&self.size  # any valid address, for an empty buffer
         if self.size:
             data = self.memory.data
         PyBuffer_FillInfo(buffer, self, <void *>data, self.size, 1, flags)
@@ -118,7 +118,7 @@ def encode(source, *, compression="none", compression_level=None, base_offset=No
     return writer.take()
 
 
-# ------------------------------------------------------------------------------------------------------- one batch
+# Encoding of exactly one batch.
 
 def encode_batch(source, *, like=None, base_offset=None, last_offset=None, base_timestamp=None, max_timestamp=None,
                  delete_horizon_ms=None, is_control_batch=None, compression=None, compression_level=None,
@@ -221,7 +221,7 @@ cdef object _with_create_times(object source, RecordBatch like):
 
 
 def _stamped(rows, times):
-    """Records with the times that `times` holds for their offsets."""
+    """Yield the rows, where records whose offset is in `times` get the timestamp of that entry."""
     for row in rows:
         if isinstance(row, Record) and row.offset in times:
             row = Record(row.offset, times[row.offset], row.timestamp_type, row.key, row.value, row.headers)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# The C parts of the way from records to bytes, as Cython knows them. Comments are in the headers.
+# Declarations of the C code for encoding records, for Cython. The comments are in the C headers.
 
 cdef extern from "_fast/arrow/arrow_abi.h" nogil:
-    # the same structures as in declarations.pxi, with the fields that an importer reads
+    # The same structures as in declarations.pxi, with the fields that an importer reads.
     struct ImportedSchema "ArrowSchema":
         const char *format
         const char *name

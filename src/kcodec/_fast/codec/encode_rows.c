@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of Arrow to batches. Two ways, as in records.c: fast_rows while nothing is unusual, append_odd_row for the rest.
+// Encoding of Arrow rows to batches. There are two code paths, as in records.c: fast_rows appends usual rows, and
+// append_odd_row appends any row and reports faults.
 #include "encode.h"
 #include "writing.h"
 
@@ -22,7 +23,7 @@ static int schema_ids(const RowsInput *rows, int64_t row, RecordFields *record, 
                           "value_schema_id", fault, named);
 }
 
-// Whether a payload of this length, or a null one, can be part of a record.
+// Returns whether a payload of this length, or a null payload (-1), can be part of a record.
 static inline int is_writable(int64_t length) { return (uint64_t)length + 1 <= (uint64_t)INT32_MAX + 1; }
 
 static int payload_fault(Fault *fault, const char *field, int64_t length, int64_t named) {
@@ -54,18 +55,18 @@ static int read_row(const RowsInput *rows, int64_t row, int64_t named,
     return 0;
 }
 
-enum { ESTIMATE_MOST = 256 << 20 };  // what is reserved on an exporter's word alone
+enum { ESTIMATE_MOST = 256 << 20 };  // maximum number of bytes reserved by unverified numbers of an exporter
 
 static int64_t offset_at(const BinaryInput *column, int64_t at) {
     return column->kind == INPUT_BINARY ? ((const int32_t *)column->offsets)[at] : ((const int64_t *)column->offsets)[at];
 }
 
-// The bytes of `count` rows of a column if two of its offsets determine that number, else 0.
+// Returns the number of bytes of `count` rows of a column if two of its offsets determine that number, else 0.
 static int64_t bytes_of(const BinaryInput *column, int64_t row, int64_t count) {
     int is_bytes = column->kind == INPUT_BINARY || column->kind == INPUT_LARGE_BINARY;
     if (column->index_width || !is_bytes || count <= 0 || column->data_end <= column->data) return 0;
     int64_t begin = offset_at(column, column->first + row), end = offset_at(column, column->first + row + count);
-    if (begin < 0 || end < begin || end > column->data_length) return 0;  // refused when the row is read
+    if (begin < 0 || end < begin || end > column->data_length) return 0;  // the fault is reported when the row is read
     return end - begin < ESTIMATE_MOST ? end - begin : ESTIMATE_MOST;
 }
 
@@ -74,8 +75,8 @@ static int64_t list_at(const HeadersInput *headers, int64_t row) {
     return headers->width == 4 ? ((const int32_t *)headers->offsets)[at] : ((const int64_t *)headers->offsets)[at];
 }
 
-// Bytes that the rows will take, roughly: what is reserved at once need not grow. The columns may hold much more than the
-// rows, as those of a slice do.
+// Estimates the encoded size of the rows, so that the buffer is reserved once and need not grow. The estimate uses only
+// the bytes of these rows, because the columns may contain many more, such as those of a slice.
 static int64_t estimate(const RowsInput *rows) {
     const HeadersInput *headers = &rows->headers;
     int64_t bytes = rows->rows < ESTIMATE_MOST / 24 ? rows->rows * 24 : ESTIMATE_MOST;
@@ -90,21 +91,21 @@ static int64_t estimate(const RowsInput *rows) {
     return bytes < ESTIMATE_MOST ? bytes : ESTIMATE_MOST;
 }
 
-// Whether the rows are of the kind that fast_rows takes.
+// Returns whether fast_rows supports the columns of these rows.
 static int are_plain(const BatchWriter *writer, const RowsInput *rows) {
     if (writer->settings.has_append_time || rows->offset.width || rows->key_schema_id.width || rows->value_schema_id.width)
         return 0;
     return rows->timestamp.width == 8 && rows->timestamp.multiply == 1 && rows->timestamp.divide == 1;
 }
 
-enum { SHORT = 256 };          // fields up to this are copied in moves of 16
+enum { SHORT = 256 };          // fields of at most this size are copied 16 bytes at a time
 
-// A column of int32 offsets with nothing between it and its bytes; `ends` NULL: every row is null.
+// A column with int32 offsets and without a dictionary. If `ends` is NULL, every row is null.
 typedef struct {
     const int32_t *ends;
     const uint8_t *data, *validity;
     int64_t first;
-    int64_t safe_begin;          // a short field that begins here or before may be read OVER_COPY bytes too far
+    int64_t safe_begin;          // a short field that begins here or before may be over-read by OVER_COPY bytes
 } PlainColumn;
 
 typedef struct {
@@ -156,21 +157,22 @@ static inline __attribute__((always_inline)) uint8_t *put_nullable(uint8_t *p, c
     return put_plain(put_varint(p, (uint64_t)field->length << 1), field);
 }
 
-// Copies of the variables that the loop below reads. As its stores go through pointers to bytes, the compiler would
-// otherwise have to read all of them again after every store.
+// Copies of the variables that the loop below reads. The loop stores through pointers to bytes, which may alias any
+// object, so the compiler would otherwise reload all of these variables after every store.
 typedef struct {
     const int64_t *timestamps;
     const uint8_t *timestamp_validity;
-    int64_t timestamp_first, end;    // the row behind the last one that has been checked
+    int64_t timestamp_first, end;    // end: the row after the last one that has been checked
     PlainColumn key, value, name, content;
     const int32_t *lists;            // NULL: no headers
     const uint8_t *list_validity;
     int64_t list_first, struct_first;
-    int has_nulls;                   // in any column, as far as is known without reading them
+    int has_nulls;                   // whether any column may contain nulls
 } PlainRows;
 
-// Whether `rows` rows from `row` on are inside of their columns, so that the loop below need not look: a pass over their
-// offsets, without branches. Where one is not, append_odd_row reads them all, and finds it.
+// Returns whether the data of `rows` rows from `row` on is inside the buffers of their columns, so that the loop below
+// need not check it. This is one pass over the offsets without branches. If a row is invalid, append_odd_row reads all
+// of these rows and reports it.
 static int are_inside(const RowsInput *input, int64_t row, int64_t rows) {
     int64_t first, count;
     if (binary_input_check_from(&input->key, row, rows) >= 0 || binary_input_check_from(&input->value, row, rows) >= 0)
@@ -231,8 +233,8 @@ static inline __attribute__((always_inline)) uint8_t *fast_headers(const PlainRo
     return q;
 }
 
-// Appends the checked rows from `row` on to the open batch, up to a row that needs append_odd_row or does not fit. Returns the
-// first row that was not appended, or -1 with the fault. *is_full: that row does not fit into the batch.
+// Appends the checked rows from `row` on to the open batch, up to a row that needs append_odd_row or does not fit.
+// Returns the first row that was not appended. *is_full is set if that row does not fit into the batch.
 static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *writer, const PlainRows *rows, int64_t row,
                                                                 int *is_full, int has_nulls, int has_headers) {
     const int64_t base_timestamp = writer->base_timestamp, first_row = row, most = writer->settings.max_batch_bytes;
@@ -243,7 +245,7 @@ static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *wri
     for (; row < rows->end; row++, delta++) {
         int64_t timestamp = plain_timestamp(rows, row, has_nulls);
         PlainField key = plain_get(&rows->key, row, has_nulls), value = plain_get(&rows->value, row, has_nulls);
-        // one test of two signs: a timestamp below -1, a delta that is too large
+        // Both a timestamp below -1 and a delta that is too large set the sign bit, so one test detects either.
         if (unlikely(((int64_t)((uint64_t)timestamp + 1) | (INT32_MAX - delta)) < 0)) break;
         if (unlikely(end - p < key.length + value.length + RECORD_ROOM)) break;
         uint8_t *body = p + guess, *q = body;
@@ -275,7 +277,8 @@ static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *wri
         if (timestamp > max_timestamp) max_timestamp = timestamp;
     }
     writer->length = p - batch;
-    writer->last_offset = (int64_t)((uint64_t)writer->base_offset + (uint64_t)(delta - 1));  // checked when the batch ends
+    // An overflow is detected when the batch is finished.
+    writer->last_offset = (int64_t)((uint64_t)writer->base_offset + (uint64_t)(delta - 1));
     writer->max_timestamp = max_timestamp;
     writer->count += row - first_row;
     writer->length_width = guess;
@@ -285,7 +288,7 @@ static inline __attribute__((always_inline)) int64_t fast_batch(BatchWriter *wri
 // Appends rows, batch after batch, up to a row that needs append_odd_row, which decides, grows memory and names faults.
 // Returns the first row that was not appended, or -1 with the fault.
 static int64_t fast_rows(BatchWriter *writer, const PlainRows *input, int64_t row, int one_batch, Fault *fault) {
-    const PlainRows rows = *input;  // no call gets its address, so that stores of bytes cannot change it
+    const PlainRows rows = *input;  // a local copy whose address is never passed on, so that stores cannot alias it
     for (;;) {
         int is_full = 0;
         if (!writer->is_open) {
@@ -293,7 +296,7 @@ static int64_t fast_rows(BatchWriter *writer, const PlainRows *input, int64_t ro
             if (timestamp < -1) return row;
             if (writer_begin_batch(writer, writer->next_offset, timestamp, fault)) return -1;
         }
-        // inlined with constants: each loop has only the tests that its columns need
+        // fast_batch is inlined with constant arguments, so each loop contains only the tests that its columns need.
         if (rows.has_nulls) row = fast_batch(writer, &rows, row, &is_full, 1, rows.lists != NULL);
         else if (rows.lists) row = fast_batch(writer, &rows, row, &is_full, 0, 1);
         else row = fast_batch(writer, &rows, row, &is_full, 0, 0);
@@ -317,7 +320,7 @@ static int append_odd_row(BatchWriter *writer, const RowsInput *rows, int64_t ro
     return result == APPEND_FAULT ? -1 : 0;
 }
 
-// Rows whose offsets are checked at a time: they are still in the nearest cache when the rows are read.
+// Number of rows whose offsets are checked at a time, so that the offsets are still in the L1 cache when they are read.
 enum { CHECKED_ROWS = 512 };
 
 int writer_append_rows(BatchWriter *writer, const RowsInput *rows, int64_t first_row, int one_batch, Fault *fault) {
@@ -329,7 +332,7 @@ int writer_append_rows(BatchWriter *writer, const RowsInput *rows, int64_t first
         int is_checked = is_plain && are_inside(rows, row, end - row);
         plain.end = end;
         for (; row < end; row++) {
-            // the very first row is never plain: base_offset may be another than its own
+            // append_odd_row appends the very first row, because base_offset may differ from the offset of that row.
             if (is_checked && writer->has_begun && (row = fast_rows(writer, &plain, row, one_batch, fault)) < 0) return -1;
             if (row < end && append_odd_row(writer, rows, row, first_row + row, one_batch, fault)) return -1;
         }

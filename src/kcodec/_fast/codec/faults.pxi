@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Fault -> Python exception, the one place that knows texts and classes.
+# Conversion of a Fault to a Python exception. This file has all messages and classes of decoding errors.
 
 _TEXTS = {
     FAULT_BATCH_LENGTH_TOO_SMALL: "{field} {found} is below {expected}, the minimum of a batch",
@@ -44,7 +44,7 @@ cdef str _static_text(const char *text):
 
 
 cdef object _error_of(const Fault *fault, object path=None, object next_offset=None):
-    """The exception a fault stands for; MemoryError when that was it."""
+    """Return the exception for a fault: a DecodeError, MemoryError, or the Python exception that caused it."""
     if fault.code == FAULT_NO_MEMORY:
         return MemoryError(f"no memory for {_static_text(fault.field)}")
     if fault.code == FAULT_PYTHON:

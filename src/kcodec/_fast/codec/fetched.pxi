@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# One partition of the answer to a Fetch, as a consumer reads it (Kafka: CompletedFetch; KIP-98).
+# One partition of a Fetch response, as a consumer reads it (Kafka: CompletedFetch; KIP-98).
 
 DEFAULT_FETCH_COLUMNS = ("topic", "partition") + DEFAULT_COLUMNS
 
@@ -138,7 +138,7 @@ cdef class FetchedRecords:
 
     @property
     def bytes_needed(self):
-        """The size of that cut batch as far as it is known, else 0."""
+        """Size of that incomplete batch as far as it is known; 0 otherwise."""
         return self.steps.table.needed if self.steps.table.done else 0
 
     cdef int next_rows(self) except -1:
@@ -155,12 +155,12 @@ cdef class FetchedRecords:
         return 0
 
     cdef int note_position(self) except -1:
-        """Where we stand after something was given."""
+        """Set the position and the leader epoch after records were returned."""
         cdef Chunk *chunk = self.cursor.chunk
         if self.cursor.row >= self.cursor.end:
             self.given_position = self.steps.taken_position
             self.given_epoch = (<const BatchSpan *>chunk.spans.data)[chunk.span_count - 1].leader_epoch
-            # looks on at once: what follows may be nothing but markers, and then all was given
+            # Decode further at once: if only markers or aborted records follow, all records have been returned.
             return self.next_rows()
         self.given_position = (<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[self.cursor.row - 1] + 1
         self.given_epoch = self.cursor.current.leader_epoch

@@ -21,7 +21,7 @@ typedef struct {
     int32_t *ids;       // NULL: not requested
     uint8_t *validity;
     int64_t *nulls;
-    int64_t begin, end; // with offsets: where the next payload was, and where it is going to be
+    int64_t begin, end; // types with offsets: old and new position of the next payload in the column's data
 } Split;
 
 static inline void note_id(Split *split, int64_t row, const uint8_t *payload) {
@@ -46,7 +46,8 @@ static void split_row(Split *split, int64_t row, int may_be_framed) {
     set_end(split->column, type, row, split->end);
 }
 
-// A view: length, then the payload itself up to 12 bytes, else its first four, the buffer and the place in it.
+// Splits the schema id from a view. A view is a length, followed by the payload itself if it has at most 12 bytes, else
+// by its first four bytes, the index of the buffer and the position in it.
 static void split_view(Split *split, int64_t row, int may_be_framed) {
     uint8_t *view = split->column->offsets.data + 16 * row;
     int32_t words[4], shorter[4] = {0};
@@ -94,7 +95,7 @@ static int split_column(Chunk *chunk, BinaryColumn *column, ColumnId ids, int wh
     }
     if (is_view) return 0;
     column->length = split.end;
-    // the pool is to know of all pages that were touched
+    // The high-water mark must include the bytes that are no longer part of the column.
     if ((int64_t)column->data.touched < old_length) column->data.touched = (size_t)old_length;
     return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Framing "confluent": a payload that begins with a zero byte and the id of its schema, an int32 (the wire format of
-// schema-registry serializers). Ids that newer serializers put into headers are left alone.
+// Framing "confluent": a payload begins with a zero byte and its schema id, an int32 (the wire format of Schema
+// Registry serializers). Schema ids that newer serializers write to headers are not changed.
 #ifndef KCODEC_FRAMING_H
 #define KCODEC_FRAMING_H
 
@@ -8,9 +8,10 @@
 
 enum { FRAME_BYTES = 5 };
 
-// Splits key and value of a chunk that is being closed: the ids into their columns where these are wanted, and out of
-// the payloads. What has no such prefix (null, shorter, another first byte, a control record) stays whole, its id null. Run
-// after the loop over records rather than in it, so that it costs nothing where it is not requested. -1: no memory.
+// Removes the prefixes from the keys and values of a chunk that is being finished, and writes the ids to their columns
+// if these were requested. A payload without such a prefix (null, shorter, with another first byte, or of a control
+// record) stays unchanged, and its id is null. This runs after the loop over records, so that it costs nothing if it is
+// not requested. Returns -1 if there is no memory.
 int framing_split(Chunk *chunk);
 
 #endif

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// One caller at a time, whatever threads and reentrant calls do. An object that holds raw pointers while it lets go of the
-// GIL, or while it runs code that is not ours, begins its use first and refuses a second caller. With a GIL the flag is
-// only touched while it is held; without one it is atomic. Included from the Cython module, so behind Python.h.
+// Protection of an object against a second use by another thread or by a reentrant call. An object that holds raw
+// pointers while it releases the GIL, or while it runs code of the application, calls use_begin first, which fails
+// during another use. With a GIL the flag is only accessed while the GIL is held; in a free-threaded build it is
+// atomic. This file is included by the Cython module after Python.h.
 #ifndef KCODEC_GUARD_H
 #define KCODEC_GUARD_H
 
-// Whether other threads run while a function of this module does that neither lets go of the GIL nor runs other code.
+// Whether other threads can run during a function of this module that neither releases the GIL nor runs other code.
 #ifdef Py_GIL_DISABLED
 enum { THREADS_RUN_AT_ONCE = 1 };
 #else
 enum { THREADS_RUN_AT_ONCE = 0 };
 #endif
 
-// 0: it is in use already.
+// Returns 0 if the object is already in use.
 static inline int use_begin(int *in_use) {
 #ifdef Py_GIL_DISABLED
     return !__atomic_exchange_n(in_use, 1, __ATOMIC_ACQUIRE);

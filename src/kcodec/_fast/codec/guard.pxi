@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# One caller at a time: what every object that holds raw pointers over a call does with its flag.
+# Protection of objects that hold raw pointers during a call against a second use at the same time. See guard.h.
 
 cdef extern from "_fast/codec/guard.h" nogil:
     enum:

@@ -24,9 +24,9 @@ enum {
     ATTRIBUTES_POSITION = 21,    // the CRC covers from here to the end
     BATCH_OVERHEAD = 61,
     LEAST_LENGTH_ANY_MAGIC = 14, // batch_length of an empty magic 0 message
-    LEAST_SIZE_ANY_MAGIC = LOG_OVERHEAD + LEAST_LENGTH_ANY_MAGIC,  // and bytes that tell any header of magic 0 and 1
+    LEAST_SIZE_ANY_MAGIC = LOG_OVERHEAD + LEAST_LENGTH_ANY_MAGIC,  // also the bytes of a header of magic 0 or 1
     LEAST_LENGTH = BATCH_OVERHEAD - LOG_OVERHEAD,
-    LEAST_RECORD = 7,            // a record of nothing: seven one-byte fields
+    LEAST_RECORD = 7,            // the smallest record: seven fields of one byte each
 };
 
 enum {
@@ -39,28 +39,28 @@ enum {
 
 enum { COMPRESSION_NONE, COMPRESSION_GZIP, COMPRESSION_SNAPPY, COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_COUNT };
 
-// What a reader does with a batch: found by visibility.c before anything is decompressed.
+// What a reader does with a batch. visibility.c decides this before records are decompressed.
 enum {
     OUTCOME_DELIVER = 0,
-    OUTCOME_BEYOND_LIMIT,      // at or past the limit, or of a transaction whose marker may be lost
+    OUTCOME_BEYOND_LIMIT,      // at or after the limit, or of a transaction whose marker may be lost
     OUTCOME_OUT_OF_RANGE,
-    OUTCOME_CONTROL,        // control batch, and control records were not asked for
+    OUTCOME_CONTROL,        // a control batch, and control records were not requested
     OUTCOME_ABORTED,
-    OUTCOME_SKIPPED,        // corrupt, passed over by on_error="skip"
+    OUTCOME_SKIPPED,        // corrupt, and skipped because of on_error="skip"
 };
 
-enum { MAGIC_UNREADABLE = 0xff };  // the header of a batch that was skipped: it stays so
+enum { MAGIC_UNREADABLE = 0xff };  // marks a skipped batch whose header is invalid, so that it is always skipped
 
 enum { CONTROL_ABORT = 0, CONTROL_COMMIT = 1, CONTROL_NOT_A_MARKER = -1, CONTROL_UNREADABLE = -2 };
 
 typedef struct {
-    int64_t position;            // byte in the input
+    int64_t position;            // position of its first byte in the input or file
     int64_t base_offset;
     union {
         int64_t base_timestamp;  // the field as stored
-        int64_t reached_offset;  // of magic 0 and 1 instead: the offset a reader has behind it, see header_reached
+        int64_t reached_offset;  // in magic 0 and 1 instead: see header_reached
     };
-    int64_t max_timestamp;       // of magic 0 and 1: the message's own, -1 with magic 0
+    int64_t max_timestamp;       // in magic 1 the timestamp of the message, in magic 0 -1
     int64_t producer_id;
     uint32_t crc;
     int32_t batch_length;
@@ -68,13 +68,13 @@ typedef struct {
     int32_t last_offset_delta;
     int32_t base_sequence;
     int32_t records_count;
-    int32_t transaction;         // index of its transaction while markers are matched, -1 none
+    int32_t transaction;         // index of its transaction while markers are matched; -1: none
     int16_t attributes;
     int16_t producer_epoch;
-    int16_t control_type;        // of a marker: CONTROL_ABORT, CONTROL_COMMIT; else CONTROL_NOT_A_MARKER / _UNREADABLE
+    int16_t control_type;        // CONTROL_ABORT or CONTROL_COMMIT for a marker, else one of the other two constants
     uint8_t magic;               // 0, 1, 2, or MAGIC_UNREADABLE
     uint8_t outcome;
-    uint8_t message_attributes;  // of magic 0 and 1: the byte as stored; `attributes` has the bits that mean something
+    uint8_t message_attributes;  // in magic 0 and 1 the stored byte; `attributes` has only the defined bits
 } BatchHeader;
 
 typedef struct {
@@ -82,7 +82,8 @@ typedef struct {
     int64_t max_decompressed_bytes;
 } Limits;
 
-// Bounds of offsets are exclusive; the largest number stands for none, as a record may have it.
+// Returns whether an offset is at or after an exclusive bound. The bound INT64_MAX means that there is no bound,
+// because a record may have that offset.
 static inline int at_or_past(int64_t offset, int64_t bound) { return offset >= bound && bound != INT64_MAX; }
 
 static inline int64_t header_size(const BatchHeader *header) { return (int64_t)header->batch_length + LOG_OVERHEAD; }
@@ -95,8 +96,9 @@ static inline int header_is_transactional(const BatchHeader *header) {
     return (header->attributes & ATTRIBUTE_TRANSACTIONAL) != 0;
 }
 
-// Of magic 0 and 1 every message is a batch, a compressed one with messages inside. Its header has the offset of its
-// last record alone: base_offset is that offset, last_offset_delta 0, and records_count a guess.
+// In magic 0 and 1 every message is a batch, and a compressed message contains messages. The format stores only the
+// offset of the last record: base_offset is that offset, last_offset_delta is 0, and records_count of a compressed
+// message is an estimate.
 static inline int header_is_legacy(const BatchHeader *header) { return unlikely(header->magic < 2); }
 static inline int header_is_wrapper(const BatchHeader *header) {
     return header_is_legacy(header) && header_compression(header) != COMPRESSION_NONE;
@@ -104,14 +106,15 @@ static inline int header_is_wrapper(const BatchHeader *header) {
 static inline int header_highest_compression(const BatchHeader *header) {
     return header_is_legacy(header) ? COMPRESSION_LZ4 : COMPRESSION_ZSTD;
 }
-// -1 none (magic 0), 0 CreateTime, 1 LogAppendTime
+// Returns 0 for CreateTime, 1 for LogAppendTime, and -1 for magic 0, which has no timestamps.
 static inline int header_timestamp_type(const BatchHeader *header) {
     if (unlikely(header->magic == 0)) return -1;
     return header->attributes & ATTRIBUTE_LOG_APPEND_TIME ? 1 : 0;
 }
-// The last offset a reader has behind it after this batch. A message of magic 0 or 1 never takes it back: the offset of a
-// compressed one may be 0 where it was unknown (old producers), while the messages inside have offsets of their own. So
-// once it is decoded, reached_offset is the greatest of what came before, of its own offset and of those inside.
+// Returns the last offset that a reader has read after this batch. It never decreases: a compressed message of magic 0
+// or 1 may have offset 0 if its offset was unknown (old producers), although the messages inside have other offsets.
+// After decoding, reached_offset is therefore the greatest of all previous offsets, of the message's offset and of
+// those inside.
 static inline int64_t header_reached(const BatchHeader *header) {
     return header_is_legacy(header) ? header->reached_offset : header_last_offset(header);
 }
@@ -135,7 +138,7 @@ static inline void header_parse_2(const uint8_t *p, BatchHeader *header) {
     header->outcome = OUTCOME_DELIVER;
 }
 
-// The 61 bytes, with the CRC that the field holds.
+// Writes the 61 bytes of the header. The CRC is written from its field and not computed.
 static inline void header_write(uint8_t *p, const BatchHeader *header) {
     store_be64(p, (uint64_t)header->base_offset);
     store_be32(p + 8, (uint32_t)header->batch_length);
@@ -152,34 +155,38 @@ static inline void header_write(uint8_t *p, const BatchHeader *header) {
     store_be32(p + 57, (uint32_t)header->records_count);
 }
 
-// Reads the header of a known magic; the caller has seen to it that its bytes are there.
+// Reads a header of magic 0, 1 or 2. The caller must have checked that the bytes of the header are available.
 void header_parse(const uint8_t *p, BatchHeader *header);
 
 typedef enum { WALK_BATCH, WALK_CUT, WALK_FAULT } WalkResult;
 
-// The batch that begins at data[at]: its header, a cut tail (the data ends before it does; *needed is the size of the
-// whole batch as far as it is known), or a fault. `origin` is added to positions: where data[0] lies in a file.
+// Reads the header of the batch that begins at data[at]. WALK_CUT: the data ends before the batch does, and *needed is
+// the size of the whole batch as far as it is known. WALK_FAULT: the header is invalid. `origin` is the position of
+// data[0] in the input or file, which is added to positions.
 WalkResult walk_batch(const uint8_t *data, int64_t size, int64_t at, int64_t origin, const Limits *limits,
                       BatchHeader *header, int64_t *needed, Fault *fault);
 
-// Bytes at p that a header takes, of a magic that walk_batch has let pass.
+// Returns the number of bytes of the header at p, whose magic walk_batch has accepted.
 static inline int64_t header_bytes(const uint8_t *p) { return p[16] < 2 ? LEAST_SIZE_ANY_MAGIC : BATCH_OVERHEAD; }
 
-// The CRC of a whole batch as it should be: CRC-32C, of magic 0 and 1 CRC-32.
+// Computes the CRC of a whole batch: CRC-32C in magic 2, CRC-32 in magic 0 and 1.
 uint32_t legacy_computed_crc(const BatchHeader *header, const uint8_t *batch);
 static inline uint32_t header_computed_crc(const BatchHeader *header, const uint8_t *batch) {
     if (header_is_legacy(header)) return legacy_computed_crc(header, batch);
     return crc32c(0, batch + ATTRIBUTES_POSITION, (size_t)(header_size(header) - ATTRIBUTES_POSITION));
 }
 
-// The fields that only a CRC vouches for; asked after it, of every batch whether it is opened or not.
+// Checks fields that must be plausible only if the CRC is right. Called after the CRC check, for every batch, whether
+// it is decompressed or not.
 int header_check(const BatchHeader *header, Fault *fault);
 
-// A header that can be believed although what came before was corrupt: on_error="skip" and torn-tail searches ask this.
+// Returns whether a batch with a valid header and CRC and a base offset above `above_offset` begins at data[at]. Used
+// by on_error="skip" and by the search for batches after an incomplete write, where the data before it is corrupt.
 int header_is_provable(const uint8_t *data, int64_t size, int64_t at, int64_t above_offset, const Limits *limits,
                        BatchHeader *header);
 
-// The sequence number `delta` records after base_sequence: after 2147483647 comes 0 (DefaultRecordBatch.incrementSequence).
+// Returns the sequence number `delta` records after base_sequence, where 0 follows 2147483647
+// (DefaultRecordBatch.incrementSequence). Returns -1 if there are no sequence numbers.
 static inline int32_t sequence_after(int32_t base_sequence, int64_t delta) {
     if (base_sequence < 0) return -1;
     return (int32_t)(((uint64_t)base_sequence + (uint64_t)delta) & 0x7fffffffu);

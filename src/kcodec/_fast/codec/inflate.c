@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block: 1 bit last, 2 bits type (0 stored, 1 fixed codes, 2 codes of its own), all from the lowest bit of a byte on.
-//   stored: to the byte boundary, length u16, its complement, bytes
-//   codes of its own: 5 bits literal codes - 257, 5 bits distance codes - 1, 4 bits length codes - 4; 3 bits for the length
-//   of each code of the lengths, in ORDER; then the lengths of both alphabets (16: repeat the last, 17 and 18: zeros)
-//   symbols: 0..255 a literal, 256 the end, 257..285 a match: base length and extra bits, then a distance likewise
+// A block: 1 bit last, 2 bits type (0 stored, 1 fixed codes, 2 dynamic codes), all from the lowest bit of a byte on.
+//   stored: skip to the byte boundary, length u16, its complement, bytes
+//   dynamic codes: 5 bits literal codes - 257, 5 bits distance codes - 1, 4 bits code length codes - 4; 3 bits for the
+//   length of each code length code, in the order of `order`; then the code lengths of both alphabets, encoded by these
+//   codes (16: repeat the last length, 17 and 18: zeros)
+//   symbols: 0..255 a literal, 256 the end, 257..285 a match: base length, extra bits, and a distance in the same form
 #include "inflate.h"
 
 #include <stdlib.h>
@@ -12,20 +13,21 @@
 
 enum {
     LITERAL_CODES = 286, DISTANCE_CODES = 30, LENGTH_CODES = 19, MOST_CODES = LITERAL_CODES + DISTANCE_CODES,
-    FIXED_CODES = 288, FIXED_DISTANCES = 32,  // the fixed codes have two more of each, which mean nothing
+    FIXED_CODES = 288, FIXED_DISTANCES = 32,  // the fixed codes have two more of each, which are not valid symbols
     LONGEST_REPEAT = 138,
-    LITERAL_BITS = 9, DISTANCE_BITS = 7, LENGTH_BITS = 7,  // looked up at once; longer codes by a second table
+    LITERAL_BITS = 9, DISTANCE_BITS = 7, LENGTH_BITS = 7,  // bits of the first lookup; longer codes use a second table
     LONGEST_CODE = 15,
-    LITERAL_ENTRIES = 1024, DISTANCE_ENTRIES = 512,  // second tables included; a code that needs more is left alone
+    LITERAL_ENTRIES = 1024, DISTANCE_ENTRIES = 512,  // including second tables; codes that need more are not supported
     END_OF_BLOCK = 256,
     TRAILER = 8,             // CRC-32 and size, both u32
-    PADDING = 32,            // behind the input, in the copy that is read
-    BEST_RATIO = 1032,       // a match of 258 bytes takes two bits at least
-    SLACK_WRITTEN = 32,      // bytes written past the end of what counts
+    PADDING = 32,            // zeros after the copy of the input
+    BEST_RATIO = 1032,       // a match of 258 bytes takes at least two bits
+    SLACK_WRITTEN = 32,      // maximum number of bytes written after the end of the output
 };
 
-// An entry of a table: bits 0-3 length of the code in this table, 4-7 extra bits, 8-11 kind, 16-31 value: the literal, the
-// base length or distance, or the place of the second table, whose bits the extra bits are then.
+// An entry of a table: bits 0-3 length of the code in this table, 4-7 number of extra bits, 8-11 kind, 16-31 value. The
+// value is the literal, the base length or distance, or the index of the second table; in the last case the number of
+// extra bits is the number of index bits of the second table.
 enum { KIND_LITERAL = 1 << 8, KIND_MATCH = 2 << 8, KIND_END = 4 << 8, KIND_SECOND = 8 << 8 };
 #define ENTRY(kind, extra, value) ((uint32_t)(kind) | (uint32_t)(extra) << 4 | (uint32_t)(value) << 16)
 #define BITS_OF(entry) ((entry) & 15)
@@ -44,9 +46,9 @@ struct Inflater {
 };
 
 typedef struct {
-    const uint8_t *next, *end;  // bytes not yet in `bits`; the end of the blocks
+    const uint8_t *next, *end;  // next byte to load into `bits`; end of the blocks
     uint64_t bits;
-    unsigned count;             // of valid bits, from the lowest on
+    unsigned count;             // number of valid bits, from the lowest on
 } Bits;
 
 static uint32_t literal_entries[FIXED_CODES], distance_entries[FIXED_DISTANCES], length_entries[LENGTH_CODES];
@@ -58,7 +60,8 @@ void inflate_initialise(void) {
             if (byte >> bit & 1) reversed_bytes[byte] |= (uint8_t)(0x80 >> bit);
     for (unsigned literal = 0; literal < 256; literal++) literal_entries[literal] = ENTRY(KIND_LITERAL, 0, literal);
     literal_entries[END_OF_BLOCK] = ENTRY(KIND_END, 0, 0);
-    // lengths: eight without extra bits, then four of each number of them; 285 is the longest match, without extra bits
+    // Match lengths: eight symbols without extra bits, then four symbols for each number of extra bits. Symbol 285 is
+    // the longest match and has no extra bits.
     unsigned base = 3;
     for (unsigned symbol = 257; symbol < 285; symbol++) {
         unsigned extra = symbol < 265 ? 0 : (symbol - 261) / 4;
@@ -79,15 +82,16 @@ static inline unsigned reversed(unsigned code, unsigned length) {
     return (unsigned)(reversed_bytes[code & 0xff] << 8 | reversed_bytes[code >> 8]) >> (16 - length);
 }
 
-// ------------------------------------------------------------------------------------------------------------- tables
+// Tables of codes.
 
-// Fills a table of 2^bits entries, and second tables behind them, from the lengths of the codes: a whole number of eights,
-// with zeros at the end. A code has to be
-// complete; the one exception is a single code of one bit (RFC 1951, 3.2.7), whose other half stays without an entry.
+// Fills a table of 2^bits entries, and second tables after it, from the lengths of the codes. Their number `count` is a
+// multiple of eight, padded with zeros. The set of codes must be complete; the one exception is a single code of one
+// bit (RFC 1951, 3.2.7), whose other bit value has no entry. Returns -1 if the codes are invalid or need too large a
+// table.
 static int fill_table(uint32_t *table, unsigned bits, unsigned capacity, const uint8_t *lengths, unsigned count,
                       const uint32_t *entries) {
-    // Most symbols of a small block have no code: eight without one are passed over at once. Two counts take turns, as
-    // one that was just written is slow to read.
+    // Most symbols of a small block have no code, so groups of eight without a code are skipped. Two arrays of counters
+    // are used alternately, because reading a counter that was just written is slow.
     uint16_t counts[LONGEST_CODE + 1] = {0}, turns[2][LONGEST_CODE + 1] = {{0}}, starts[LONGEST_CODE + 2], sorted[FIXED_CODES + 1];
     for (unsigned symbol = 0; symbol < count; symbol += 8) {
         if (!load_le64(lengths + symbol)) continue;
@@ -111,7 +115,7 @@ static int fill_table(uint32_t *table, unsigned bits, unsigned capacity, const u
     }
     uint16_t places[LONGEST_CODE + 1];
     memcpy(places, starts, sizeof places);
-    places[0] = FIXED_CODES;  // symbols without a code go where none is read
+    places[0] = FIXED_CODES;  // symbols without a code are written to an element that is never read
     for (unsigned symbol = 0; symbol < count; symbol += 8) {
         if (!load_le64(lengths + symbol)) continue;
         for (unsigned at = symbol; at < symbol + 8; at++) {
@@ -119,7 +123,7 @@ static int fill_table(uint32_t *table, unsigned bits, unsigned capacity, const u
             places[lengths[at]] = (uint16_t)(places[lengths[at]] + (lengths[at] != 0));
         }
     }
-    // short codes: the table grows to twice its size with each bit, by a copy of itself
+    // Short codes: with each bit of length the table doubles by a copy of itself.
     unsigned code = 0, at = 0, length = 1, filled = 1;
     for (; length <= bits; length++, code <<= 1) {
         memcpy(table + filled, table, filled * sizeof *table);
@@ -127,7 +131,8 @@ static int fill_table(uint32_t *table, unsigned bits, unsigned capacity, const u
         for (unsigned last = at + counts[length]; at < last; at++)
             table[reversed(code++, length)] = entries[sorted[at]] | length;
     }
-    // longer codes: those with the same first bits follow each other and share a second table, large enough for all of them
+    // Longer codes: those with the same first bits are consecutive and share a second table, which is large enough for
+    // all of them.
     unsigned next = size, end = size, first = size;
     for (; length <= longest; length++, code <<= 1) {
         for (unsigned left = counts[length]; left; left--, at++, code++) {
@@ -151,10 +156,10 @@ static int fill_table(uint32_t *table, unsigned bits, unsigned capacity, const u
     return 0;
 }
 
-// --------------------------------------------------------------------------------------------------------------- bits
+// The bit reader.
 
-// At least 56 bits, as long as there are any. The copy of the input ends in zeros, so that eight bytes can be read at any
-// place up to its end; a stream that asks for more than there is, is found by `is_past_end`.
+// Fills `bits` to at least 56 bits. The copy of the input is followed by zeros, so that eight bytes can be read at
+// every position up to its end. is_past_end reports a stream that reads more bits than the input has.
 static inline void refill(Bits *in) {
     in->bits |= load_le64(in->next) << in->count;
     in->next += (63 - in->count) >> 3;
@@ -179,7 +184,7 @@ static inline uint32_t look_up(Bits *in, const uint32_t *table, unsigned bits) {
     return entry;
 }
 
-// ------------------------------------------------------------------------------------------------------------- blocks
+// Blocks.
 
 static int read_codes(Inflater *self, Bits *in) {
     static const uint8_t order[LENGTH_CODES] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
@@ -231,7 +236,7 @@ static int fill_fixed(Tables *fixed) {
     return fill_table(fixed->distances, DISTANCE_BITS, DISTANCE_ENTRIES, lengths, FIXED_DISTANCES, distance_entries);
 }
 
-// Copies a match; up to 31 bytes past its end are written.
+// Copies a match. Up to 15 bytes after its end are written.
 static inline void copy_match(uint8_t *to, unsigned distance, unsigned length) {
     const uint8_t *from = to - distance, *end = to + length;
     if (likely(distance >= 16)) {
@@ -245,12 +250,12 @@ static inline void copy_match(uint8_t *to, unsigned distance, unsigned length) {
     }
 }
 
-// Reads the symbols of a block, up to its end. `out_end`: the end of the output that may be written.
+// Reads the symbols of a block up to its end. `out_end`: end of the output as the trailer declares it.
 static int read_symbols(const Tables *tables, Bits *bits, const uint8_t *begin, uint8_t **place, const uint8_t *out_end) {
     Bits in = *bits;
     uint8_t *out = *place;
     for (;;) {
-        refill(&in);  // enough for three literals, or for two and a length
+        refill(&in);  // enough bits for three literals, or for two literals and a length
         if (unlikely(is_past_end(&in) || out > out_end)) return -1;
         uint32_t entry = look_up(&in, tables->literals, LITERAL_BITS);
         if (entry & KIND_LITERAL) {
@@ -283,7 +288,7 @@ static int read_symbols(const Tables *tables, Bits *bits, const uint8_t *begin, 
 
 static int read_stored(Bits *in, uint8_t **place, const uint8_t *out_end) {
     take(in, in->count & 7);
-    in->next -= in->count >> 3;  // back to the first byte that is not used
+    in->next -= in->count >> 3;  // back to the first unused byte
     in->bits = in->count = 0;
     if (in->end - in->next < 4) return -1;
     unsigned length = load_le16(in->next);
@@ -314,7 +319,7 @@ static int read_blocks(Inflater *self, Bits *in, const uint8_t *begin, uint8_t *
     return out == out_end && in->next - (in->count >> 3) == in->end ? 0 : -1;
 }
 
-// -------------------------------------------------------------------------------------------------------------- member
+// Gzip members.
 
 int64_t gzip_header_size(const uint8_t *data, int64_t size) {
     enum { HEADER_CHECKSUM = 2, EXTRA_FIELD = 4, FIRST_TEXT = 8 };
@@ -325,12 +330,12 @@ int64_t gzip_header_size(const uint8_t *data, int64_t size) {
         if (size < at + 2) return 0;
         at += 2 + load_le16(data + at);
     }
-    for (int text = 0; text < 2; text++)  // file name, comment: up to a zero byte
+    for (int text = 0; text < 2; text++)  // file name and comment, each up to and including a zero byte
         if (flags & FIRST_TEXT << text) {
             while (at < size && data[at]) at++;
             at++;
         }
-    if (flags & HEADER_CHECKSUM) {  // the low half of the CRC-32 of what is before it
+    if (flags & HEADER_CHECKSUM) {  // the low half of the CRC-32 of the header before it
         at += 2;
         if (at > size || (crc32_ieee(0, data, (size_t)at - 2) & 0xffff) != load_le16(data + at - 2)) return 0;
     }

@@ -4,10 +4,10 @@
 #include "crc32.h"
 
 typedef struct {
-    int64_t offset;  // as stored: inside a wrapper of magic 1 relative
+    int64_t offset;  // as stored: relative to the wrapper's base inside a wrapper of magic 1
     int64_t timestamp;
     const uint8_t *begin;
-    int64_t size;    // with offset and message_size
+    int64_t size;    // including the fields offset and message_size
     uint8_t magic, attributes;
     Field key, value;
 } Message;
@@ -50,7 +50,7 @@ static int read_sized(Reader *reader, const char *name, Field *field, Fault *fau
     return 0;
 }
 
-// A whole message of a known magic and at least its least size.
+// Reads a whole message. Its magic must be 0 or 1, and its size at least the minimum of that magic.
 static int read_message(const uint8_t *p, int64_t size, Message *message, Fault *fault) {
     message->begin = p;
     message->size = size;
@@ -81,8 +81,9 @@ int legacy_wrapper_value(const uint8_t *message, int64_t size, Field *value, Fau
     return value->size < 0 ? fault_set(fault, FAULT_WRAPPER_NULL, "value_size", -1, 0) : 0;
 }
 
-// The message at p inside a wrapper: its size; 0: none, or a cut one, which ends the set without a word as in Kafka
-// (AbstractLegacyRecordBatch.DataLogInputStream); -1: a fault.
+// Returns the size of the message at p inside a wrapper, or -1 with the fault. Returns 0 at the end of the messages and
+// at an incomplete message, which ends them without an error as in Kafka
+// (AbstractLegacyRecordBatch.DataLogInputStream).
 static int64_t message_inside(const uint8_t *p, const uint8_t *end, Fault *fault) {
     if (end - p < LOG_OVERHEAD) return 0;
     int32_t size = (int32_t)load_be32(p + 8);
@@ -107,13 +108,14 @@ static int measure(const RecordsJob *job, int64_t *count, int64_t *relative_to, 
     if (!*count) return fault_set(fault, FAULT_WRAPPER_EMPTY, "value_size", job->length, 0);
     *relative_to = 0;
     int64_t offset = job->header->base_offset;
-    if (job->header->magic == 0 || offset == 0) return 0;  // absolute; or 0, which says nothing: they begin at 0
+    // Magic 0 stores absolute offsets. A wrapper of offset 0 does not know its offset, and its messages begin at 0.
+    if (job->header->magic == 0 || offset == 0) return 0;
     if (offset < last) return fault_set(fault, FAULT_WRAPPER_OFFSET, "offset", offset, last);
     *relative_to = (int64_t)((uint64_t)offset - (uint64_t)last);
     return 0;
 }
 
-// What CreateTime says of the messages in a wrapper is theirs to say; LogAppendTime overrides it. Magic 0 has none.
+// Returns the timestamp of a message: its own, or the wrapper's if the wrapper has LogAppendTime. Magic 0 has none.
 static int64_t timestamp_of(const Message *message, const BatchHeader *header) {
     return message->magic && header_timestamp_type(header) > 0 ? header->max_timestamp : message->timestamp;
 }
@@ -154,8 +156,8 @@ static int check_inside(const Message *message, int check_crcs, Fault *fault) {
     return stored == computed ? 0 : fault_set(fault, FAULT_MESSAGE_CRC, "crc", stored, computed);
 }
 
-// The timestamp type of every record is the wrapper's, also of a message of another magic inside: so Kafka's consumer
-// shows it (CompletedFetch.parseRecord takes the batch's).
+// Every record has the timestamp type of the wrapper, even if the message inside has another magic, as in Kafka's
+// consumer (CompletedFetch.parseRecord uses the timestamp type of the batch).
 int legacy_append(Chunk *chunk, RecordsJob *job, int check_crcs, int64_t *reached, Fault *fault) {
     BatchHeader header = *job->header;
     const int is_wrapper = header_is_wrapper(&header);
@@ -173,7 +175,7 @@ int legacy_append(Chunk *chunk, RecordsJob *job, int check_crcs, int64_t *reache
         }
         p += size;
         int64_t offset = (int64_t)((uint64_t)message.offset + (uint64_t)relative_to);
-        if (index == 0) header.base_offset = offset;  // as Kafka has it: of the first that is there
+        if (index == 0) header.base_offset = offset;  // as in Kafka, the offset of the first message that is present
         if (offset > *reached) *reached = offset;
         if (is_delivered(job, offset) && put_message(chunk, job, &message, offset, timestamp_of(&message, &header)))
             return fault_set(fault, FAULT_NO_MEMORY, "columns", 0, 0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of magic 0 and 1, read only (Kafka: LegacyRecord, AbstractLegacyRecordBatch). Every message is a batch; the
-// value of a compressed one, the wrapper, is a stream of messages. Layout, big-endian:
+// Messages of magic 0 and 1, which are read but never written (Kafka: LegacyRecord, AbstractLegacyRecordBatch). Every
+// message is a batch. The value of a compressed message, called the wrapper, is a stream of messages.
+// Layout, big-endian:
 //   off size field                       off size field
 //     0   8  offset                       17   1  attributes: 0-2 compression, magic 1: 3 timestamp type; no other
 //     8   4  message_size (after it)      18   8  timestamp, magic 1 only
@@ -20,15 +21,17 @@ enum {
 void legacy_header_parse(const uint8_t *p, BatchHeader *header);
 static inline int32_t legacy_least_size(uint8_t magic) { return magic ? LEGACY_LEAST_SIZE_1 : LEGACY_LEAST_SIZE_0; }
 
-// Whether sizes of key and value fill the message, as every writer makes it. A reader does not ask for as much; a
-// search for a batch among any bytes does, before it takes a CRC. The message is whole at p.
+// Returns whether key and value end exactly where the message ends, as in every message that a client writes. Reading a
+// message does not require this. A search for a batch in arbitrary bytes does, because this check costs less than a
+// CRC. The whole message must be available at p.
 int legacy_is_exact(const uint8_t *p);
 
-// The value of a wrapper: what is to be decompressed.
+// Sets *value to the compressed value of a wrapper.
 int legacy_wrapper_value(const uint8_t *message, int64_t size, Field *value, Fault *fault);
 
-// Appends the messages in job->records: one as it lies in the data, or those a wrapper (job->header) held. The CRC of
-// those inside is checked with `check_crcs`. *reached: the greatest offset among them. After a fault roll back.
+// Appends the messages in job->records: a single uncompressed message, or the decompressed messages of a wrapper
+// (job->header). With `check_crcs` the CRCs of the messages inside a wrapper are checked. *reached becomes the greatest
+// offset among the messages. After a fault the caller must roll the chunk back.
 int legacy_append(Chunk *chunk, RecordsJob *job, int check_crcs, int64_t *reached, Fault *fault);
 
 #endif

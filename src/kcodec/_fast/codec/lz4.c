@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frame: magic 04 22 4d 18 | FLG | BD | [content size u64] | HC | blocks | end mark u32 0 | [content checksum]
-//   FLG: 7-6 version 01, 5 blocks are independent, 4 block checksums, 3 content size, 2 content checksum, 0 dictionary id
+//   FLG: 7-6 version 01, 5 independent blocks, 4 block checksums, 3 content size, 2 content checksum, 0 dictionary id
 //   BD: 6-4 largest block, 4..7 = 64 KiB, 256 KiB, 1 MiB, 4 MiB. HC: second byte of xxh32(FLG .. content size).
-//   block: size u32, highest bit = stored | bytes | [checksum of the bytes as they lie there]
-// Block: sequences of token (literal length 4 bits, match length - 4 in 4 bits; 15: more bytes of 255 follow),
-//   literals, offset u16, and no match after the last literals. All little-endian.
+//   block: size u32, highest bit = stored uncompressed | bytes | [checksum of these bytes]
+// Block: sequences of a token (4 bits literal length, 4 bits match length - 4; after 15, bytes are added to the length,
+//   up to and including the first that is not 255), literals, and a match offset u16. The last sequence has literals
+//   only. All numbers are little-endian.
 #include "lz4.h"
 
 enum { FRAME_MAGIC = 0x184d2204, LEAST_MATCH = 4, LINKED_WINDOW = 64 << 10, BEST_RATIO = 256 };
@@ -14,7 +15,7 @@ static const char too_large[] = "a block is larger than its frame allows";
 static int cut(Fault *fault) { return fault_set(fault, FAULT_COMPRESSED_CUT, "lz4", 0, 0); }
 static int bad(Fault *fault, const char *what) { return fault_detail(fault, FAULT_COMPRESSED_BAD, "lz4", what); }
 
-// ------------------------------------------------------------------------------------------------------------- xxh32
+// Checksum xxh32.
 
 static const uint32_t P1 = 2654435761u, P2 = 2246822519u, P3 = 3266489917u, P4 = 668265263u, P5 = 374761393u;
 
@@ -42,12 +43,12 @@ uint32_t xxh32(const uint8_t *data, int64_t size) {
     return hash ^ hash >> 16;
 }
 
-// ------------------------------------------------------------------------------------------------------------- block
+// Blocks.
 
 static inline void copy8(uint8_t *to, const uint8_t *from) { memcpy(to, from, 8); }
 static inline void copy16(uint8_t *to, const uint8_t *from) { memcpy(to, from, 16); }
 
-// Reads the bytes of 255 that lengthen a length of 15. -1: the block ends first.
+// Reads the bytes that extend a length of 15 and returns the whole length. Returns -1 if the block ends before them.
 static inline int64_t longer(const uint8_t **in, const uint8_t *end, int64_t length) {
     uint8_t byte;
     do {
@@ -58,11 +59,12 @@ static inline int64_t longer(const uint8_t **in, const uint8_t *end, int64_t len
     return length;
 }
 
-// A match may overlap what it writes. Up to 32 bytes past its end are written: the buffer's slack, or later output.
+// Copies a match, which may overlap its own output. Up to 31 bytes after its end are written: they are in the buffer's
+// slack, or are overwritten by later output.
 static inline void copy_match(uint8_t *to, int64_t offset, int64_t length) {
     const uint8_t *from = to - offset;
     uint8_t *end = to + length;
-    if (likely(offset >= 16)) {  // sixteen at a time in order: the second may read what the first wrote
+    if (likely(offset >= 16)) {  // two ordered copies of 16 bytes, because the second may read what the first wrote
         for (; to < end; to += 32, from += 32) {
             copy16(to, from);
             copy16(to + 16, from + 16);
@@ -70,7 +72,7 @@ static inline void copy_match(uint8_t *to, int64_t offset, int64_t length) {
     } else if (offset >= 8) {
         for (; to < end; to += 8, from += 8) copy8(to, from);
     } else {
-        // the first eight bytes one by one; from there on the pattern repeats at a distance of 8 or more
+        // Copy the first bytes one by one. The pattern then repeats at a distance of at least 8.
         static const int8_t distance[8] = {0, 8, 8, 9, 8, 10, 12, 14};
         for (int at = 0; at < 8; at++) to[at] = from[at];
         int64_t apart = distance[offset];
@@ -80,7 +82,8 @@ static inline void copy_match(uint8_t *to, int64_t offset, int64_t length) {
     }
 }
 
-// Decodes one block into [to, to_end); matches reach back to `low` at most. The bytes written, or -1 with the fault.
+// Decodes one block into [to, to_end). A match must not begin before `low`. Returns the number of bytes written, or -1
+// with the fault.
 static int64_t decode_block(const uint8_t *in, int64_t size, uint8_t *to, uint8_t *to_end, const uint8_t *low,
                             Fault *fault) {
     const uint8_t *in_end = in + size, *in_safe = in_end - 32;
@@ -120,7 +123,7 @@ static int64_t decode_block(const uint8_t *in, int64_t size, uint8_t *to, uint8_
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------- frame
+// Frames.
 
 typedef struct {
     int independent, block_checksums, content_checksum, has_content_size;
@@ -151,7 +154,8 @@ static int read_frame_header(Reader *reader, int of_magic_0, FrameHeader *frame,
     return 0;
 }
 
-// One block after its size word. `done` bytes of the frame lie before out->data + at + done. The block's length or -1.
+// Decodes one block, whose size word has been read. `done` bytes of the frame are already in out->data from `at` on.
+// Returns the decompressed length of the block, or -1 with the fault.
 static int64_t read_block(Reader *reader, const FrameHeader *frame, uint32_t word, Buffer *out, int64_t at, int64_t done,
                           int64_t limit, Fault *fault) {
     int64_t size = word & 0x7fffffff, bytes;
@@ -176,7 +180,7 @@ static int64_t read_block(Reader *reader, const FrameHeader *frame, uint32_t wor
     }
     int64_t back = frame->independent ? 0 : done < LINKED_WINDOW ? done : LINKED_WINDOW;
     bytes = decode_block(data, size, to, to + room, to - back, fault);
-    if (bytes < 0 && room < most && fault->detail == too_large)  // it was the limit that stopped it
+    if (bytes < 0 && room < most && fault->detail == too_large)  // the limit was reached, not the frame's block size
         return fault_set(fault, FAULT_DECOMPRESSED_LIMIT, "lz4", limit + 1, limit);
     return bytes;
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// LZ4 frames, as Kafka's clients write them, all flags of the format but dictionaries.
+// LZ4 frames with all features of the format except dictionaries.
 #ifndef KCODEC_LZ4_H
 #define KCODEC_LZ4_H
 
 #include "bounds.h"
 #include "pool.h"
 
-// Decompresses the first frame into `out` from byte `at` on, growing it; *length is how many bytes came. No more than
-// `limit`. Block and content checksums are verified, and that of the header but for magic 0, whose writers took it over the
-// frame's magic, too (KAFKA-3160). What follows the end mark is ignored, as Java's reader does.
+// Decompresses the first frame into `out` from byte `at` on, and grows it as needed. *length becomes the number of
+// bytes, at most `limit`. Checksums of blocks, content and header are verified; that of the header not in magic 0,
+// whose writers computed it over the frame's magic as well (KAFKA-3160). Bytes after the end mark are ignored, as by
+// Java's reader.
 int lz4_decompress(const uint8_t *data, int64_t size, int of_magic_0, Buffer *out, int64_t at, int64_t limit,
                    int64_t *length, Fault *fault);
 

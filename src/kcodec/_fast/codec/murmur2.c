@@ -22,7 +22,7 @@ uint32_t murmur2(const uint8_t *key, int64_t size) {
     return hash ^ (hash >> 15);
 }
 
-// `kind`: of all rows, so that it is not asked for again at each; INPUT_ABSENT: any.
+// `kind`: kind of the column if it is a constant, so that it is not tested for each row; INPUT_ABSENT for any column.
 static inline __attribute__((always_inline)) int64_t rows_of(PartitionCount partitions, const BinaryInput *keys, int64_t rows,
                                                              int32_t *restrict out, BinaryInputKind kind, int has_nulls) {
     int64_t nulls = 0;

@@ -5,7 +5,8 @@
 
 #include "legacy.h"
 
-// The source the last batch used, if both fit into 31 bits.
+// Extends the view buffer of the previous batch if 31-bit positions in it can reach this batch, too. Else adds a new
+// one.
 int decode_view_source(Chunk *chunk, RecordsJob *job) {
     ViewSource *source = chunk->view_source_count ? &chunk->view_sources[chunk->view_source_count - 1] : NULL;
     const uint8_t *end = job->records + job->length;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a batch to what the parser takes, and what views refer to. That of magic 2 is in decode.c, inside the hot loop.
+// Preparation of a batch for the parser of its records, and of the buffers that views refer to. For magic 2 this is in
+// decode.c, inside the hot loop.
 #ifndef KCODEC_OPENING_H
 #define KCODEC_OPENING_H
 
@@ -9,15 +10,15 @@
 static inline const uint8_t *records_of(const uint8_t *data, int64_t origin, const BatchHeader *header) {
     return data + (header->position - origin) + BATCH_OVERHEAD;
 }
-// Of magic 0 and 1 the message but its offset and size: for estimates alone.
+// In magic 0 and 1 this is the size of the message without its fields offset and message_size; used for estimates only.
 static inline int64_t records_length(const BatchHeader *header) {
     return header_size(header) - (header_is_legacy(header) ? LOG_OVERHEAD : BATCH_OVERHEAD);
 }
 
-// The bytes of an uncompressed batch as a view's buffer. -1: no memory.
+// Makes the bytes of an uncompressed batch available as a buffer for views. Returns -1 if there is no memory.
 int decode_view_source(Chunk *chunk, RecordsJob *job);
-// Of magic 0 and 1: fills job->records, length, readable_end and what views need with the message itself, or with the
-// messages inside a wrapper. -1: the stream cannot be opened.
+// For magic 0 and 1: sets job->records, length, readable_end and the fields for views to the message itself, or to the
+// decompressed messages of a wrapper. Returns -1 with the fault if the messages cannot be decompressed.
 int decode_open_messages(DecodeRun *run, Decompressor *decompressor, const BatchHeader *header, RecordsJob *job,
                          Fault *fault);
 

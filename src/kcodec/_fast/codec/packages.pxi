@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-# zstd and gzip by the packages zstandard and isal. C calls _package_decompress without the GIL; it is taken only here.
-# What is lent to C (a bytes object) is kept in the context until its next call.
+# Decompression of zstd and gzip by the packages zstandard and isal. C code calls _package_decompress without the GIL,
+# which only this function acquires. The bytes object whose memory C code uses is kept in the context until its next
+# call.
 
 cdef enum:
-    GZIP_STEP = 1 << 20  # the most one call makes; without a bound the package would allocate what a stream claims
+    GZIP_STEP = 1 << 20  # maximum output of one call; without it, a stream could make the package allocate too much
     # The package copies the input that a call does not use, so each call gets a slice: a small one at the beginning of
     # a member, then larger ones. The time is then proportional to the size, for small members and for large ones.
     GZIP_FIRST_INPUT = 512
     GZIP_MOST_INPUT = 64 << 10
 
 
-# The wheels of zstandard contain libzstd twice: in the backend that is imported, which hides it, and in the one for
-# cffi, which exports its functions. Called directly, they need no GIL and make no objects: a quarter less time for a
-# batch of ten records.
+# The wheels of zstandard contain libzstd twice: in the default backend, which does not export its functions, and in the
+# backend for cffi, which does. Calling these functions directly needs no GIL and no Python objects, which saves a
+# quarter of the time for a batch of ten records.
 cdef bint _may_use_zstd_library = False
 
 
@@ -37,7 +38,8 @@ cdef ZstdWay _use_zstd_library() except *:
 
 
 cdef int _use_zstd_library_from_now_on() except -1:
-    """Look for the library once, at the first batch that needs the package: zstandard is not imported before."""
+    """Look for the library once, at the first batch that needs the package, so that zstandard is not imported
+    earlier."""
     global _may_use_zstd_library
     if _may_use_zstd_library:
         _may_use_zstd_library = False
@@ -46,7 +48,8 @@ cdef int _use_zstd_library_from_now_on() except -1:
 
 
 cdef class _PackageState:
-    """The state of one context between calls: its zstd decompressor, which no other thread may use, and its bytes."""
+    """The state of one context between calls: its zstd decompressor, which only one thread may use at a time, and the
+    bytes it returned."""
 
     cdef object zstandard, zstd, decompress_frame   # the package, a decompressor, its method
     cdef object isal_zlib, member_of                # the package, its decompressobj
@@ -71,7 +74,7 @@ cdef class _PackageState:
                 # max_output_size, read_across_frames, allow_extra_data
                 self.lent = self.decompress_frame(view, max(capacity, 1), False, False)
             except self.zstandard.ZstdError:
-                # a frame among skippable ones, one above the limit, or corruption: the stream distinguishes them
+                # Skippable frames, a size above the limit, or corruption: streaming decompression distinguishes them.
                 return self._stream_zstd(view, limit, fault)
             if len(self.lent) > limit:
                 return self._over(b"zstd", len(self.lent), limit, fault)
@@ -95,7 +98,7 @@ cdef class _PackageState:
         return 0
 
     cdef int decompress_gzip(self, const uint8_t *data, int64_t size, int64_t limit, Fault *fault) except -1:
-        """Members one after another; what follows a member and is no gzip header is ignored, as Java does."""
+        """Decompress all members. Bytes after a member that are not a gzip header are ignored, as in Java."""
         cdef int64_t at = 0, total = 0, header = gzip_header_size(data, size), begin, end, step
         if self.isal_zlib is None:
             from isal import isal_zlib
@@ -149,7 +152,7 @@ cdef class _PackageState:
         return 1
 
 
-# Exceptions that were raised inside a call without the GIL, by the number that stands for them in a FAULT_PYTHON. If
+# Exceptions that were raised during a call without the GIL, by the number that a FAULT_PYTHON has in `found`. If
 # several threads of one call fail, only one exception is raised; newer entries replace those of the other threads.
 cdef enum:
     MOST_PYTHON_ERRORS = 256
@@ -179,11 +182,11 @@ cdef int _package_decompress(Decompressor *self, int codec, const uint8_t *data,
         try:
             if self.python == NULL:
                 made = _PackageState()
-                Py_INCREF(made)  # kept by the context, for as long as the process runs
+                Py_INCREF(made)  # the context keeps this reference, and contexts are never freed
                 self.python = <void *>made
                 self.forget = _forget_lent
             state = <_PackageState>self.python
-            state.lent = None  # first: its memory is the warmest there is for what comes next
+            state.lent = None  # released first, so that the next result can use this memory, which is still cached
             if codec == COMPRESSION_ZSTD:
                 result = state.decompress_zstd(data, size, bound, frames, limit, fault)
             else:
@@ -192,6 +195,6 @@ cdef int _package_decompress(Decompressor *self, int codec, const uint8_t *data,
                 out[0] = <const uint8_t *>PyBytes_AS_STRING(state.lent)
                 length[0] = PyBytes_GET_SIZE(state.lent)
                 self.lent = max(self.lent, length[0])
-        except BaseException as error:  # noqa: BLE001  carried over the C frames and raised by _error_of
+        except BaseException as error:  # noqa: BLE001  stored until the C code has returned and raised by _error_of
             _keep_python_error(fault, b"decompression", error)
     return -1 if result else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Keys to partitions, as Java's producer does it.
+# Partitions of keys, computed as by Java's producer.
 
 cdef extern from "_fast/codec/murmur2.h" nogil:
     enum:
@@ -35,7 +35,7 @@ cdef class Partitions:
         buffer_release(&self.values, 4 * self.count)
 
     cdef int reserve(self, int64_t more) except -1:
-        """Make room for `more` keys."""
+        """Make buffer space for `more` keys."""
         cdef int64_t wanted = self.count + more
         if wanted <= self.capacity:
             return 0
@@ -49,8 +49,8 @@ cdef class Partitions:
         return <int32_t *>self.values.data + index
 
     cdef int finish(self) except -1:
-        """To be called once all are there."""
-        self.reserve(1)  # a buffer that nothing is in has an address, too
+        """Complete the object after the last key was added."""
+        self.reserve(1)  # an empty buffer must have an address, too
         self.shape[0] = self.count
         if self.null_count:
             if buffer_acquire(&self.validity, self.count // 8 + 1):
@@ -149,7 +149,7 @@ def _rebuild_partitions(bytes packed, null_count):
     """Undo Partitions.__reduce__."""
     cdef Partitions made = Partitions.__new__(Partitions)
     cdef int64_t count = len(packed) // 4
-    made.reserve(count + 1)  # memory, even for no keys at all
+    made.reserve(count + 1)  # allocates memory even if there are no keys
     memcpy(made.values.data, PyBytes_AS_STRING(packed), 4 * count)
     made.count = count
     made.null_count = null_count
@@ -158,11 +158,11 @@ def _rebuild_partitions(bytes packed, null_count):
 
 
 cdef enum:
-    FEW_KEYS = 1000  # hashed in less time than letting go of the GIL may cost
+    FEW_KEYS = 1000  # for fewer keys, releasing the GIL may take longer than hashing
 
 
 cdef int _hash_arrow(Partitions found, PartitionCount partitions, object column) except -1:
-    """The keys of an Arrow column, in one array or many."""
+    """Add the partitions of the keys of an Arrow column, in one or more arrays."""
     cdef _ArrowSource source = _arrow_source_of(column, ())
     cdef BinaryInput keys
     cdef int64_t nulls = 0, rows
@@ -194,7 +194,7 @@ cdef int _hash_arrow(Partitions found, PartitionCount partitions, object column)
 
 
 cdef int _hash_objects(Partitions found, PartitionCount partitions, object keys) except -1:
-    """The keys of an iterable of bytes-like objects and None."""
+    """Add the partitions of the keys of an iterable of bytes-like objects and None."""
     cdef Py_buffer view
     for key in keys:
         found.reserve(1)

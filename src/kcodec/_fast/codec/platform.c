@@ -138,7 +138,7 @@ static int system_random(void *out, size_t size) { return getentropy(out, size);
 #endif
 
 #if defined(__linux__)
-void *pages_grow(void *pages, size_t old_size, size_t size) {  // pages move, no byte is copied
+void *pages_grow(void *pages, size_t old_size, size_t size) {  // remaps the pages without copying bytes
     void *moved = mremap(pages, old_size, size, MREMAP_MAYMOVE);
     return moved == MAP_FAILED ? NULL : moved;
 }
@@ -154,6 +154,7 @@ void *pages_grow(void *pages, size_t old_size, size_t size) {
 
 void random_bytes(void *out, size_t size) {
     if (system_random(out, size) == 0) return;
-    uint64_t value = (uint64_t)(uintptr_t)out ^ (uint64_t)(uintptr_t)&value;  // addresses differ from process to process
+    // Addresses differ from process to process.
+    uint64_t value = (uint64_t)(uintptr_t)out ^ (uint64_t)(uintptr_t)&value;
     for (size_t at = 0; at < size; at++) ((uint8_t *)out)[at] = (uint8_t)(value >> 8 * (at % 8));
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What systems do differently: locks, threads, fork, memory by the page, libraries at run time, randomness. POSIX and
-// Windows. The compiler is gcc or clang on all of them (on Windows clang-cl or mingw's gcc): the core uses their builtins.
+// Functions that depend on the operating system, for POSIX and Windows: locks, threads, fork, memory pages, libraries
+// loaded at run time, random bytes. The compiler must be gcc or clang (on Windows clang-cl or mingw's gcc), because the
+// core uses their builtins.
 #ifndef KCODEC_PLATFORM_H
 #define KCODEC_PLATFORM_H
 
@@ -8,7 +9,7 @@
 
 #ifdef _WIN32
 
-typedef struct { void *opaque; } Lock;  // an SRWLOCK, whose first state is zero
+typedef struct { void *opaque; } Lock;  // an SRWLOCK, whose initial state is zero
 #define LOCK_INITIAL {NULL}
 void lock_take(Lock *lock);
 void lock_give(Lock *lock);
@@ -31,35 +32,37 @@ typedef pthread_t Thread;
 
 #endif
 
-// The thread is not moved while it runs. Non-zero: none was started.
+// Starts a thread. `thread` must not be moved while the thread runs. Returns non-zero if no thread was started.
 int thread_start(Thread *thread, void *(*work)(void *), void *argument);
 void thread_join(Thread *thread);
 
-// Calls `before` ahead of each fork, `after` on both sides behind it; nothing where there is no fork.
+// Registers functions to be called before each fork, and after it in both processes. Does nothing on systems without
+// fork.
 void around_fork(void (*before)(void), void (*after)(void));
 
-// Aligned to 64 bytes; NULL: no memory.
+// Returns memory aligned to 64 bytes, or NULL if there is none.
 void *aligned_get(size_t size);
 void aligned_drop(void *memory);
 
-// Pages of zeros that cost nothing until they are touched. pages_grow keeps what they hold, without a copy where the
-// system can; NULL: no memory, the old ones are as they were.
+// pages_get returns pages of zeros, which use no memory until they are touched. pages_grow keeps their contents,
+// without a copy if the system supports that. It returns NULL if there is no memory; the old pages are then unchanged.
 void *pages_get(size_t size);
 void *pages_grow(void *pages, size_t old_size, size_t size);
 void pages_drop(void *pages, size_t size);
 
-// Makes the allocator give back to the system what is free, where it supports that.
+// Makes the allocator return free memory to the system, if it supports that.
 void allocator_trim(void);
 
-// A library of the system; NULL if it is missing. Windows looks for libraries in folders that others may write to: there the
-// answer is always NULL.
+// Returns the system's libzstd, or NULL if it is missing. It is always NULL on Windows, which searches for libraries in
+// folders that other users may be able to write to.
 void *library_open_zstd(void);
 void *library_open(const char *path);
 void *library_symbol(void *library, const char *name);
-// Whether the process has another symbol of this name that all libraries see, and that this one would call, too.
+// Returns whether the process exports another symbol of this name globally, which functions of this library would call,
+// too.
 int library_is_shadowed(void *library, const char *name);
 
-// Unpredictable bytes; at least such as differ from process to process.
+// Fills `out` with unpredictable bytes. If the system has no random source, they only differ from process to process.
 void random_bytes(void *out, size_t size);
 
 #endif

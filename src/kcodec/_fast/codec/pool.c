@@ -7,7 +7,7 @@
 
 enum { LEAST_SHIFT = 12, CLASSES = 36, PAGE = 4096, CLASSES_ABOVE = 4 };
 
-#ifdef KCODEC_EXACT_BUFFERS  // under sanitizers: they see the first byte past what was asked for, and what is used too late
+#ifdef KCODEC_EXACT_BUFFERS  // for sanitizers, which then detect every access after the requested size or after release
 enum { EXACT = 1 };
 static const size_t MAPPED_FROM = SIZE_MAX;
 #else
@@ -56,8 +56,8 @@ int buffer_acquire(Buffer *buffer, size_t capacity) {
     if (class >= CLASSES) return -1;
     int found = 0;
     lock_take(&pool.lock);
-    // A buffer that has grown is returned to a larger class. A larger buffer can be used, too: capacity that is not touched
-    // costs nothing.
+    // A buffer that has grown was returned to a larger class, so larger classes are searched as well. Capacity that is
+    // not touched uses no memory.
     int larger = class;
     while (larger < CLASSES - 1 && larger < class + CLASSES_ABOVE && !pool.depth[larger]) larger++;
     if (pool.depth[larger]) {
@@ -132,5 +132,5 @@ void pool_trim(void) {
     pool.counts.retained_bytes = 0;
     pool.counts.retained_buffers = 0;
     lock_give(&pool.lock);
-    allocator_trim();  // what was freed below MAPPED_FROM is the allocator's until it is trimmed
+    allocator_trim();  // freed buffers below MAPPED_FROM stay with the allocator until it is trimmed
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Output memory that is used again. Arrow gives buffers back when the last array over them goes; they wait here, warm, for
-// the next chunk. Fresh memory costs a page fault for every 4 KiB, up to ten times the decoding itself.
+// A pool of buffers for output. A buffer that Arrow has released is kept for the next chunk. New memory would cost a
+// page fault for every 4 KiB, which can take ten times as long as the decoding itself.
 //
-// Capacities are powers of two. Only pages once touched count against the cap: a large buffer barely used costs little.
-// A chunk acquires in one order and releases in the reverse, so that a buffer comes back to the role it had.
+// Capacities are powers of two. Only touched bytes count against the limit, because untouched pages use no memory. A
+// chunk releases its buffers in the reverse order in which it acquires them, so that each buffer is used again for the
+// same column.
 #ifndef KCODEC_POOL_H
 #define KCODEC_POOL_H
 
@@ -11,23 +12,25 @@
 #include <stdint.h>
 
 enum {
-    BUFFER_SLACK = 64,                       // bytes past the capacity that may be written by over-copies
-    POOL_MAX_RETAINED_BYTES = 96 << 20,      // touched bytes kept waiting; three 32 MB chunks
-    POOL_MAX_BUFFER_BYTES = 64 << 20,        // trim rule: a buffer touched further than this is given back to the system
-    POOL_DEPTH = 32,                         // buffers kept of one capacity
+    BUFFER_SLACK = 64,                       // bytes after the capacity that copies may write
+    POOL_MAX_RETAINED_BYTES = 96 << 20,      // limit of touched bytes in the pool: three chunks of 32 MB
+    POOL_MAX_BUFFER_BYTES = 64 << 20,        // a buffer with more touched bytes is released to the system
+    POOL_DEPTH = 32,                         // maximum number of buffers kept of each capacity
 };
 
 typedef struct {
-    uint8_t *data;     // NULL: nothing held; aligned to 64 bytes
+    uint8_t *data;     // aligned to 64 bytes; NULL if the buffer has no memory
     size_t capacity;
-    size_t touched;    // high-water mark of bytes written, over all its lives
+    size_t touched;    // high-water mark of bytes written since the memory was allocated
 } Buffer;
 
-// At least `capacity` bytes, contents undefined. -1: no memory.
+// Acquires at least `capacity` bytes with undefined contents. Returns -1 if there is no memory.
 int buffer_acquire(Buffer *buffer, size_t capacity);
-// Grows to `capacity`, keeping the first `keep` bytes; acquires if empty. -1: no memory, the buffer is as it was.
+// Grows the buffer to `capacity` and keeps its first `keep` bytes; acquires memory if it has none. Returns -1 if there
+// is no memory; the buffer is then unchanged.
 int buffer_grow(Buffer *buffer, size_t capacity, size_t keep);
-// To the pool, or to the system by the trim rule. `used`: bytes that were written this time.
+// Returns the memory to the pool, or to the system if one of the limits above is exceeded. `used`: number of bytes
+// written.
 void buffer_release(Buffer *buffer, size_t used);
 
 typedef struct {
@@ -37,7 +40,7 @@ typedef struct {
 } PoolCounts;
 
 void pool_counts(PoolCounts *counts);
-void pool_trim(void);      // everything that waits goes back to the system
+void pool_trim(void);      // releases all buffers of the pool to the system
 void pool_initialise(void);
 
 #endif

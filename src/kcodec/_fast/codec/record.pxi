@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# One record as Python sees it.
+# Record, the Python object of one record, and the headers of records.
 
 cdef extern from "Python.h":
     object PyUnicode_DecodeUTF8(const char *data, Py_ssize_t size, const char *errors)
 
 cdef enum:
-    NAMES_KEPT = 8       # header names remembered a place
-    PAIR_BYTES = 16      # a longer header value is not remembered
-    PAIR_SLOTS = 128     # header pairs remembered a place; a power of two
-    PAIR_HIT = 4         # a pair that is made again costs about five times what a lookup does
+    NAMES_KEPT = 8       # header names are cached for the first headers of a record, up to this number
+    PAIR_BYTES = 16      # maximum length of a header value that is cached
+    PAIR_SLOTS = 128     # cached header pairs for each header of a record; a power of two
+    PAIR_HIT = 4         # score of a cache hit; creating a pair takes about five times as long as a lookup
     PAIR_SCORE_MOST = 256
 
 _RECORD_FIELDS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers", "sequence", "control_type",
@@ -18,7 +18,7 @@ _OPTIONAL_FIELDS = ("control_type", "coordinator_epoch", "key_schema_id", "value
                     "leader_epoch")
 
 cdef object _ABSENT = object()
-# for values that come from both the key and the value: which of the two is absent
+# Absent values that depend on both the key and the value: these say which of the two is absent.
 cdef object _ABSENT_KEY = object()
 cdef object _ABSENT_VALUE = object()
 
@@ -30,7 +30,7 @@ cdef bint _is_absent(object value):
 
 
 cdef object _control_type_of(object key):
-    """The control type in a control record's key: a ControlType, a plain number for types unknown here."""
+    """Return the type in the key of a control record: a ControlType, or a number if the type is unknown."""
     number = int.from_bytes(key[2:4], "big", signed=True)
     try:
         return ControlType(number)
@@ -39,15 +39,16 @@ cdef object _control_type_of(object key):
 
 
 cdef object _coordinator_epoch_of(object control_type, object value):
-    """EndTransactionMarker: version i16, coordinator epoch i32."""
+    """Return the coordinator epoch in the value of an end-transaction marker (version i16, coordinator epoch i32), or
+    None."""
     if control_type not in (0, 1) or value is None or len(value) < 6 or value[0] & 0x80:
         return None
     return int.from_bytes(value[2:6], "big", signed=True)
 
 
-# no_gc: a record has bytes, numbers and text, which cannot refer back to it. If the garbage collector tracked records,
-# reading them would take a fifth longer. A value that a deserializer returned can refer to the record if the
-# application stores the record in it; such a cycle is never collected.
+# no_gc: the garbage collector does not track records, which makes reading them faster by a fifth. The bytes, numbers
+# and strings of a record cannot refer to it. If a deserializer returns an object and the application stores the record
+# in it, that reference cycle is never collected.
 @cython.no_gc
 cdef class Record:
     """A record of a batch. Immutable.
@@ -67,7 +68,7 @@ cdef class Record:
         # application (such as __int__) therefore runs before the first field is set.
         offset, timestamp, sequence, headers = int(offset), int(timestamp), int(sequence), tuple(headers)
         timestamp_type = TimestampType(timestamp_type)
-        if self._offset is not None:  # also of a record that was decoded, for which no __init__ ran
+        if self._offset is not None:  # also true for a decoded record, whose __init__ was not called
             raise TypeError("a Record is immutable: its __init__ cannot be called a second time")
         _make_once(&self.is_made, self)
         self._offset = offset
@@ -204,7 +205,7 @@ def _rebuild_record(fields, absent):
 
 
 cdef inline object _bytes_at(const BinaryColumn *column, const ChunkLayout *layout, const Chunk *chunk, int64_t row):
-    """bytes or None of a key or value column."""
+    """Return the bytes, or None, in a row of a key or value column."""
     cdef int64_t begin, end
     cdef const uint8_t *view
     cdef int32_t words[4]
@@ -228,9 +229,9 @@ cdef inline object _bytes_at(const BinaryColumn *column, const ChunkLayout *layo
 
 
 cdef struct _KnownPair:
-    PyObject *pair               # (name, value), or NULL; the slot's own reference
-    PyObject *name               # of the pair, which holds it
-    uint64_t front, back         # the value's first and last eight bytes, which are all of it
+    PyObject *pair               # (name, value), or NULL; the slot owns this reference
+    PyObject *name               # name of the pair, which keeps it alive
+    uint64_t front, back         # first and last eight bytes of the value, which together contain all of it
     int32_t length
 
 
@@ -247,7 +248,7 @@ cdef inline uint64_t _few_bytes(const char *bytes, int32_t length) noexcept nogi
 
 
 cdef inline bint _same_bytes(const char *one, const char *other, int64_t length) noexcept nogil:
-    """Few bytes: a call of memcmp takes longer."""
+    """Compare in steps of eight bytes, which is faster than memcmp for short strings."""
     cdef uint64_t left, right
     cdef int64_t at = 0
     if length < 8:
@@ -265,21 +266,23 @@ cdef inline bint _same_bytes(const char *one, const char *other, int64_t length)
 
 @cython.final
 cdef class _HeaderNames:
-    """The headers of the rows of one chunk. Names are remembered by their place in a record, as most records have the
-    same ones in one order: all names of a record are found by one comparison with those of the record before.
+    """Creates the headers of the rows of one chunk, with a cache of names and of pairs.
 
-    So are short values, together with their names: a content type, a schema id or an event type is one of few, and
-    the pair of name and value, which nothing can change, is shared by the records. A place whose values hardly ever
-    repeat is given up.
+    The position of a header in its record is called its place. Names are cached by place, because most records have the
+    same names in the same order: all names of a record are found by one comparison with those of the previous record.
+
+    Pairs of a name and a short value are cached by place as well, because values such as a content type, a schema id or
+    an event type repeat. A pair is immutable and shared by the records. A place whose values rarely repeat is not
+    cached any more.
     """
 
     cdef const char *names_at[NAMES_KEPT]
     cdef int32_t names_length[NAMES_KEPT]
     cdef list names
-    cdef _KnownPair *pairs[NAMES_KEPT]  # PAIR_SLOTS of them
-    cdef int32_t scores[NAMES_KEPT]     # negative: given up
-    # The last row whose names were looked up one by one; they are in `names`. changes: the number of such rows. An
-    # allocation below may start the garbage collector, which may run code that reads another row.
+    cdef _KnownPair *pairs[NAMES_KEPT]  # a table of PAIR_SLOTS pairs for each place
+    cdef int32_t scores[NAMES_KEPT]     # negative: pairs of this place are no longer cached
+    # Names of the last row whose names were looked up one by one; they are also in `names`. changes: number of such
+    # rows. An allocation below may start the garbage collector, which may run code that reads another row.
     cdef const char *row_names
     cdef int32_t row_ends[NAMES_KEPT]
     cdef int64_t row_count, changes
@@ -317,7 +320,7 @@ cdef class _HeaderNames:
         return found
 
     cdef tuple header_at(self, const Chunk *chunk, int64_t place, int64_t at):
-        """(name, value) of header `at` of the chunk, which has this place in its record."""
+        """Return (name, value) of header `at` of the chunk, which has this place in its record."""
         cdef const int32_t *name_ends = <const int32_t *>chunk.header_name.offsets.data
         cdef const int32_t *value_ends = <const int32_t *>chunk.header_value.offsets.data
         cdef const char *names = <const char *>chunk.header_name.data.data
@@ -334,7 +337,7 @@ cdef class _HeaderNames:
         return (name, PyBytes_FromStringAndSize(value, length))
 
     cdef inline bint has_names_of(self, const Chunk *chunk, int64_t first, int64_t count) noexcept:
-        """Whether the names of a row are those of the last one that was noted."""
+        """Return whether the names of a row are those of the last row passed to note_names_of."""
         cdef const int32_t *ends = <const int32_t *>chunk.header_name.offsets.data + first
         cdef int64_t at
         if count != self.row_count:
@@ -356,7 +359,7 @@ cdef class _HeaderNames:
                 self.row_ends[at] = ends[at + 1] - ends[0]
 
     cdef inline tuple known_at(self, const Chunk *chunk, int64_t place, int64_t at):
-        """As header_at, for a row whose names are known."""
+        """As header_at, for a row whose names are in `names`."""
         cdef const int32_t *ends = <const int32_t *>chunk.header_value.offsets.data
         cdef const char *value = <const char *>chunk.header_value.data.data + ends[at]
         cdef int32_t length = ends[at + 1] - ends[at]
@@ -387,7 +390,7 @@ cdef class _HeaderNames:
             self.scores[place] = min(self.scores[place] + PAIR_HIT, PAIR_SCORE_MOST)
             return <tuple>slot.pair
         self.scores[place] -= 1
-        pair = (name, PyBytes_FromStringAndSize(value, length))  # may collect garbage, and so run code that comes here
+        pair = (name, PyBytes_FromStringAndSize(value, length))  # may start the garbage collector and so reenter this
         before = slot.pair
         Py_INCREF(pair)
         slot.pair = <PyObject *>pair
@@ -407,16 +410,16 @@ cdef class _HeaderNames:
             if is_known and self.changes == changes:
                 pair = self.known_at(chunk, at, first + at)
             else:
-                self.row_count = -1  # until all are looked up, `names` is of no row, whatever code reads one meanwhile
+                self.row_count = -1  # `names` is incomplete until the loop ends; no row may match it before
                 pair = self.header_at(chunk, at, first + at)
-            Py_INCREF(pair)  # the next line takes a reference
+            Py_INCREF(pair)  # the next line steals a reference
             PyList_SET_ITEM(headers, at, pair)
         if not is_known:
             self.note_names_of(chunk, first, count, changes)
         return headers
 
     cdef tuple header_tuple_at(self, const Chunk *chunk, int64_t row):
-        """The same headers as a tuple, with no list in between."""
+        """Return the headers of a row as a tuple, without creating a list first."""
         cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
         cdef int64_t at, first = lists[row], count = lists[row + 1] - lists[row], changes = self.changes
         cdef tuple headers = PyTuple_New(count)
@@ -425,9 +428,9 @@ cdef class _HeaderNames:
             if is_known and self.changes == changes:
                 pair = self.known_at(chunk, at, first + at)
             else:
-                self.row_count = -1  # until all are looked up, `names` is of no row, whatever code reads one meanwhile
+                self.row_count = -1  # `names` is incomplete until the loop ends; no row may match it before
                 pair = self.header_at(chunk, at, first + at)
-            Py_INCREF(pair)  # the next line takes a reference
+            Py_INCREF(pair)  # the next line steals a reference
             PyTuple_SET_ITEM(headers, at, pair)
         if not is_known:
             self.note_names_of(chunk, first, count, changes)

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two readers of the same format. append_fast runs while nothing is unusual: it reads ahead of its checks, inside room
-// proved once a record, and gives up, changing nothing, at anything odd. append_checked reads that one record again with
-// every byte checked, and is the one that decides and names faults. What they share is the chunk, never a decision.
+// Two readers of the same format. append_fast reads usual records. It reads ahead of its checks, but only inside memory
+// that it has proved once for each record to be readable. At an unusual record it stops without appending it.
+// append_checked then reads that record again and checks every read; only it decides whether a record is valid, and
+// reports faults. The two functions share the chunk but no decision.
 #include "records.h"
 
 #include "crc32c.h"
 
 typedef struct {
-    const uint8_t *next;  // NULL: too long
+    const uint8_t *next;  // NULL if the varint is too long
     uint64_t value;       // before zig-zag
 } LongVarint;
 
-// Three bytes and more; the caller has proved that ten can be read. By value: a pointer passed in would keep the hot
-// loop's variables in memory.
+// Reads a varint of three or more bytes. The caller has proved that ten bytes can be read. The result is returned by
+// value, because passing the address of a variable would keep the hot loop's variables in memory.
 static __attribute__((noinline)) LongVarint long_varint(const uint8_t *p, int most) {
     uint64_t raw = 0;
     for (int at = 0; at < most; at++) {
@@ -22,7 +23,8 @@ static __attribute__((noinline)) LongVarint long_varint(const uint8_t *p, int mo
     return (LongVarint){NULL, 0};
 }
 
-// Reads the varint at q as it lies there, before zig-zag (odd: negative), and moves q.
+// Reads the varint at q into a new variable `raw` without zig-zag decoding, so that an odd value is negative, and
+// advances q.
 #define VARINT(raw, most)                                       \
     uint64_t raw = q[0];                                        \
     if (likely(raw < 0x80)) {                                   \
@@ -39,8 +41,8 @@ static __attribute__((noinline)) LongVarint long_varint(const uint8_t *p, int mo
 
 static inline __attribute__((always_inline)) void copy16(uint8_t *to, const uint8_t *from) { memcpy(to, from, 16); }
 
-// Copies up to 31 bytes too many: both sides have the room (READ_AHEAD, BUFFER_SLACK). Two moves of 16 rather than one of
-// 32, which would need AVX and is slower where fields are short.
+// Copies a field and up to 31 bytes after it, which the input (READ_AHEAD) and the output (BUFFER_SLACK) allow. It uses
+// two moves of 16 bytes instead of one of 32 bytes, which would need AVX and is slower for short fields.
 static inline __attribute__((always_inline)) void copy_over(uint8_t *restrict to, const uint8_t *restrict from,
                                                             uint64_t size) {
     if (size <= 16) {
@@ -56,7 +58,8 @@ static inline __attribute__((always_inline)) void copy_over(uint8_t *restrict to
     }
 }
 
-// Arrow's view: length, then the bytes themselves up to 12, else 4 of them, the buffer's index and the place in it.
+// Writes an Arrow view: the length, followed by the bytes themselves if there are at most 12, else by the first 4
+// bytes, the index of the buffer and the position in it.
 static inline void put_view(uint8_t *view, const uint8_t *bytes, int64_t size, int32_t buffer, int64_t place) {
     int32_t words[4] = {(int32_t)size, 0, 0, 0};
     if (size <= 12) {
@@ -80,7 +83,7 @@ static inline int64_t get_end(const void *ends, BinaryType type, int64_t row) {
     return type == BINARY ? ((const int32_t *)ends)[row] : ((const int64_t *)ends)[row];
 }
 
-// Nulls are counted when the chunk is closed.
+// Marks a row as null. Nulls are counted when the chunk is finished.
 static inline int put_null(Buffer *validity, int64_t capacity, int64_t at) {
     if (unlikely(!validity->data) && chunk_begin_validity(validity, capacity)) return -1;
     bitmap_clear(validity->data, at);
@@ -96,7 +99,7 @@ static void advance_crc(RecordsJob *job, const uint8_t *to) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------- the checked way
+// The reader that checks every read.
 
 static int check_header(Reader *reader, Field *name, Field *value, Fault *fault) {
     if (read_nullable_bytes(reader, &name->bytes, &name->size, "header name_length", fault)) return -1;
@@ -236,7 +239,9 @@ static int append_checked(Chunk *chunk, RecordsJob *job, const uint8_t **positio
     int64_t delta = record.offset_delta;
     if (delta < 0 || delta > header->last_offset_delta)
         return fault_set(fault, FAULT_OFFSET_DELTA_RANGE, "offset_delta", delta, header->last_offset_delta);
-    int is_refused = header_compression(header) != COMPRESSION_NONE;  // what does not rise; else it may be passed over
+    // In a compressed batch an offset that is not above the previous one is a fault. In an uncompressed batch it is
+    // allowed, and with keep_position the record is left out.
+    int is_refused = header_compression(header) != COMPRESSION_NONE;
     int is_passed = delta < *least_delta;
     if (is_passed && is_refused)
         return fault_set(fault, FAULT_OFFSET_DELTA_ORDER, "offset_delta", delta, *least_delta - 1);
@@ -252,10 +257,11 @@ static int append_checked(Chunk *chunk, RecordsJob *job, const uint8_t **positio
     return 0;
 }
 
-// ------------------------------------------------------------------------------------------------- the optimistic way
+// The fast reader of usual records.
 
-// One step: the field at q of length `raw` (odd: null) into a column, its end as the column's next. A column that is not
-// wanted is passed over. What is written for a record that then proves odd lies behind the rows that count.
+// Appends the field at q, whose raw length is `raw` (odd: null), to a column, and advances q. A field whose column was
+// not requested is skipped. Data written for a record that turns out to be unusual is after the valid rows and is
+// overwritten.
 #define FIELD(raw, column_id, column, data, at, ends)                                                              \
     do {                                                                                                           \
         if (likely(!(raw & 1))) {                                                                                  \
@@ -278,10 +284,10 @@ static int append_checked(Chunk *chunk, RecordsJob *job, const uint8_t **positio
         if (WANTS(wanted, column_id) && type != BINARY_VIEW) put_end(ends, type, row, at);                         \
     } while (0)
 
-// See AppendFunction. Written once for every
-// layout: `wanted`, `type`, `fused` and `ordered` (offsets must rise: compressed batches) are constants where it is called,
-// so the compiler drops what a layout has no use for. The columns themselves say what counts: a record is appended once
-// `row` has passed it, and after an odd one the ends of the row before it are the state to go back to.
+// See AppendFunction. This function is written once for all layouts: `wanted`, `type`, `fused` and `ordered` (offsets
+// must rise) are constants in its callers, so the compiler removes the code that a layout does not need. A record
+// counts as appended once `row` was incremented. After an unusual record, the lengths of the columns are restored from
+// the ends of the last valid row.
 static inline __attribute__((always_inline)) int64_t append_fast(Chunk *chunk, RecordsJob *job, int64_t index,
                                                                  const uint8_t **position, int64_t *least_delta,
                                                                  const uint32_t wanted, const BinaryType type,
@@ -291,7 +297,7 @@ static inline __attribute__((always_inline)) int64_t append_fast(Chunk *chunk, R
     const uint8_t *end = job->records + job->length;
     const uint8_t *safe_end = job->readable_end - READ_AHEAD < end ? job->readable_end - READ_AHEAD : end;
     const int64_t base_offset = header->base_offset, base_timestamp = header->base_timestamp;
-    const uint64_t last_delta = 2 * (uint64_t)header->last_offset_delta;  // as a raw varint has it
+    const uint64_t last_delta = 2 * (uint64_t)header->last_offset_delta;  // in the form of a raw varint
     const int64_t first_row = chunk->rows, last_row = first_row + header->records_count - index;
     int64_t row = first_row;
     uint64_t least = 2 * (uint64_t)*least_delta;
@@ -334,7 +340,7 @@ static inline __attribute__((always_inline)) int64_t append_fast(Chunk *chunk, R
             if (unlikely(headers & 1 || count > record_end - q)) break;
             if (WANTS(wanted, COLUMN_HEADERS) && unlikely(headers_at + count > chunk->header_capacity)) {
                 chunk->header_count = headers_at;
-                if (chunk_reserve_headers(chunk, count)) break;  // the checked way reports it
+                if (chunk_reserve_headers(chunk, count)) break;  // append_checked reports the fault
                 name_ends = (int32_t *)chunk->header_name.offsets.data;
                 header_value_ends = (int32_t *)chunk->header_value.offsets.data;
             }
@@ -349,7 +355,7 @@ static inline __attribute__((always_inline)) int64_t append_fast(Chunk *chunk, R
                 }
                 q += size;
                 VARINT(header_value, 5)
-                size = header_value >> 1;  // a null one is rare: the checked way does it
+                size = header_value >> 1;  // a null value is rare and left to append_checked
                 if (unlikely(header_value & 1 || (int64_t)size > record_end - q)) goto odd;
                 if (WANTS(wanted, COLUMN_HEADERS)) {
                     copy_over(header_value_data + header_value_at, q, size);
@@ -362,9 +368,9 @@ static inline __attribute__((always_inline)) int64_t append_fast(Chunk *chunk, R
         }
         if (WANTS(wanted, COLUMN_HEADERS)) lists[row + 1] = (int32_t)headers_at;
         if (unlikely(q != record_end)) break;
-        row++;  // the record is whole: from here on it counts
+        row++;  // the record is complete and counts from here on
         if (ordered) least = delta + 2;
-        p = record_end;  // known since the length was read: the next record need not wait for this one's fields
+        p = record_end;  // not q, so that the processor can begin the next record before it knows this record's fields
     }
 odd:
     if (header->attributes & ATTRIBUTE_LOG_APPEND_TIME && WANTS(wanted, COLUMN_TIMESTAMP))

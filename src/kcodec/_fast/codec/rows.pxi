@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Rows of Python objects, one at a time, as encode() and RecordBatchBuilder take them.
+# Conversion of rows of Python objects, one at a time, for encode() and RecordBatchBuilder.
 
 _ROW_FIELDS = ("key", "value", "headers", "timestamp")
 _ROW_NAMES = (*_ROW_FIELDS, "offset")
@@ -23,8 +23,11 @@ cdef inline void _bytes_payload(bytes field, Payload *out) noexcept:
 
 
 cdef class _RowReader:
-    """Fills RecordFields from a row. What the fields point into stays alive until the next row, or forget(): held by
-    the row where it cannot change, else kept, as reading headers and numbers may run anybody's code."""
+    """Fills RecordFields from a row.
+
+    The objects that the fields point to stay alive until the next row or forget(). An immutable row holds them itself.
+    Others are held in `kept`, because reading headers and numbers may run code of the application that changes the row.
+    """
 
     cdef RecordFields fields
     cdef HeaderField *header_fields
@@ -47,7 +50,7 @@ cdef class _RowReader:
         memset(&self.fields, 0, sizeof(RecordFields))
 
     cdef int read(self, object row) except -1:
-        """EncodeError for what cannot be a record, naming row and field."""
+        """Read a row. Raise EncodeError, which has the row and the field, if it cannot be a record."""
         self.forget()
         self.row += 1
         kind = type(row)
@@ -57,7 +60,7 @@ cdef class _RowReader:
             return self._record(<Record>row)
         if isinstance(row, dict):
             return self._mapping(row)
-        if isinstance(row, tuple):  # named: a namedtuple, a Row of Spark
+        if isinstance(row, tuple):  # a namedtuple or a Row of Spark has names; another subclass is a plain tuple
             names = getattr(row, "_fields", None) or getattr(row, "__fields__", None)
             return self._tuple(row) if names is None else self._mapping(dict(zip(names, row, strict=True)))
         raise self.error(f"a record must be a Record, a dict or a tuple, not {kind.__name__}", "record", row)
@@ -144,7 +147,8 @@ cdef class _RowReader:
         return <int32_t>number
 
     cdef int payload(self, object value, str field, Payload *out, str what=None) except -1:
-        """what: the name of the value in errors, if it is not that of the field."""
+        """Set *out to the bytes of a key, value or header value. `what`: description of the value in errors, if it is
+        not the field."""
         cdef _Source source
         if value is None:
             out.length = PAYLOAD_NULL
@@ -168,7 +172,7 @@ cdef class _RowReader:
         return 0
 
     cdef int take_headers(self, object headers) except -1:
-        if type(headers) is not tuple:  # one of a subclass may iterate over anything
+        if type(headers) is not tuple:  # a subclass of tuple may define its own iteration
             if isinstance(headers, dict):
                 headers = headers.items()
             elif isinstance(headers, (str, bytes)):
@@ -177,7 +181,7 @@ cdef class _RowReader:
                 each = iter(headers)
             except TypeError:
                 raise self.no_pairs(headers) from None
-            headers = tuple(each)  # what it raises is its own
+            headers = tuple(each)  # outside of the try block, so that its own TypeError is raised unchanged
             self.kept.append(headers)
         return self.take_pairs(<tuple>headers)
 
@@ -211,7 +215,7 @@ cdef class _RowReader:
         return self.error(message, "headers", headers)
 
     cdef tuple pair_of(self, Py_ssize_t at, object pair):
-        if isinstance(pair, dict) and set(pair) == {"key", "value"}:  # as Arrow's structs become in Python
+        if isinstance(pair, dict) and set(pair) == {"key", "value"}:  # an Arrow struct converted to Python
             return pair["key"], pair["value"]
         if isinstance(pair, (str, bytes)) or not hasattr(pair, "__len__") or len(pair) != 2:
             raise self.error(f"header {at} is not a pair of name and value: {_shown(pair)}", "headers", pair)

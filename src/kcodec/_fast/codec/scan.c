@@ -7,7 +7,8 @@ static int room_for_one(BatchTable *table) {
     return buffer_grow(&table->memory, used + sizeof(BatchHeader), used);
 }
 
-// Where an unreadable header's own length leads, if a batch stands there that can be believed; else -1.
+// Returns the position after a batch with an invalid header, as its length field gives it, if a batch with a valid
+// header and CRC begins there; else -1.
 static int64_t provable_behind(const uint8_t *data, int64_t size, int64_t at, const Limits *limits,
                                const BatchTable *table) {
     int32_t length = (int32_t)load_be32(data + at + 8);
@@ -24,8 +25,8 @@ void scan_begin(BatchTable *table) {
     table->above = INT64_MIN;
 }
 
-// The usual batches from `at` on: whole, of magic 2, as large as they may be. Gives the place behind them; what does not
-// fit the table, and everything else, is left to walk_batch.
+// Reads the usual batches from `at` on, which are complete, of magic 2 and within the size limit, as long as the table
+// has free capacity. Returns the position after them. All other batches are left to walk_batch.
 static int64_t scan_usual(const uint8_t *data, int64_t size, int64_t at, int64_t origin, const Limits *limits,
                           int64_t *most, BatchTable *table) {
     BatchHeader *header = &table_batches(table)[table->count];
@@ -37,7 +38,7 @@ static int64_t scan_usual(const uint8_t *data, int64_t size, int64_t at, int64_t
         header->position = origin + at;
         header_parse_2(data + at, header++);
         at = next;
-        __builtin_prefetch(data + at + length);  // where the one after next begins, if they are alike
+        __builtin_prefetch(data + at + length);  // start of the batch after next if all batches have the same size
     }
     if (count) table->above = header_last_offset(header - 1);
     table->count += count;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# TransactionScanner: headers only. Who wrote which offsets, with what outcome.
+# TransactionScanner: finds the transactions of a log, with their offsets and outcomes, by reading batch headers.
 
 cdef enum:
     SMALL_BATCH = 256
@@ -16,9 +16,8 @@ cdef class TransactionScanner:
 
     The CRC of every batch of at most 256 bytes is checked, as a corrupt end-transaction marker (78 to 81 bytes) must
     not end a transaction. above_offset: if it is a number, every base offset must be above it, and it advances with
-    each
-    batch. last_position: position of the last batch read. max_timestamp: the largest timestamp since it was last set to
-    None. Messages of magic 0 and 1 are read as batches without a producer, with their stored offset.
+    each batch. last_position: position of the last batch read. max_timestamp: the largest timestamp since it was last
+    set to None. Messages of magic 0 and 1 are read as batches without a producer, with their stored offset.
     """
 
     cdef readonly list finished
@@ -76,13 +75,13 @@ cdef class TransactionScanner:
         cdef WalkResult result
         while True:
             offered = begin + size - at
-            if at >= file_end or offered <= 0:  # of what is left less may be a message of magic 0 or 1
+            if at >= file_end or offered <= 0:  # less than BATCH_OVERHEAD may remain: a message of magic 0 or 1
                 return at, min(BATCH_OVERHEAD, file_end - at) if at < file_end else BATCH_OVERHEAD
             result = walk_batch(bytes_, size, at - begin, begin, &self.bounds, &header, &needed, &fault)
             if result == WALK_FAULT:
                 raise _error_of(&fault, self.path)
             if result == WALK_CUT:
-                if offered < LOG_OVERHEAD:  # not even its length
+                if offered < LOG_OVERHEAD:  # too few bytes for the length field
                     return at, min(needed, file_end - at) if begin + size < file_end else needed
                 if at + needed > file_end:
                     return at, needed
@@ -163,7 +162,7 @@ cdef class TransactionScanner:
         return 0
 
     cdef object _opened_base_offset(self, const BatchHeader *header, const uint8_t *data):
-        """Of a compressed message of magic 0 or 1."""
+        """Return the base offset of a compressed message of magic 0 or 1, which is found by decompressing it."""
         raw = PyBytes_FromStringAndSize(<const char *>data, header_size(header))
         return header_at(raw, header.position, self.path, self.limits).base_offset
 

@@ -12,7 +12,8 @@ static int is_usual_run(const DecodeRun *run) {
            settings->limits.max_decompressed_bytes <= CHUNK_MAX_BYTES - CHUNK_BYTES;
 }
 
-// By its header: small, of magic 2, and with records that are all in [start_offset, end_offset).
+// Returns whether a batch is a usual one by its header: small, of magic 2, to be delivered, and with all of its records
+// in [start_offset, end_offset).
 static inline int is_usual_batch(const BatchHeader *header, int64_t start_offset, int64_t end_offset) {
     return is_small_batch(header) && header->magic == 2 && header->outcome == OUTCOME_DELIVER &&
            !header_is_control(header) && header_compression(header) <= COMPRESSION_ZSTD && header->records_count > 0 &&
@@ -20,7 +21,8 @@ static inline int is_usual_batch(const BatchHeader *header, int64_t start_offset
            header->base_offset <= INT64_MAX - header->last_offset_delta && header_last_offset(header) < end_offset;
 }
 
-// More than the batch can add to chunk_output_bytes: a header takes two bytes at least, and eight of the output.
+// Returns an upper bound of what a batch adds to chunk_output_bytes. A record header takes at least two bytes of the
+// batch and adds eight bytes of offsets to the output, hence four for each byte, and one for the byte itself.
 static inline int64_t most_output(const Chunk *chunk, int64_t count, int64_t length) {
     return count * chunk->row_bytes + 5 * length;
 }

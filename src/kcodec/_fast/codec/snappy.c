@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Raw block: the uncompressed length as a varint, then elements. The low two bits of a tag byte:
-//   0 literal, length - 1 in the upper six bits; 60..63 there: in the next 1..4 bytes, little-endian
+//   0 literal, length - 1 in the upper six bits; if these are 60..63: in the next 1..4 bytes, little-endian
 //   1 copy, length 4 + bits 2-4, offset 11 bits: bits 5-7 and the next byte
 //   2 copy, length 1 + bits 2-7, offset in the next 2 bytes         3 the same, offset in the next 4 bytes
 // Xerial stream: 82 'SNAPPY' 00, version i32, compatible i32, then blocks: length i32 (big-endian), raw block.
@@ -8,14 +8,14 @@
 
 static const uint8_t xerial_magic[8] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
 
-enum { XERIAL_HEADER = 16, BEST_RATIO = 22 };  // a three-byte copy element makes at most 64 bytes
+enum { XERIAL_HEADER = 16, BEST_RATIO = 22 };  // a copy element of three bytes produces at most 64 bytes
 
 static int cut(Fault *fault) { return fault_set(fault, FAULT_COMPRESSED_CUT, "snappy", 0, 0); }
 static int bad(Fault *fault, const char *what) { return fault_detail(fault, FAULT_COMPRESSED_BAD, "snappy", what); }
 
 static inline void copy16(uint8_t *to, const uint8_t *from) { memcpy(to, from, 16); }
 
-// A copy whose source may overlap its target. `to` has BUFFER_SLACK bytes of room past the end of the block.
+// Copies a match, whose source may overlap its target. BUFFER_SLACK bytes after the end of the block can be written.
 static inline void copy_match(uint8_t *to, int64_t offset, int64_t length) {
     const uint8_t *from = to - offset;
     if (likely(offset >= 16)) {
@@ -107,7 +107,7 @@ int snappy_decompress(const uint8_t *data, int64_t size, Buffer *out, int64_t at
     if (size < 8 || memcmp(data, xerial_magic, 8) != 0) return raw_block(data, size, out, at, limit, length, fault);
     int64_t place = 0, total = 0;
     while (place < size) {
-        if (size - place >= 8 && memcmp(data + place, xerial_magic, 8) == 0) {  // streams may follow each other
+        if (size - place >= 8 && memcmp(data + place, xerial_magic, 8) == 0) {  // streams may be concatenated
             if (size - place < XERIAL_HEADER) return cut(fault);
             if ((int32_t)load_be32(data + place + 8) < 1) return bad(fault, "xerial version is below 1");
             place += XERIAL_HEADER;
@@ -133,14 +133,14 @@ int snappy_decompress(const uint8_t *data, int64_t size, Buffer *out, int64_t at
     return 0;
 }
 
-// ----------------------------------------------------------------------------------------------------- compression
+// Compression.
 
 enum {
     XERIAL_BLOCK = 32 << 10,
     HASH_BITS = 13,
     LEAST_MATCH = 4,
-    TAIL = 16,               // bytes at a block's end that begin no match: what is read ahead stays inside
-    SKIP_SHIFT = 5,          // after 2^5 misses every second place is tried, then every third ...
+    TAIL = 16,               // no match begins in the last bytes of a block, so that reads ahead stay inside of it
+    SKIP_SHIFT = 5,          // after 2^5 misses every second position is tried, after 2^5 more every third, and so on
 };
 
 static inline uint32_t hash_of(uint32_t four) { return four * 0x9e3779b1u >> (32 - HASH_BITS); }
@@ -175,7 +175,7 @@ static uint8_t *put_copy_of(uint8_t *to, uint32_t offset, uint32_t size) {
 
 static uint8_t *put_copy(uint8_t *to, uint32_t offset, uint32_t size) {
     for (; size >= 68; size -= 64) to = put_copy_of(to, offset, 64);
-    if (size > 64) {  // what is left must not be shorter than a copy can be
+    if (size > 64) {  // the rest must be at least as long as the shortest copy
         to = put_copy_of(to, offset, 60);
         size -= 60;
     }
@@ -194,14 +194,14 @@ static uint32_t match_length(const uint8_t *a, const uint8_t *b, const uint8_t *
     return (uint32_t)(b - begin);
 }
 
-// One raw block of at most XERIAL_BLOCK bytes.
+// Compresses at most XERIAL_BLOCK bytes to one raw block. Returns the position after it.
 static uint8_t *compress_block(const uint8_t *data, uint32_t size, uint8_t *to, uint16_t *table) {
     const uint8_t *in = data, *end = data + size, *literal = data;
     for (uint32_t claim = size;; claim >>= 7) {
         *to++ = (uint8_t)(claim < 0x80 ? claim : claim | 0x80);
         if (claim < 0x80) break;
     }
-    memset(table, 0, sizeof(uint16_t) << HASH_BITS);  // 0: the block's first byte, which is as good as any
+    memset(table, 0, sizeof(uint16_t) << HASH_BITS);  // 0 refers to the first byte of the block, a valid candidate
     const uint8_t *last = size > TAIL ? end - TAIL : data;
     uint32_t misses = 1u << SKIP_SHIFT;
     for (in++; in < last;) {
@@ -227,11 +227,12 @@ static uint8_t *compress_block(const uint8_t *data, uint32_t size, uint8_t *to, 
 int snappy_compress(const uint8_t *data, int64_t size, Buffer *out, int64_t at, int64_t *length) {
     uint16_t table[1 << HASH_BITS];
     int64_t blocks = (size + XERIAL_BLOCK - 1) / XERIAL_BLOCK;
-    // a literal costs at most 3 bytes in 32 KiB beyond its own, a match never costs more than it stands for
+    // A literal adds at most 3 bytes in a block of 32 KiB to its own, and a match is never longer than the bytes it
+    // replaces.
     if (buffer_grow(out, (size_t)(at + XERIAL_HEADER + size + size / 6 + blocks * 32), (size_t)at)) return -1;
     uint8_t *begin = out->data + at, *to = begin;
     memcpy(to, xerial_magic, 8);
-    store_be32(to + 8, 1);   // version, and the least that reads it
+    store_be32(to + 8, 1);   // version, followed by the lowest compatible version
     store_be32(to + 12, 1);
     to += XERIAL_HEADER;
     for (int64_t place = 0; place < size; place += XERIAL_BLOCK) {

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# The caller's bytes, held for as long as they are read.
+# Access to the bytes that a caller passed, and common checks of arguments.
 
-# no_gc: Cython's own clearing of a cycle would forget view.obj without releasing the buffer, and the memoryview that
-# lent it would then crash the collector. Nothing held here leads back to who holds it.
+# no_gc: when Cython clears a reference cycle, it sets view.obj to None without releasing the buffer, and the memoryview
+# that exported the buffer would then crash the garbage collector. A _Source is not part of a reference cycle.
 @cython.no_gc
 cdef class _Source:
-    """A bytes-like object and the memory it lent."""
+    """A bytes-like object and its exported buffer, which is released with this object."""
 
     cdef Py_buffer view
     cdef bint held
@@ -54,7 +54,7 @@ cdef int _read_limits(object limits, Limits *out) except -1:
 
 
 cdef object _choice(str name, object value, dict choices):
-    """choices[value], or the error that says what is possible."""
+    """Return choices[value]. Raise ValueError, with the possible values, if it does not exist."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {type(value).__name__}")
     if value not in choices:
@@ -63,7 +63,7 @@ cdef object _choice(str name, object value, dict choices):
 
 
 cdef object _choice_error(str name, object value, choices):
-    """A ValueError that lists what is possible, nearest first."""
+    """Return a ValueError that suggests the closest possible value, or lists all if none is close."""
     import difflib
 
     near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
@@ -87,9 +87,9 @@ cdef object _CHECK_CRCS = CHECK_CRCS
 
 
 cdef inline bint _checks_crcs(object check_crcs, object verify_crc) except -1:
-    """What the argument check_crcs says, or verify_crc, its deprecated name (None: it was not given).
+    """Return the value of the argument check_crcs, or that of verify_crc, its deprecated name, if it is not None.
 
-    The default of check_crcs must be CHECK_CRCS. Raises TypeError if both are given.
+    The default of check_crcs must be CHECK_CRCS. Raise TypeError if both are given.
     """
     if verify_crc is None:
         if check_crcs is _CHECK_CRCS:

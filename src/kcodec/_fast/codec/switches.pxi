@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is chosen at start: processor paths and system libraries; and what tests ask of memory.
+# Selection of processor-specific code and system libraries at start, and functions for tests of the memory pool.
+# Environment variables:
 #
-#   KCODEC_CRC32C=avx512|sse42|arm64|portable     this path of the CRC instead of the fastest
-#   KCODEC_SYSTEM_ZSTD=0|1       the zstandard package alone, or the system's libzstd of whatever version; by default
-#                                the system's from 1.5.6 on, else the library inside the package, else the package
+#   KCODEC_CRC32C=avx512|sse42|arm64|portable     Implementation of CRC-32C to use instead of the fastest.
+#   KCODEC_SYSTEM_ZSTD=0|1       0: only the zstandard package. 1: the system's libzstd, whatever its version. Default:
+#                                the system's libzstd from version 1.5.6 on, else the libzstd inside the package, else
+#                                the package.
 
 def crc32c(data, value=0):
     """Return the CRC-32C of a bytes-like object, continuing `value`."""

@@ -47,8 +47,8 @@ static int bad_second_of_four(uint8_t first, uint8_t second) {
     return (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f) || !is_continuation(second);
 }
 
-// How many bytes of a malformed sequence Java's decoder answers with one replacement character. `size` when the
-// sequence could have gone on but the text ends: Java gives up there with one replacement for all that is left.
+// Returns the number of bytes of a malformed sequence that Java's decoder replaces by one replacement character. If the
+// text ends inside a sequence that is valid so far, Java replaces all remaining bytes by one replacement character.
 static size_t malformed_size(const uint8_t *data, size_t size) {
     uint8_t first = data[0];
     if (first >= 0xc2 && first <= 0xdf) return 1;
@@ -56,7 +56,7 @@ static size_t malformed_size(const uint8_t *data, size_t size) {
         if (size == 1) return 1;
         if ((first == 0xe0 && data[1] < 0xa0) || !is_continuation(data[1])) return 1;
         if (size == 2 || !is_continuation(data[2])) return 2;
-        return 3;  // a surrogate, complete
+        return 3;  // a complete surrogate
     }
     if (first >= 0xf0 && first <= 0xf4) {
         if (size == 1) return 1;

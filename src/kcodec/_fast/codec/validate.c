@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "validate.h"
 
-// Java's arithmetic, overflow and all: LogValidator.recordHasInvalidTimestamp.
+// As LogValidator.recordHasInvalidTimestamp, including the overflow of Java's arithmetic.
 static int is_out_of_range(const RecordRules *rules, int64_t timestamp) {
     int64_t difference = (int64_t)((uint64_t)rules->now - (uint64_t)timestamp);
     int64_t ahead = (int64_t)(0 - (uint64_t)difference);
     return difference > rules->before_max_ms || ahead > rules->after_max_ms;
 }
 
-// A topic with CreateTime accepts a timestamp within bounds, even if the batch claims to have LogAppendTime. In a topic with
-// LogAppendTime, and for a record without a timestamp, that claim is refused.
+// A topic with CreateTime accepts a timestamp within bounds, even if the batch has the attribute LogAppendTime. In a
+// topic with LogAppendTime, and for a record without a timestamp, a batch with that attribute is invalid.
 static int has_wrong_time(const RecordRules *rules, int64_t timestamp) {
     if (rules->is_create_time && timestamp != -1) return is_out_of_range(rules, timestamp);
     return (rules->header->attributes & ATTRIBUTE_LOG_APPEND_TIME) != 0;
@@ -40,7 +40,7 @@ int validate_records(RecordRules *rules, Decompressor *decompressor, const uint8
     rules->is_sequential = 1;
     if (header->records_count < 0)
         return fault_set(fault, FAULT_FIELD_NEGATIVE, "records_count", header->records_count, 0);
-    if (header->records_count == 0) return 0;  // what may lie behind is not looked at
+    if (header->records_count == 0) return 0;  // bytes after the header are not examined
     rules->is_stream_fault = 1;
     if (decompress(decompressor, header_compression(header), stored, header_size(header) - BATCH_OVERHEAD, limit, NULL, 0,
                    &plain, fault))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The records of a produced batch before the rules of a topic. The rules of batches and requests: record/validation.py.
+# Validation of the records of a produced batch by the rules of a topic. The rules for batches and requests are in
+# record/validation.py.
 
 cdef extern from "_fast/codec/validate.h" nogil:
     int C_MAX_RECORD_INDEXES "MAX_RECORD_INDEXES"

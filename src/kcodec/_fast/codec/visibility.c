@@ -5,7 +5,7 @@
 
 #include "platform.h"
 
-// ---------------------------------------------------------------------------------------------------------- the list
+// The list of aborted transactions.
 
 static int by_producer_then_first(const void *left, const void *right) {
     const Aborted *a = left, *b = right;
@@ -50,9 +50,9 @@ void aborted_index_free(AbortedIndex *index) {
     memset(index, 0, sizeof *index);
 }
 
-// Whether a batch overlaps an aborted interval of its producer.
+// Returns whether a batch overlaps an aborted interval of its producer.
 static int in_an_interval(const AbortedIndex *index, int64_t producer_id, int64_t base_offset, int64_t last_offset) {
-    int64_t low = 0, high = index->interval_count;  // the first entry behind (producer_id, last_offset)
+    int64_t low = 0, high = index->interval_count;  // binary search of the first entry above (producer_id, last_offset)
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
         const Aborted *entry = &index->intervals[middle];
@@ -64,7 +64,7 @@ static int in_an_interval(const AbortedIndex *index, int64_t producer_id, int64_
     return low && index->intervals[low - 1].producer_id == producer_id && index->reach[low - 1] >= base_offset;
 }
 
-// ----------------------------------------------------------------------------------------------------- producer ids
+// The map of producer ids.
 
 // Random, so that an attacker cannot choose producer ids that all fall into one slot.
 static uint64_t seed;
@@ -126,21 +126,22 @@ void producer_map_free(ProducerMap *map) {
 
 void visibility_free(Visibility *visibility) { producer_map_free(&visibility->aborting); }
 
-// ------------------------------------------------------------------------------------------------------------- outcomes
+// Outcomes of batches.
 
 static int is_marker(const BatchHeader *header) {
     return header_is_control(header) && header->producer_id > -1 &&
            (header->control_type == CONTROL_ABORT || header->control_type == CONTROL_COMMIT);
 }
 
-// Batches that belong to a transaction and can be filtered: a producer id, the transactional bit, no control batch.
+// Returns whether a batch has records of a transaction: it has a producer id and the transactional bit, and is not a
+// control batch.
 static int is_of_transaction(const BatchHeader *header) {
     return header_is_transactional(header) && header->producer_id > -1 && !header_is_control(header);
 }
 
 static uint8_t outcome_of(const Visibility *visibility, const BatchHeader *header, int is_aborted) {
     if (header->outcome == OUTCOME_SKIPPED) return OUTCOME_SKIPPED;
-    if (header_is_wrapper(header)) return OUTCOME_DELIVER;  // which offsets are inside is known once it is opened
+    if (header_is_wrapper(header)) return OUTCOME_DELIVER;  // the offsets inside are known only after decompression
     if (at_or_past(header->base_offset, visibility->limit)) return OUTCOME_BEYOND_LIMIT;
     if (header_last_offset(header) < visibility->start_offset || at_or_past(header->base_offset, visibility->end_offset))
         return OUTCOME_OUT_OF_RANGE;
@@ -148,8 +149,8 @@ static uint8_t outcome_of(const Visibility *visibility, const BatchHeader *heade
     return is_aborted ? OUTCOME_ABORTED : OUTCOME_DELIVER;
 }
 
-// Java's rule for entries without a last offset: taken up once their first offset is reached, held until the producer's
-// ABORT marker. Entries with one: by interval.
+// Entries without a last offset apply as in Java: from their first offset to the producer's next ABORT marker. Entries
+// with a last offset apply to their interval of offsets.
 static int resolve_by_list(Visibility *visibility, BatchHeader *table, int64_t count) {
     const AbortedIndex *index = visibility->aborted;
     for (int64_t at = 0; at < count; at++) {
@@ -179,9 +180,9 @@ static int resolve_by_list(Visibility *visibility, BatchHeader *table, int64_t c
 
 typedef struct {
     int64_t first_offset;
-    int64_t corruptions;    // corrupt batches before it began
-    uint8_t outcome;      // OUTCOME_DELIVER committed, OUTCOME_ABORTED, OUTCOME_BEYOND_LIMIT
-    uint8_t is_open, lost;  // lost: open at a corrupt batch, which may have been its marker
+    int64_t corruptions;    // number of corrupt batches before it began
+    uint8_t outcome;      // OUTCOME_DELIVER (committed), OUTCOME_ABORTED or OUTCOME_BEYOND_LIMIT
+    uint8_t is_open, lost;  // lost: it was open at a corrupt batch, which may have been its marker
 } Resolved;
 
 typedef struct {
@@ -201,7 +202,7 @@ static int64_t resolved_add(ResolvedList *resolved, int64_t first_offset, int64_
     return resolved->count++;
 }
 
-// Gives every batch of a transaction the number of its transaction, and every transaction its outcome.
+// Assigns each batch of a transaction the number of its transaction, and each transaction its outcome.
 static int join_transactions(BatchHeader *table, int64_t count, ResolvedList *resolved, ProducerMap *open, int64_t *corruptions) {
     for (int64_t at = 0; at < count; at++) {
         BatchHeader *header = &table[at];
@@ -210,7 +211,7 @@ static int join_transactions(BatchHeader *table, int64_t count, ResolvedList *re
             ++*corruptions;
         } else if (is_marker(header)) {
             int64_t number = producer_map_get(open, header->producer_id, -1);
-            if (number < 0) continue;  // a marker of no data is legal
+            if (number < 0) continue;  // a marker without data is valid
             Resolved *transaction = &resolved->list[number];
             transaction->is_open = 0;
             transaction->lost = transaction->corruptions != *corruptions;
@@ -218,7 +219,7 @@ static int join_transactions(BatchHeader *table, int64_t count, ResolvedList *re
                 transaction->outcome = header->control_type == CONTROL_ABORT ? OUTCOME_ABORTED : OUTCOME_DELIVER;
             if (producer_map_put(open, header->producer_id, -1)) return -1;
         } else if (is_of_transaction(header) && header->records_count != 0) {
-            // an empty batch holds nothing to decide: compaction may keep it when its marker is long gone
+            // An empty batch does not begin a transaction: compaction may keep it after its marker was removed.
             int64_t number = producer_map_get(open, header->producer_id, -1);
             if (number < 0) {
                 if ((number = resolved_add(resolved, header->base_offset, *corruptions)) < 0) return -1;

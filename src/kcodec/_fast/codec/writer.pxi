@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# _Writer: the settings of batches, checked, and sources appended to a BatchWriter.
+# _Writer: checks the settings of batches and appends rows and Arrow data to a BatchWriter.
 
 _ENCODE_TEXTS = {
     FAULT_ENCODE_NULL: "{field} is null",
@@ -17,7 +17,7 @@ _ENCODE_TEXTS = {
 
 
 cdef object _encode_error(const Fault *fault):
-    """The exception an encoding fault stands for."""
+    """Return the exception for a fault of encoding."""
     if fault.code not in _ENCODE_TEXTS:
         return _error_of(fault)
     cdef int64_t found = fault.found, expected = fault.expected
@@ -27,13 +27,13 @@ cdef object _encode_error(const Fault *fault):
     return EncodeError(reason, field=field, value=value, row=fault.record if fault.record >= 0 else None)
 
 
-# Kafka's name -> member: what calling the enumeration would find, in a tenth of the time
+# Kafka's name -> member. A lookup takes a tenth of the time of calling the enumeration.
 cdef dict _COMPRESSIONS = {member.label: member for member in Compression}
 cdef dict _TIMESTAMP_TYPES = {member.label: member for member in TimestampType}
 
 
 cdef object _kafka_enum(object kind, dict by_name, str name, object value):
-    """The member of a Kafka enumeration, by itself, its name or its number; ValueError with a suggestion."""
+    """Return the member of a Kafka enumeration for a member, a name or a number. Raise ValueError with a suggestion."""
     if type(value) is str:
         member = by_name.get(value)
         if member is not None:
@@ -53,7 +53,7 @@ cdef int64_t _field_in(object value, str field, int64_t least, int64_t most) exc
 
 
 cdef int _check_producer(const BatchHeader *header) except -1:
-    """What Kafka's builder checks (MemoryRecordsBuilder.validateProducerState)."""
+    """Raise EncodeError if the producer state is invalid (MemoryRecordsBuilder.validateProducerState)."""
     if header.producer_id == -1:
         if header_is_transactional(header) and not header_is_control(header):
             raise EncodeError("a transactional batch needs a producer_id", field="producer_id", value=-1)
@@ -77,7 +77,7 @@ cdef enum:
     QUICK_BATCH_BYTES = 64 << 10
 
 
-# Never part of a reference cycle: it refers to a compressor and a number.
+# no_gc: a writer is never part of a reference cycle, because it refers only to a compressor and a number.
 @cython.no_gc
 @cython.freelist(8)
 cdef class _Writer:
@@ -86,7 +86,7 @@ cdef class _Writer:
     cdef BatchSettings settings
     cdef BatchWriter writer
     cdef _Compressor compressor
-    cdef object timestamp      # of records that have none
+    cdef object timestamp      # timestamp of records that have none
     cdef bint framed, begun
 
     def __dealloc__(self):
@@ -94,7 +94,7 @@ cdef class _Writer:
 
     cdef int set_header(self, object base_offset, object partition_leader_epoch, object producer_id,
                         object producer_epoch, object base_sequence, object is_transactional) except -1:
-        """What is not None is checked and set; the rest stays."""
+        """Check and set the fields whose argument is not None. The other fields stay unchanged."""
         cdef BatchHeader *header = &self.settings.header
         if base_offset is not None:
             header.base_offset = _field_in(base_offset, "base_offset", 0, INT64_MAX - 1)
@@ -128,7 +128,7 @@ cdef class _Writer:
         cdef int64_t given = -1
         if timestamp is not None:
             given = _field_in(timestamp, "timestamp", -1, INT64_MAX)
-            self.timestamp = given  # a plain number, whatever subclass was passed
+            self.timestamp = given  # a plain int, even if a subclass was passed
         if timestamp_type is not None:
             kind = _kafka_enum(TimestampType, _TIMESTAMP_TYPES, "timestamp_type", timestamp_type)
             if kind == TimestampType.NO_TIMESTAMP_TYPE:
@@ -159,9 +159,9 @@ cdef class _Writer:
         return 0
 
     cdef int append_source(self, object source, bint one_batch) except -1:
-        """Everything in a source of rows or Arrow."""
+        """Append all records of a source, which has rows or Arrow data."""
         if isinstance(source, DecodedRecords) and _has_invalid_names(<DecodedRecords>source):
-            source = source.records()  # an Arrow string cannot hold what is not UTF-8
+            source = source.records()  # Arrow strings cannot contain invalid UTF-8, but records can
         if _is_arrow(source):
             return self.append_arrow(_arrow_source_of(source, _INPUT_NAMES), one_batch)
         if isinstance(source, (str, bytes, bytearray, memoryview, dict)):
@@ -232,7 +232,7 @@ cdef class _Writer:
         return 0
 
     cdef EncodedBatches take(self):
-        """The finished batches; they belong to the answer from now on."""
+        """Return the finished batches. Their memory is moved to the result."""
         cdef EncodedBatches encoded = EncodedBatches.__new__(EncodedBatches)
         encoded.memory = self.writer.out
         encoded.size = self.writer.finished

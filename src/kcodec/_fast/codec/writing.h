@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing the parts of a record: the counterpart of bounds.h. Who calls has made room, RECORD_ROOM and HEADER_ROOM at least.
+// Writing the parts of a record, the counterpart of bounds.h. The caller must have made buffer space: at least
+// RECORD_ROOM for a record and HEADER_ROOM for a header, in addition to their bytes.
 #ifndef KCODEC_WRITING_H
 #define KCODEC_WRITING_H
 
 #include "arrow_import.h"
 
 enum {
-    // What a record takes beyond its key, value and headers: its length, attributes, deltas, two lengths, header count.
+    // Maximum size of a record without its key, value and headers: length, attributes, two deltas, two lengths, count.
     RECORD_ROOM = 5 + 1 + 10 + 5 + 5 + 5 + 5,
     HEADER_ROOM = 5 + 5,
     SCHEMA_ID_BYTES = 5,      // framing "confluent": a zero byte, the id as int32
-    OVER_COPY = 32,           // bytes a short copy may read too many
+    OVER_COPY = 32,           // maximum number of bytes that a copy of a short field reads after its end
 };
 
 static inline uint64_t zigzag_of64(int64_t v) { return ((uint64_t)v << 1) ^ (uint64_t)(v >> 63); }
@@ -21,7 +22,7 @@ static inline uint8_t *put_long(uint8_t *p, uint64_t raw) {
     return p;
 }
 
-// ByteUtils.writeVarint and writeVarlong of what has been zig-zagged.
+// As ByteUtils.writeVarint and writeVarlong, for a value that is already zig-zag encoded.
 static inline __attribute__((always_inline)) uint8_t *put_varint(uint8_t *p, uint64_t raw) {
     if (likely(raw < 0x80)) {
         *p = (uint8_t)raw;
@@ -35,14 +36,14 @@ static inline __attribute__((always_inline)) uint8_t *put_varint(uint8_t *p, uin
     return put_long(p, raw);
 }
 
-static inline int varint_width(uint64_t raw) {  // of a length: five bytes at most
+static inline int varint_width(uint64_t raw) {  // for lengths, which take at most five bytes
     return raw < 0x80 ? 1 : raw < 0x4000 ? 2 : raw < 0x200000 ? 3 : raw < 0x10000000 ? 4 : 5;
 }
 
 static inline __attribute__((always_inline)) void copy16(uint8_t *to, const uint8_t *from) { memcpy(to, from, 16); }
 
-// Short fields are copied in moves of 16, which read up to OVER_COPY bytes too many where the input has them; the output
-// always has (BUFFER_SLACK).
+// Copies a field. A short field is copied 16 bytes at a time if OVER_COPY bytes after it can be read. The output always
+// allows this (BUFFER_SLACK).
 static inline __attribute__((always_inline)) uint8_t *put_bytes(uint8_t *restrict to, const Payload *payload) {
     const uint8_t *restrict from = payload->bytes;
     int64_t size = payload->length;

@@ -5,7 +5,7 @@
 
 enum {
     MAGIC = 0xfd2fb528,
-    SKIPPABLE_MAGIC = 0x184d2a50,  // and fifteen more above it
+    SKIPPABLE_MAGIC = 0x184d2a50,  // the first of sixteen consecutive values
     LARGEST_BLOCK = 128 << 10,
     ERROR_DESTINATION_TOO_SMALL = 70,
     ERROR_SOURCE_WRONG = 72,
@@ -14,7 +14,7 @@ enum {
 static int cut(Fault *fault) { return fault_set(fault, FAULT_COMPRESSED_CUT, "zstd", 0, 0); }
 static int bad(Fault *fault, const char *what) { return fault_detail(fault, FAULT_COMPRESSED_BAD, "zstd", what); }
 
-// Frame header after the magic: descriptor, [window], [dictionary id], [content size].
+// Reads the frame header after the magic: descriptor, [window], [dictionary id], [content size].
 static int frame_header(Reader *reader, int64_t *content_size, int *checksum, Fault *fault) {
     static const int dictionary_bytes[4] = {0, 1, 2, 4};
     if (reader_left(reader) < 1) return cut(fault);
@@ -34,7 +34,7 @@ static int frame_header(Reader *reader, int64_t *content_size, int *checksum, Fa
     return 0;
 }
 
-// The blocks of one frame: what they can make at most.
+// Walks the blocks of one frame. *most becomes their maximum decompressed size.
 static int frame_blocks(Reader *reader, int64_t *most, Fault *fault) {
     *most = 0;
     for (;;) {
@@ -91,7 +91,7 @@ typedef struct {
     size_t (*decompress)(void *, void *, size_t, const void *, size_t);
     unsigned (*is_error)(size_t);
     int (*error_code)(size_t);
-    unsigned (*version)(void);  // set last: all others are there
+    unsigned (*version)(void);  // set last: if it is not NULL, all other functions were found
 } Library;
 
 static Library libraries[ZSTD_LIBRARIES];
@@ -105,8 +105,8 @@ static unsigned load_symbols(Library *from) {
 #undef LOAD
 }
 
-// Where the process has a libzstd that all libraries see, as in a server linked with one, the package's library would
-// call its functions from inside its own, with objects of another layout.
+// Returns whether the process exports another libzstd globally, as a program that is linked with one does. Functions of
+// the package's library would then call functions of that other libzstd, which expects objects of another layout.
 static int is_shadowed(const Library *from) {
     return library_is_shadowed(from->library, "ZSTD_decompressDCtx") ||
            library_is_shadowed(from->library, "ZSTD_versionNumber");

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes in the headers of zstd frames, checked before decompression, and the system's libzstd if there is one.
+// Sizes in the headers of zstd frames, which are checked before decompression, and libzstd loaded at run time.
 #ifndef KCODEC_ZSTD_H
 #define KCODEC_ZSTD_H
 
 #include "bounds.h"
 
 typedef struct {
-    int64_t bound;   // bytes that all frames together can make at most
-    int frames;      // frames that hold data
-    int64_t claimed; // the content sizes they declare, also of a frame that proves corrupt
+    int64_t bound;   // maximum decompressed size of all frames together
+    int frames;      // number of frames that hold data
+    int64_t claimed; // sum of the declared content sizes, including that of a frame that turns out to be corrupt
 } ZstdBound;
 
-// Walks the block headers of all frames (RFC 8878): nothing is decompressed, a few nanoseconds a block. A declared size
-// above what the blocks can make is not believed: `bound` is the lesser of the two.
+// Walks the block headers of all frames (RFC 8878) without decompressing anything, which takes a few nanoseconds for
+// each block. A declared content size that is larger than the blocks can hold is a fault.
 int zstd_bound(const uint8_t *data, int64_t size, ZstdBound *bound, Fault *fault);
 
-// Two libraries may be there: the system's libzstd, and the one that the Python package zstandard brings along for its
-// other backend. A context belongs to the library that made it.
+// Two libraries may be available: the system's libzstd, and the one that the Python package zstandard contains for its
+// cffi backend. A context belongs to the library that created it.
 typedef enum { ZSTD_OF_SYSTEM, ZSTD_OF_PACKAGE, ZSTD_LIBRARIES } ZstdLibrary;
 
-// Finds a library at run time: its version number (10506 for 1.5.6), 0 when it is not there. Once it is found its other
-// functions may be called, without the GIL. `path`: the file of the package's.
+// Loads a library at run time and returns its version number (10506 for 1.5.6), or 0 if it is not available. Once it is
+// loaded, the functions below may be called, also without the GIL. `path`: file of the package's library.
 unsigned zstd_library_load(ZstdLibrary which, const char *path);
-void *zstd_context(ZstdLibrary which);  // one a thread; NULL: no memory
+void *zstd_context(ZstdLibrary which);  // used by one thread at a time; NULL if there is no memory
 void zstd_context_free(ZstdLibrary which, void *context);
-// The number of bytes, or -1 with the fault. `capacity` is the lesser of the bound and the limit.
+// Returns the number of decompressed bytes, or -1 with the fault. `capacity` is the smaller of the bound and the limit.
 int64_t zstd_decompress(ZstdLibrary which, void *context, uint8_t *out, int64_t capacity, const uint8_t *data,
                         int64_t size, int64_t limit, Fault *fault);
 

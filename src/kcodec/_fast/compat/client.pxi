@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Batches and record sets as aiokafka and kafka-python show them: kcodec.compat gives these to their consumers.
+# Batches and record sets with the API that aiokafka and kafka-python share. The adapters of kcodec.compat install them
+# in the consumers of these clients.
 
 cdef enum:
-    CRC_WITHOUT_GIL_FROM = 64 << 10  # bytes: letting go of the GIL takes longer than the checksum of a small batch
+    CRC_WITHOUT_GIL_FROM = 64 << 10  # bytes; for smaller batches, releasing the GIL takes longer than the checksum
 
 
-# no_gc: nothing that a batch holds leads back to it
+# no_gc: no object that a batch refers to can refer back to it.
 @cython.no_gc
 cdef class ClientBatch:
     """A batch with the API that aiokafka and kafka-python share: header fields, validate_crc(), an iterator of records.
@@ -31,12 +32,12 @@ cdef class ClientBatch:
         cdef _Source source = _Source(buffer)
         cdef Fault fault
         cdef Limits limits
-        cdef BatchHeader header  # becomes ours together with the bytes it describes
+        cdef BatchHeader header  # assigned to self only together with the bytes it describes
         cdef int64_t needed
         _read_limits(DEFAULT_LIMITS, &limits)
         result = walk_batch(source.data(), source.size(), 0, 0, &limits, &header, &needed, &fault)
         if result == WALK_BATCH and bool(header_is_legacy(&header)) == self.is_legacy:
-            if self.source is not None:  # also of a batch that a record set gave, for which no __init__ ran
+            if self.source is not None:  # also true for a batch of a record set, whose __init__ was not called
                 raise TypeError(f"{type(self).__name__}.__init__ cannot be called a second time")
             _make_once(&self.is_made, self)
             self.header = header
@@ -181,7 +182,8 @@ cdef class ClientBatch:
         return memoryview(self.source.owner).cast("B")[begin : begin + header_size(&self.header)]
 
     cdef ClientRows decoded_alone(self):
-        """Its own CRC is the caller's to ask for; those of messages inside one of magic 0 and 1 are looked at here."""
+        """Decode this batch alone. The CRC of the batch is not checked, as the caller may call validate_crc(). If the
+        CRC of a wrapper (magic 0 and 1) is right, the CRCs of the messages inside are checked."""
         cdef RecordSteps steps
         cdef _Rows rows
         check_crcs = header_is_wrapper(&self.header) and self.validate_crc()
@@ -230,17 +232,17 @@ cdef class ClientRecords:
     """
 
     cdef _Source source
-    cdef BatchHeader header          # of the next batch, where `result` says it is one
+    cdef BatchHeader header          # header of the next batch if `result` is WALK_BATCH
     cdef Limits limits
     cdef Fault fault
     cdef int64_t needed, at, row
     cdef WalkResult result
     cdef object batch_class, record_class
     cdef RecordSteps steps
-    cdef int64_t current_row         # of all records of magic 2, the number of the first in `current`
+    cdef int64_t current_row         # number of the first row of `current` among all records of magic 2
     cdef _Rows current
-    cdef _HeaderNames names          # in `current`
-    cdef int64_t span                # of `current`, in which the batch that was read last begins
+    cdef _HeaderNames names          # header names of `current`
+    cdef int64_t span                # span of `current` in which the last batch read begins
     cdef int in_use, is_made
 
     batch_type = ClientBatch
@@ -330,7 +332,7 @@ cdef class ClientRecords:
         return batch
 
     cdef int64_t run_end(self, int64_t begin) noexcept nogil:
-        """The byte up to which batches of magic 2 follow each other, as far as one looks ahead."""
+        """Return the end of the consecutive batches of magic 2 from `begin` on, at most SLAB batches."""
         cdef int64_t at = begin, needed
         cdef BatchHeader header
         cdef Fault fault
@@ -342,7 +344,7 @@ cdef class ClientRecords:
         return at
 
     cdef bint decoded_up_to(self, int64_t row) except -1:
-        """Goes on with the steps until `current` holds that row; False where they end before it."""
+        """Decode further chunks until `current` contains that row. Return False if decoding ends before it."""
         while self.current is not None and row >= self.current_row + self.current.count:
             self.current_row += self.current.count
             self.span = 0
@@ -354,7 +356,8 @@ cdef class ClientRecords:
         return self.current is not None
 
     cdef int64_t span_at(self, int64_t row) noexcept:
-        """The span of `current` that holds a row. Batches are mostly read in order: the search begins at the last."""
+        """Return the span of `current` that contains a row. The search begins at the span found last, because batches
+        are mostly read in order."""
         cdef const Chunk *chunk = self.current.chunk
         cdef const BatchSpan *spans = <const BatchSpan *>chunk.spans.data
         if spans[self.span].first_row > row:
@@ -364,7 +367,8 @@ cdef class ClientRecords:
         return self.span
 
     cdef ClientRows rows_of(self, ClientBatch batch):
-        """The records of a batch out of what is decoded ahead; None: it has to decode itself, and say what is wrong."""
+        """Return the records of a batch from those decoded ahead. Return None if the batch must decode its records
+        itself, which reports errors."""
         _enter(&self.in_use, self)
         try:
             return self.decoded_rows_of(batch)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The batch builder with the API that aiokafka and kafka-python share: kcodec.compat gives it to their producers.
+# The batch builder with the API that aiokafka and kafka-python share. The adapters of kcodec.compat install it in the
+# producers of these clients.
 
 cdef extern from "Python.h":
     object PyByteArray_FromStringAndSize(const char *data, Py_ssize_t size)
@@ -8,8 +9,8 @@ cdef extern from "Python.h":
     PyObject *PySequence_Fast_GET_ITEM(object sequence, Py_ssize_t index)
 
 cdef enum:
-    CLIENT_RECORD_OVERHEAD = 21  # their bound for what a record takes beyond key, value and headers
-    QUICK_HEADERS = 16           # of a record; one that has more is read by _RowReader
+    CLIENT_RECORD_OVERHEAD = 21  # the clients' upper bound of a record's size without key, value and headers
+    QUICK_HEADERS = 16           # a record with more headers is read by _RowReader
 
 
 @cython.no_gc
@@ -18,7 +19,7 @@ cdef class ClientRecordMetadata:
     """ClientRecordMetadata(offset, size, timestamp)
     --
 
-    What append() says of a record: its offset in the batch, its bytes there, its timestamp (ms).
+    The result of append() for a record: its offset, its size in bytes and its timestamp in ms.
     """
 
     cdef readonly int64_t offset, size, timestamp
@@ -38,7 +39,7 @@ cdef class ClientRecordMetadata:
 
 
 cdef int64_t _payload_size(object value) except -1:
-    """Bytes of a key or value with the varint of its length."""
+    """Return the number of bytes of a key or value, including the varint of its length."""
     cdef _Source source
     if value is None:
         return 1
@@ -67,7 +68,7 @@ def client_record_size(offset_delta, timestamp_delta, key, value, headers):
 
 
 cdef inline bint _quick_payload(object value, Payload *out) noexcept:
-    """bytes or None into `out`; False for anything else."""
+    """Set `out` to a value that is bytes or None. Return False for other types."""
     if value is None:
         out.length = PAYLOAD_NULL
         return True
@@ -89,13 +90,13 @@ cdef class ClientBatchBuilder:
     """
 
     cdef _Writer writer
-    cdef _RowReader reader        # of rows that are not plain
+    cdef _RowReader reader        # for rows that quick_fields does not support
     cdef RecordFields fields
     cdef HeaderField headers[QUICK_HEADERS]
     cdef object built
     cdef int64_t limit
     cdef int codec, in_use, is_made
-    cdef tuple row_headers        # of the row that is being appended
+    cdef tuple row_headers        # headers of the row that is being appended
 
     clock = None
     full_at_batch_size = False
@@ -116,15 +117,17 @@ cdef class ClientBatchBuilder:
         _attribute(header, ATTRIBUTE_TRANSACTIONAL, bool(is_transactional))
         writer.settings.has_base_offset = True
         writer.begin()
-        _make_once(&self.is_made, self)  # behind the options, reading which may run any code
+        _make_once(&self.is_made, self)  # after the options, because reading them may run code of the application
         self.built = self.reader = None
         self.limit = min(batch_size, 0x7FFFFFFF) - (1 if self.full_at_batch_size else 0)
         self.writer = writer
 
     cdef bint quick_row(self, object key, object value, object headers) except -1:
-        """Key, value and headers into fields, where all are of the plainest types. With a GIL this neither runs code
-        that is not ours nor makes objects, which could start a garbage collection: nothing changes until the record
-        is written. Without one the key and the value are held by the caller, the headers by row_headers.
+        """Set the fields to key, value and headers. Return False unless all are of the exact built-in types.
+
+        With a GIL this neither runs code of the application nor creates objects, which could start a garbage
+        collection, so no object changes until the record is written. Without a GIL the caller holds the key and the
+        value, and row_headers holds the headers.
         """
         cdef Py_ssize_t count = 0, at
         cdef HeaderField *field
@@ -132,7 +135,7 @@ cdef class ClientBatchBuilder:
         if not (_quick_payload(key, &self.fields.key) and _quick_payload(value, &self.fields.value)):
             return False
         if type(headers) is list:
-            if THREADS_RUN_AT_ONCE:  # another one may change the list
+            if THREADS_RUN_AT_ONCE:  # another thread may change the list
                 headers = self.row_headers = tuple(<list>headers)
             count = len(headers)
             if count > QUICK_HEADERS:
@@ -150,7 +153,7 @@ cdef class ClientBatchBuilder:
                 field.name.readable_end = field.name.bytes + size
                 if not _quick_payload((<tuple>pair)[1], &field.value):
                     return False
-        elif headers is not None and headers is not ():  # asking anything else whether it is empty may run code
+        elif headers is not None and headers is not ():  # testing another object for emptiness may run code
             return False
         self.fields.headers = self.headers
         self.fields.headers_count = count
@@ -158,7 +161,7 @@ cdef class ClientBatchBuilder:
 
     cdef inline bint quick_fields(self, object offset, object timestamp, object key, object value,
                                   object headers) except -1:
-        """All of a record into fields, where quick_row() can."""
+        """Set the fields to a record. Return False if an argument is not of an exact built-in type."""
         if type(offset) is not int or type(timestamp) is not int or not self.quick_row(key, value, headers):
             return False
         self.fields.has_offset = True
@@ -168,7 +171,7 @@ cdef class ClientBatchBuilder:
 
     cdef RecordFields *read_row(self, object offset, object timestamp, object key, object value,
                                 object headers) except NULL:
-        """TypeError for what has another type than their builders take."""
+        """Read a row into fields. Raise TypeError for a type that the clients' own builders do not accept."""
         if timestamp is None:
             timestamp = self.clock() // 1_000_000
         if self.quick_fields(offset, timestamp, key, value, headers):
@@ -184,11 +187,11 @@ cdef class ClientBatchBuilder:
 
     def append(self, offset, timestamp, key, value, headers):
         """Append a record. Return None, and leave the batch unchanged, if it is full. timestamp: in ms; None: now."""
-        # with a GIL the plainest rows need no guard of their own: nothing comes between reading and writing them
+        # With a GIL, rows of built-in types need no guard, because no other code runs between reading and writing them.
         if not THREADS_RUN_AT_ONCE and not self.in_use and self.built is None:
             if self.quick_fields(offset, timestamp, key, value, headers):
                 return self.append_fields(&self.fields)
-        _enter(&self.in_use, self)  # reading a row may run any code, which may call the builder again
+        _enter(&self.in_use, self)  # reading other rows may run code that calls the builder again
         try:
             if self.built is not None:
                 raise ValueError("the batch is built: no record can be appended")
@@ -286,5 +289,5 @@ cdef class ClientBatchBuilder:
 
     @classmethod
     def estimate_size_in_bytes(cls, key, value, headers):
-        """At most what a batch of this one record takes."""
+        """Return an upper bound of the size of a batch with only this record."""
         return BATCH_OVERHEAD + CLIENT_RECORD_OVERHEAD + client_size_of(key, value, headers)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Records as aiokafka and kafka-python show them: kcodec.compat gives these to their consumers.
+# Records with the API that aiokafka and kafka-python share. The adapters of kcodec.compat install them in the consumers
+# of these clients.
 
 
 cdef extern from *:
     """
-    // An object of a class, by the slot that the class has or inherits: as cls.__new__(cls), without two look-ups.
+    // Creates an object as cls.__new__(cls) does, but by the tp_new slot, without attribute lookups.
     static inline PyObject *kcodec_new_object(PyObject *cls, PyObject *no_arguments) {
         return ((PyTypeObject *)cls)->tp_new((PyTypeObject *)cls, no_arguments, NULL);
     }
@@ -27,7 +28,7 @@ cdef class ClientRecord:
     cdef readonly int8_t timestamp_type
     cdef readonly object key, value
     cdef object known_headers
-    cdef bint is_unread              # they are a tuple, and become a list when the program reads it
+    cdef bint is_unread              # known_headers is a tuple, which is converted to a list when it is first read
 
     checksum = None
 
@@ -46,7 +47,7 @@ cdef class ClientRecord:
         """A list of (str, bytes or None)."""
         if self.is_unread:
             headers = list(<tuple>self.known_headers)
-            if self.is_unread:  # making a list may collect garbage, and so run code that reads the headers
+            if self.is_unread:  # creating the list may start the garbage collector and so code that reads the headers
                 self.known_headers = headers
                 self.is_unread = False
         return self.known_headers
@@ -86,7 +87,7 @@ cdef inline int64_t _bytes_size(int64_t length) noexcept nogil:
 
 
 cdef inline int64_t _cell_size(const BinaryColumn *column, int64_t row) noexcept nogil:
-    """Bytes of a cell with the varint of its length."""
+    """Return the number of bytes of a cell, including the varint of its length."""
     cdef const int32_t *ends = <const int32_t *>column.offsets.data
     if column.null_count and not bitmap_get(column.validity.data, row):
         return 1
@@ -94,7 +95,7 @@ cdef inline int64_t _cell_size(const BinaryColumn *column, int64_t row) noexcept
 
 
 cdef int64_t _row_size(const Chunk *chunk, int64_t row, int64_t base_offset, int64_t base_timestamp) noexcept nogil:
-    """Bytes of a record as every writer makes them, without the varint of that number."""
+    """Return the encoded size of a record with shortest varints, without the varint of its length."""
     cdef const int32_t *lists = <const int32_t *>chunk.header_lists.data
     cdef int64_t at, size = 1 + _cell_size(&chunk.key, row) + _cell_size(&chunk.value, row)
     size += _varint_size((<const int64_t *>chunk.fixed[COLUMN_OFFSET].data)[row] - base_offset)
@@ -129,8 +130,10 @@ cdef class ClientRows:
         return self.names.headers_at(chunk, row) if _has_headers(chunk, row) else []
 
     cdef object tuple_of(self, const Chunk *chunk, int64_t row):
-        """(offset, timestamp, timestamp_type, key, value, headers), timestamps None with magic 0; detailed: headers a
-        list, and behind it the leader epoch, the size of the record and the bytes of its headers, -1 without any.
+        """Return (offset, timestamp, timestamp_type, key, value, headers); timestamps are None in magic 0.
+
+        If `detailed` is true, headers is a list, followed by the leader epoch, the size of the record and the size of
+        its headers (-1 without headers).
         """
         cdef const BatchSpan *spans = <const BatchSpan *>chunk.spans.data
         cdef const int64_t *timestamps = <const int64_t *>chunk.fixed[COLUMN_TIMESTAMP].data
@@ -171,7 +174,7 @@ cdef class ClientRows:
         record.timestamp_type = (<const BatchSpan *>chunk.spans.data)[self.span].timestamp_type
         record.key = _bytes_at(&chunk.key, &chunk.layout, chunk, row)
         record.value = _bytes_at(&chunk.value, &chunk.layout, chunk, row)
-        if THREADS_RUN_AT_ONCE:  # two that read the headers could be given two lists
+        if THREADS_RUN_AT_ONCE:  # two threads that read the headers at the same time could get different lists
             record.known_headers = self.headers_of(chunk, row)
         else:
             record.known_headers = self.names.header_tuple_at(chunk, row) if _has_headers(chunk, row) else ()
@@ -187,11 +190,11 @@ cdef class ClientRows:
         finally:
             use_end(&self.in_use)
         if found is None:
-            raise StopIteration  # here, where it takes no traceback
+            raise StopIteration  # raised directly in __next__, where Cython creates no traceback
         return found
 
     cdef object next_row(self):
-        """The next record or tuple; None at the end."""
+        """Return the next record or tuple; None at the end."""
         cdef int64_t row = self.row
         if row >= self.end:
             return None
@@ -202,7 +205,8 @@ cdef class ClientRows:
 
 
 cdef ClientRows _client_rows(_Rows rows, int64_t first, int64_t count, _HeaderNames names):
-    """names: of the chunk, shared by its iterators where only one thread at a time runs; None: new ones."""
+    """Return an iterator over rows of a chunk. names: the chunk's header names, which its iterators share if there is a
+    GIL; None: create new ones."""
     cdef ClientRows found = ClientRows.__new__(ClientRows)
     found.rows = rows
     found.names = _HeaderNames.__new__(_HeaderNames) if names is None or THREADS_RUN_AT_ONCE else names

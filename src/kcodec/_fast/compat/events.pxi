@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# EventQueue: what the clients of kcodec.compat.confluent call back for, once the program calls poll().
+# EventQueue: the events of a client of kcodec.compat.confluent, whose callbacks run when the program calls poll().
 
 from collections import deque as _deque
 
 cdef extern from *:
     """
-    // Counters that the program's threads and the I/O thread change.
+    // Counters that both the program's threads and the I/O thread change.
     #ifdef Py_GIL_DISABLED
     static int64_t kc_add(int64_t *to, int64_t value) { return __atomic_add_fetch(to, value, __ATOMIC_RELAXED); }
     static int64_t kc_take(int64_t *counter) { return __atomic_exchange_n(counter, 0, __ATOMIC_RELAXED); }
@@ -26,7 +26,7 @@ cdef class EventQueue:
     """
 
     cdef object waiting
-    cdef int64_t silent              # records that have ended, and that no callback is called for
+    cdef int64_t silent              # number of completed records without a callback
     cdef public bint is_awaited
     cdef public int64_t statistics_at
 
@@ -34,7 +34,7 @@ cdef class EventQueue:
         self.waiting = _deque()
 
     cdef inline bint is_due(self) except -1:
-        """Whether `serve` has something to do, or statistics are due."""
+        """Return whether there are events, or statistics are due."""
         if len(self.waiting) or self.silent:
             return True
         return self.statistics_at != 0 and _now_in_ms() >= self.statistics_at
@@ -68,7 +68,7 @@ cdef class EventQueue:
             left -= 1
             try:
                 call = self.waiting.popleft()
-            except IndexError:  # another thread has served it
+            except IndexError:  # another thread has taken the event
                 break
             count += 1
             self.call(call)

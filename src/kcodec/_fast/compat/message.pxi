@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Messages of kcodec.compat.confluent: what a program gets of its consumer, and in the reports of its producer.
+# Messages of kcodec.compat.confluent: records from a consumer, and delivery reports of a producer.
 
-# confluent_kafka's own class, once kcodec.compat has set it.
+# The class confluent_kafka.Message, once kcodec.compat has set it.
 cdef object _CONFLUENT_MESSAGE = None
 cdef tuple _NOT_AVAILABLE = (0, -1)
 
@@ -12,8 +12,8 @@ def set_confluent_message(message_class):
     _CONFLUENT_MESSAGE = message_class
 
 
-# no_gc, as Record: a message holds bytes, numbers and text. A value that the program sets with set_value() may lead
-# back to the message; such a circle is never collected.
+# no_gc, as for Record: a message holds bytes, numbers and strings. An object that the program sets with set_value() may
+# refer to the message; such a reference cycle is never collected.
 @cython.no_gc
 @cython.freelist(64)
 cdef class ConfluentMessage:
@@ -21,7 +21,7 @@ cdef class ConfluentMessage:
 
     cdef object held_topic, held_key, held_value, held_headers, held_error
     cdef object held_partition, held_offset, held_timestamp, held_kind, held_epoch
-    cdef bint is_unread              # the headers are a tuple, and become a list when the program reads them
+    cdef bint is_unread              # held_headers is a tuple, which is converted to a list when it is first read
     cdef int64_t latency_us          # -1: none
 
     def __cinit__(self):
@@ -77,7 +77,7 @@ cdef class ConfluentMessage:
         """Return a list of (name, value), or None without headers."""
         if self.is_unread:
             headers = list(<tuple>self.held_headers) if self.held_headers else None
-            if self.is_unread:  # making a list may collect garbage, and so run code that reads the headers
+            if self.is_unread:  # creating the list may start the garbage collector and so code that reads the headers
                 self.held_headers = headers
                 self.is_unread = False
         return self.held_headers
@@ -115,7 +115,7 @@ cdef class ConfluentMessage:
         return 0 if self.held_value is None else len(self.held_value)
 
     def __reduce__(self):
-        """Return what makes a message of confluent_kafka with the same fields."""
+        """Return the constructor call for a message of confluent_kafka with the same fields."""
         return self.__class__, (
             self.held_topic, -1 if self.held_partition is None else self.held_partition,
             -1001 if self.held_offset is None else self.held_offset, self.held_key, self.held_value, self.headers(),
@@ -148,7 +148,7 @@ cdef ConfluentMessage _message_of(Record record):
     message.held_timestamp = record._timestamp
     message.held_kind = record._timestamp_type
     message.held_epoch = record._leader_epoch
-    if THREADS_RUN_AT_ONCE:  # two that read the headers could be given two lists
+    if THREADS_RUN_AT_ONCE:  # two threads that read the headers at the same time could get different lists
         message.held_headers = list(<tuple>record._headers) if record._headers else None
     elif record._headers:
         message.held_headers = record._headers

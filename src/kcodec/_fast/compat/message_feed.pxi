@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# poll() and consume() of kcodec.compat.confluent: decoded records as messages.
+# poll() and consume() of kcodec.compat.confluent: conversion of decoded records to messages.
 
 cdef class MessageFeed:
     """The records that a consumer has decoded, as messages. Internal.
@@ -34,7 +34,7 @@ cdef class MessageFeed:
             self.note(last)
 
     cdef ConfluentMessage taken(self):
-        """The next message; None if the chunk is used up, or an event waits for the caller."""
+        """Return the next message; None if the chunk has no more records, or if an event is to be handled first."""
         cdef Record last
         cdef Delivery current = self.current
         if current.is_over or self.events.is_due():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# produce() of kcodec.compat.confluent, and the reports of its records, which wait until the program calls poll().
+# produce() of kcodec.compat.confluent, and its delivery reports, which are queued until the program calls poll().
 
 cdef extern from "Python.h":
     int PyObject_GC_IsTracked(PyObject *found)
@@ -15,7 +15,7 @@ cdef inline int64_t _now_in_us() noexcept:
 
 @cython.final
 cdef class _EndedBatch:
-    """The outcome of a batch, for the reports of its records, which are made one after the other."""
+    """The outcome of a batch, which the consecutive reports of its records share."""
 
     cdef object batch, topic, partition, error, append_time
     cdef int64_t base_offset
@@ -23,9 +23,9 @@ cdef class _EndedBatch:
 
 
 cdef enum:
-    BY_MURMUR2                       # the appender chooses the partition of a key
+    BY_MURMUR2                       # RecordAppender computes the partition of a key
     BY_CRC32                         # librdkafka's consistent_random
-    BY_OTHER                         # Python code does
+    BY_OTHER                         # Python code chooses the partition
 
 
 cdef class DeliveryReport(ConfluentMessage)
@@ -44,12 +44,12 @@ cdef class ReportQueue(EventQueue):
 
     cdef RecordAppender appender
     cdef object send, error_of, note_lost, on_delivery, ending
-    cdef object timestamp            # the last one that a record got from the clock
+    cdef object timestamp            # the last timestamp taken from the clock for a record
     cdef int64_t messages, bytes_held, most_messages, most_bytes
     cdef bint only_errors
     cdef int partitioning
     cdef _EndedBatch ended
-    cdef int64_t reports             # that wait for poll()
+    cdef int64_t reports             # number of reports that are queued for poll()
     cdef public unsigned long closing_thread
 
     def __init__(self, error_of, note_lost, most_messages, most_bytes, only_errors, on_delivery):
@@ -127,8 +127,9 @@ cdef class ReportQueue(EventQueue):
         return True
 
 
-# With gc, unlike a message: a callback often leads back to its producer, whose queue holds the report. The collector
-# need not visit the records in flight, which takes a third more time: a report is tracked once it waits for poll().
+# Reports are tracked by the garbage collector, unlike other messages: a callback often refers to its producer, whose
+# queue holds the report. A report is tracked only once it is queued for poll(), because tracking all records in flight
+# would take a third more time.
 @cython.final
 cdef class DeliveryReport(ConfluentMessage):
     """The message of a record of a producer, and the function that the record calls when it has ended. Internal."""
@@ -138,14 +139,14 @@ cdef class DeliveryReport(ConfluentMessage):
     cdef int64_t index, size, begun
 
     def _where(self):
-        """Return the batch of the record, and its index there: a batch that is split looks for it."""
+        """Return the batch of the record and its index there, also after the batch was split."""
         batch, index = self.batch, self.index
         while batch.pieces:
             batch, index = batch.place_of(index)
         return batch, index
 
     def __call__(self, RecordDelivery delivery not None):
-        """On the I/O thread: the record, which was appended slowly, has ended."""
+        """Queue the report. Called on the I/O thread when a record that was appended by Python code has completed."""
         self.batch = delivery._batch
         self.index = delivery._index
         self.end()
@@ -192,7 +193,7 @@ cdef class DeliveryReport(ConfluentMessage):
         return 0
 
     cdef int report(self) except -1:
-        """In the program's thread: call the callback."""
+        """Call the callback, on the thread of the program."""
         cdef ReportQueue queue = self.queue
         callback, self.callback = self.callback, None
         self.queue = None
@@ -220,7 +221,7 @@ cdef object _closed_producer():
 
 
 cdef inline object _encoded(object value, str name):
-    """A key or value as bytes. TypeError for what is neither text nor bytes."""
+    """Return a key or value as bytes. Raise TypeError if it is neither str nor bytes-like."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):
@@ -232,7 +233,8 @@ cdef inline object _encoded(object value, str name):
 
 
 cdef tuple _encoded_headers(object headers):
-    """Headers, a list of pairs or a dict, with values as bytes. TypeError for other values."""
+    """Return headers, which are a list of pairs or a dict, as a tuple of pairs with values as bytes. Raise TypeError if
+    they are invalid."""
     cdef list found = []
     for one in headers.items() if isinstance(headers, dict) else headers:
         if not isinstance(one, tuple) or len(<tuple>one) != 2:
@@ -305,7 +307,7 @@ def produce_message(self, topic, value=None, key=None, partition=-1, callback=No
             delivery = send(topic, value, key, pairs, partition, timestamp)
             if not delivery._register(report):
                 report(delivery)
-    except BaseException:  # Ctrl-C, too: a record that was not accepted must not count towards the limits
+    except BaseException:  # including KeyboardInterrupt: a record that was not accepted must not count
         kc_add(&queue.messages, -1)
         kc_add(&queue.bytes_held, -size)
         raise

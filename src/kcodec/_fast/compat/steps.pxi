@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# RecordSteps: the records of bytes in memory, a few thousand at a time. For readers that hand out one after the other.
+# RecordSteps: decodes records a few thousand at a time, for readers that return them one by one.
 
 cdef enum:
-    STEP_ROWS = 4096  # in a chunk, unless one batch alone has more: they are read while they are still in a near cache
+    STEP_ROWS = 4096  # rows of a chunk, unless one batch has more, so that they are read while they are still cached
 
 
 cdef class RecordSteps:
@@ -28,7 +28,7 @@ cdef class RecordSteps:
     cdef object error
     cdef bytes topic
     cdef int in_use, is_made
-    cdef int64_t taken_position      # behind the chunk taken last
+    cdef int64_t taken_position      # position after the chunk that was returned last
 
     def __cinit__(self):
         self.ended = True
@@ -60,7 +60,7 @@ cdef class RecordSteps:
         self.run.size = self.source.size()
         self.run.position = self.settings.start_offset
         self.walked_epoch = -1
-        self.run.stop_at_bytes = 1  # a chunk that is finished is given away before there is another
+        self.run.stop_at_bytes = 1  # decoding stops after each finished chunk
         scan_begin(&self.table)
         self.ended = False
 
@@ -87,7 +87,7 @@ cdef class RecordSteps:
         return self.run.table[self.next_batch - 1].partition_leader_epoch if self.next_batch else self.walked_epoch
 
     cdef int more_batches(self) noexcept nogil:
-        """Read the next headers into the table, and find their outcome. -1: no memory."""
+        """Read the next headers into the table and set their outcomes. Return -1 if there is no memory."""
         if self.next_batch:
             self.walked_epoch = self.run.table[self.next_batch - 1].partition_leader_epoch
         self.table.count = self.next_batch = 0
@@ -104,7 +104,8 @@ cdef class RecordSteps:
         return 0
 
     cdef int advance(self) noexcept nogil:
-        """Decodes until a chunk is finished. 1: one is, or this was the end; 0: a batch was refused; -1: no memory."""
+        """Decode until a chunk is finished. Return 1 if one is finished or the data ends, 0 if a batch is corrupt, and
+        -1 if there is no memory."""
         while not self.run.chunks.count:
             if self.next_batch >= self.table.count:
                 if self.table.done:
@@ -120,8 +121,8 @@ cdef class RecordSteps:
         return 1
 
     cdef int refused(self) except -1:
-        """Keeps the error until the records before it are given away. An interrupt is raised at once, and the batch
-        decoded again by the next call."""
+        """Store the error until the records before it were returned. An interrupt is raised at once, and the next call
+        decodes the batch again."""
         cdef Fault fault = self.run.fault
         if fault.code == FAULT_PYTHON:
             raise _error_of(&fault)
@@ -132,19 +133,20 @@ cdef class RecordSteps:
         return 0
 
     cdef object offset_behind(self, const Fault *fault):
-        """error.next_offset: where a reader can go on behind the batch that was refused, or None."""
+        """Return the offset for error.next_offset at which a reader can continue after the corrupt batch, or None."""
         if self.next_batch >= self.table.count:
             return None
         return _offset_behind(&self.run, &self.settings, self.run.table + self.next_batch, fault)
 
     cdef void drop_empty_chunk(self) noexcept:
-        """A chunk that was opened for a batch that was then refused, or whose records are all below the position."""
+        """Release a chunk without rows: its batch was corrupt, or all of its records were below the position."""
         if self.run.chunks.count and not self.run.chunks.list[0].chunk.rows:
             chunk_release(self.run.chunks.list[0].chunk)
             self.run.chunks.count = 0
 
     cdef _Rows take(self):
-        """The rows of the next chunk, at least one; None at the end. RuntimeError while another call decodes."""
+        """Return the rows of the next chunk, at least one; None at the end. Raise RuntimeError while another call
+        decodes."""
         _enter(&self.in_use, self)
         try:
             return self.take_rows()

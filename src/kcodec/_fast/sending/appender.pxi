@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# RecordAppender: the way of a record from `send` into the open batch of its partition. The classes are completed in
-# Python, by those of kcodec.producer; here is what every record passes.
+# RecordAppender: appends a record that is sent to the open batch of its partition. kcodec.producer has the rest of
+# these classes in Python; this file has the code that runs for every record.
 
 from cpython.dict cimport PyDict_GetItem
 from libc.time cimport time_t
@@ -23,7 +23,7 @@ cdef inline int64_t _now_in_ms() noexcept:
 cdef class RecordDelivery:
     """The batch of a record, and the index of the record there: what `send` returns of it. Internal."""
 
-    cdef readonly object _batch, _timestamp  # of a record without a partition the timestamp is not checked yet
+    cdef readonly object _batch, _timestamp  # the timestamp is not checked yet if the record has no partition
     cdef readonly int64_t _index
 
     def __init__(self, batch, index, timestamp):
@@ -52,7 +52,7 @@ cdef class RecordDelivery:
         while batch.pieces:
             batch, index = batch.place_of(index)
         outcome = batch.outcome
-        if not isinstance(outcome, tuple):  # None: under way
+        if not isinstance(outcome, tuple):  # None while the batch is in progress
             return None
         if (<tuple>outcome)[2] is not None:
             return None
@@ -161,7 +161,7 @@ cdef class RecordAppender:
         return delivery
 
     cdef object put(self, object topic, object key, object value, object headers, object partition, object timestamp):
-        """The delivery of a record that goes into an open batch at once; None for any other."""
+        """Append a record to an open batch and return its delivery. Return None if `append_slowly` must be called."""
         cdef RecordDelivery delivery
         cdef int64_t index = 0
         batch = self.place(topic, key, value, headers, partition, timestamp, &index)
@@ -175,7 +175,8 @@ cdef class RecordAppender:
 
     cdef object place(self, object topic, object key, object value, object headers, object partition,
                       object timestamp, int64_t *place):
-        """The open batch that a record goes into at once, and its index there; None for any other record."""
+        """Append a record to an open batch, set *place to its index there and return the batch. Return None if
+        `append_slowly` must be called."""
         cdef TopicSlot slot
         cdef PartitionSlot queue
         cdef RecordBatchBuilder builder
@@ -212,7 +213,7 @@ cdef class RecordAppender:
         builder = queue.builder
         if builder is None:
             return None
-        batch = queue.open_batch  # what is allocated here may run a finalizer that changes it
+        batch = queue.open_batch  # read before `put`, in which an allocation may run a finalizer that changes it
         index = builder.put(<bytes>key, <bytes>value, <tuple>headers, milliseconds)
         if index < 0:
             return None

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# IoTurn: the waits of an I/O thread, and threads that send step aside while it has urgent work.
+# IoTurn: the waits of an I/O thread. While it has urgent work, other threads that send pause for a moment.
 #
-# A thread that only sends gives up the interpreter lock every 5 ms (sys.getswitchinterval), and the I/O thread needs it
-# for each step: a wake-up, a response, the next request. With requests in flight this does no harm, and larger batches
-# are cheaper. At the begin of a transaction nothing is in flight, and the broker is idle during each of these waits.
+# A thread that sends continuously releases the GIL only every 5 ms (sys.getswitchinterval), and the I/O thread needs
+# the GIL for each step: a wake-up, a response, the next request. While requests are in flight this delay does no harm,
+# and it makes batches larger. At the beginning of a transaction no request is in flight, and the broker would be idle
+# during each delay.
 
 cdef extern from *:
     """
@@ -18,8 +19,8 @@ cdef extern from *:
     #include <errno.h>
     #include <time.h>
     #if defined(__APPLE__) || defined(__FreeBSD__) || defined(__OpenBSD__) || defined(__NetBSD__)
-    // The selector is a kqueue, and poll() of macOS takes none (POLLNVAL). Its events are level-triggered: the selector
-    // finds the one that is found here again.
+    // The selector is a kqueue, for which poll() of macOS returns POLLNVAL. The events of the selector are
+    // level-triggered, so it finds an event again after this call.
     #include <sys/types.h>
     #include <sys/event.h>
     static int kc_found(int fd, const struct timespec *limit) {
@@ -42,7 +43,7 @@ cdef extern from *:
         return found;
     }
     #endif
-    // At most `seconds`; below 0: no limit.
+    // Waits for at most `seconds`; without a limit if it is negative.
     static int kc_wait(int fd, double seconds) {
         struct timespec limit = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
         int found = kc_found(fd, seconds < 0 ? NULL : &limit);
@@ -66,10 +67,11 @@ cdef extern from *:
     void kc_store(int *flag, int value) nogil
     int kc_load(int *flag) nogil
 
-# Naps of a thread that steps aside, about 80 us each: a turn of the I/O thread is shorter, unless a callback blocks.
+# Maximum number of sleeps, of about 80 us each, of a thread that waits for the I/O thread. The I/O thread usually needs
+# less time, unless a callback blocks it.
 cdef enum:
     _MOST_NAPS = 25
-# A longer wait ends after this time without an event, and the I/O thread waits again.
+# Maximum time of one wait in seconds. The I/O thread then waits again.
 cdef double _MOST_SECONDS = 1e6
 
 
@@ -82,7 +84,7 @@ cdef class IoTurn:
 
     cdef bint urgent, cannot_wait
     cdef int busy
-    cdef unsigned long thread  # that of the last `wait`; 0 before
+    cdef unsigned long thread  # id of the thread that last called `wait`; 0 before the first call
 
     @property
     def is_urgent(self):
@@ -108,25 +110,25 @@ cdef class IoTurn:
             if outcome != KC_CANNOT_WAIT:
                 kc_store(&self.busy, 1)
         if outcome == KC_CANNOT_WAIT:
-            self.cannot_wait = True  # no thread steps aside for a turn that does not end with a wait
+            self.cannot_wait = True  # without waits, the end of the I/O thread's work is unknown, so no thread pauses
             return None
         return outcome == KC_HAPPENED
 
     cdef inline void step_aside(self) noexcept:
-        """Give up the interpreter lock until the I/O thread has ended its turn, or for too long."""
+        """If the I/O thread has urgent work, release the GIL until it waits again, for at most _MOST_NAPS sleeps."""
         if self.urgent and kc_load(&self.busy):
             self.nap()
 
     cdef void nap(self) noexcept:
         cdef int left = _MOST_NAPS
         if self.thread == PyThread_get_thread_ident():
-            return  # a callback that sends: the I/O thread would wait for itself
+            return  # this is the I/O thread, in a callback that sends
         with nogil:
             while left and kc_load(&self.busy):
                 kc_nap()
                 left -= 1
             if not left:
-                kc_store(&self.busy, 0)  # until its next turn it is not waited for again
+                kc_store(&self.busy, 0)  # no thread pauses again before the next wait of the I/O thread
 
     def __reduce__(self):
         raise TypeError("the turns of an I/O thread cannot be pickled")

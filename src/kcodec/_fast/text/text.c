@@ -7,9 +7,9 @@
 #include "utf8.h"
 
 enum {
-    SLICE = 4096,          // bytes escaped between two looks at the room that is left
-    MOST_A_BYTE = 6,       // characters one byte may become: \u00NN
-    INTEGER_ROOM = 32,     // characters of an integer, with padding up to MOST_WIDTH
+    SLICE = 4096,          // number of bytes escaped between two checks of the free buffer space
+    MOST_A_BYTE = 6,       // maximum number of characters for one byte: \u00NN
+    INTEGER_ROOM = 32,     // maximum number of characters of an integer, including padding
     FIRST_ROOM = 1 << 20,
 };
 
@@ -53,13 +53,13 @@ static inline int append_string(TextOutput *out, const char *text) {
     return text_append(out, (const uint8_t *)text, (int64_t)strlen(text));
 }
 
-// ------------------------------------------------------------------------------------------------------------ numbers
+// Numbers.
 
 static const char DIGITS[201] =
     "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
     "5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
 
-// Writes the digits so that they end before `end`; where they begin.
+// Writes the digits so that they end before `end`, and returns their beginning.
 static inline uint8_t *put_digits(uint8_t *end, uint64_t number) {
     while (number >= 100) {
         memcpy(end -= 2, DIGITS + number % 100 * 2, 2);
@@ -86,7 +86,8 @@ static int append_integer(TextOutput *out, int64_t number, int width) {
     return 0;
 }
 
-// Years 0001 to 9999 have such a date (days from civil, proleptic Gregorian); -1 is Kafka's "none".
+// Appends a date for years 0001 to 9999 of the proleptic Gregorian calendar; else, and for -1 (no timestamp), the
+// number.
 static int append_time(TextOutput *out, int64_t timestamp) {
     const int64_t least = -62135596800000, most = 253402300799999;
     if (timestamp == -1 || timestamp < least || timestamp > most) return append_integer(out, timestamp, 24);
@@ -123,7 +124,7 @@ static int append_time(TextOutput *out, int64_t timestamp) {
     return 0;
 }
 
-// -------------------------------------------------------------------------------------------------------------- bytes
+// Bytes.
 
 static int append_base64(TextOutput *out, Bytes bytes) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -148,14 +149,14 @@ static inline int is_text(Bytes bytes) {
 
 static const char HEX[] = "0123456789abcdef";
 
-// What stands behind the backslash in a JSON string: 0 nothing, 'u' a code.
+// The character after the backslash in the escape sequence of a JSON string: 0 if none is needed, 'u' for \u00NN.
 static const uint8_t JSON_ESCAPES[256] = {
     [0 ... 7] = 'u', ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', [0x0b] = 'u', ['\f'] = 'f', ['\r'] = 'r', [0x0e ... 0x1f] = 'u',
     ['"'] = '"', ['\\'] = '\\',
 };
 
-// Quotes come every few bytes where values are JSON themselves, so that a branch for them would be guessed wrong as often:
-// a backslash is written always, and the byte over it or behind it.
+// Values that are JSON themselves contain many quotes, and a branch for them would often be mispredicted. A backslash
+// is therefore always written, and the byte is written over it or after it.
 static int append_json_string(TextOutput *out, Bytes bytes) {
     const uint8_t *p = bytes.bytes, *end = p + bytes.size;
     if (text_append(out, (const uint8_t *)"\"", 1)) return -1;
@@ -186,7 +187,7 @@ static int append_json(TextOutput *out, Bytes bytes) {
 
 static inline int is_plain(uint8_t byte) { return byte >= 0x20 && byte < 0x7f && byte != '\\'; }
 
-// How many of the eight bytes at p are plain before the first that is not.
+// Returns the number of plain bytes at p before the first other byte, at most eight.
 static inline int plain_bytes(const uint8_t *p) {
     const uint64_t ones = 0x0101010101010101ull, highs = ones << 7;
     uint64_t word = load_le64(p), backslash = word ^ ones * '\\', delete = word ^ ones * 0x7f;
@@ -206,7 +207,7 @@ static inline uint8_t *put_escaped_byte(uint8_t *q, uint8_t byte) {
     return q + 4;
 }
 
-// `separators`: bytes that stand for something where this is written, and are escaped for that.
+// `separators`: bytes that have a meaning in the surrounding text and are therefore escaped.
 static int append_escaped(TextOutput *out, Bytes bytes, const char *separators) {
     if (bytes.size < 0) return append_string(out, "\\N");
     const uint8_t *p = bytes.bytes, *end = p + bytes.size;
@@ -227,7 +228,7 @@ static int append_escaped(TextOutput *out, Bytes bytes, const char *separators) 
                 continue;
             }
             size_t size = *p < 0x80 ? 0 : utf8_character_size(p, (size_t)(end - p));
-            // C1 control characters (c2 80 to c2 9f) move a terminal's cursor as well as C0 ones do
+            // C1 control characters (c2 80 to c2 9f) can control a terminal, as C0 control characters can.
             if (size && !(p[0] == 0xc2 && p[1] < 0xa0)) {
                 memcpy(q, p, size);
                 q += size;
@@ -249,7 +250,7 @@ static int needs_quotes(Bytes bytes) {
     return bytes.size == 0;
 }
 
-// Puts quotes around the output from `begin` on, doubling those inside.
+// Encloses the output from `begin` on in quotes, and doubles the quotes inside.
 static int quote_from(TextOutput *out, int64_t begin) {
     int64_t quotes = 2;
     for (int64_t at = begin; at < out->length; at++) quotes += out->buffer.data[at] == '"';
@@ -277,7 +278,7 @@ static int append_csv(TextOutput *out, Bytes bytes) {
     return needs_quotes(bytes) ? quote_from(out, begin) : 0;
 }
 
-// ------------------------------------------------------------------------------------------------------------ columns
+// Columns.
 
 static inline Bytes bytes_at(const BinaryColumn *column, BinaryType type, const Chunk *chunk, int64_t row) {
     if (column->null_count && !bitmap_get(column->validity.data, row)) return (Bytes){NULL, -1};
@@ -342,7 +343,7 @@ static int append_fixed(TextOutput *out, const Chunk *chunk, const TextPart *par
     }
 }
 
-// ---------------------------------------------------------------------------------------------------- control records
+// Control records.
 
 const char *text_control_name(int control_type) {
     static const char *const names[] = {"ABORT",           "COMMIT",       "LEADER_CHANGE", "SNAPSHOT_HEADER",
@@ -350,13 +351,15 @@ const char *text_control_name(int control_type) {
     return control_type < 0 || control_type > 6 ? NULL : names[control_type];
 }
 
-// ControlRecordType: version i16, type i16. Decoding has refused shorter keys.
+// Reads the type in a control record's key (ControlRecordType: version i16, type i16). Decoding reports shorter keys as
+// faults.
 static int control_type_at(const Chunk *chunk, int64_t row) {
     Bytes key = field_at(chunk, COLUMN_KEY, row);
     return key.size < 4 ? -1 : (int16_t)load_be16(key.bytes + 2);
 }
 
-// EndTransactionMarker: version i16, coordinator epoch i32. 0: not a marker.
+// Reads the coordinator epoch of an end-transaction marker (version i16, coordinator epoch i32). Returns 0 if the
+// record is not a marker.
 static int coordinator_epoch_at(const Chunk *chunk, int64_t row, int32_t *epoch) {
     int type = control_type_at(chunk, row);
     Bytes value = field_at(chunk, COLUMN_VALUE, row);
@@ -379,7 +382,7 @@ static int append_control_field(TextOutput *out, const Chunk *chunk, ColumnId co
     return append_string(out, "coordinator_epoch=") || append_integer(out, epoch, 0);
 }
 
-// --------------------------------------------------------------------------------------------------------------- rows
+// Rows.
 
 static const char *timestamp_type_name(int timestamp_type) {
     return timestamp_type == 0 ? "CreateTime" : timestamp_type == 1 ? "LogAppendTime" : "NoTimestampType";
@@ -413,7 +416,7 @@ static int append_part(TextOutput *out, const Chunk *chunk, const BatchSpan *spa
     return bytes.size < 0 ? text_append(out, part->bytes, part->length) : text_append(out, bytes.bytes, bytes.size);
 }
 
-// About what the rows take, so that most output is never moved: growing costs a copy and fresh pages.
+// Reserves approximately the size of the rows, so that the buffer rarely has to grow, which costs a copy and new pages.
 static int reserve_rows(TextOutput *out, const Chunk *chunk, int64_t rows, const TextPart *parts, int parts_count) {
     int64_t row_bytes = 0, payload = 0;
     for (int at = 0; at < parts_count; at++) {

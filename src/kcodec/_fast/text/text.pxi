@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Records as text, for kcodec.text. The rules of how bytes become text are in text.h.
+# Formatting of records as text, for kcodec.text. text.h describes how bytes are converted to text.
 
 cdef dict _TEXT_KINDS = {
     "integer": TEXT_INTEGER, "boolean": TEXT_BOOLEAN, "time": TEXT_TIME, "timestamp_type": TEXT_TIMESTAMP_TYPE,
     "size": TEXT_SIZE, "raw": TEXT_RAW, "json": TEXT_JSON, "escaped": TEXT_ESCAPED, "csv": TEXT_CSV,
     "pairs": TEXT_PAIRS, "control_type": TEXT_CONTROL_TYPE, "coordinator_epoch": TEXT_COORDINATOR_EPOCH,
 }
-# the columns each kind takes; where a kind names none, the columns it reads by itself
+# The columns that each kind accepts. The kinds below them accept no column and read these columns themselves.
 cdef dict _TEXT_COLUMNS = {
     "integer": tuple(name for column, name in enumerate(COLUMNS) if column_width(column)),
     "boolean": ("is_transactional", "is_control"),
@@ -118,7 +118,7 @@ cdef class TextTemplate:
         cdef TextLine *sorted_lines = <TextLine *>calloc(count + 1, sizeof(TextLine))
         if sorted_lines == NULL:
             raise MemoryError("no memory for lines")
-        kept = []  # what the lines point into
+        kept = []  # keeps the bytes of the lines alive
         try:
             for at in range(count):
                 position, line = lines[at]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Memory for what a connection receives, out of the pool that output comes from.
+# Memory for the bytes that a connection receives, from the same pool as output memory.
 
 cdef class FrameBuffer:
     """FrameBuffer(size)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages as Python objects: the offsets of their slots, and access to the slots without Python's attribute lookup.
-// A message class has `__slots__` and nothing else, so a field is one pointer at a fixed offset of every instance.
+// Access to the slots of message objects by their offsets, without Python's attribute lookup. The instances of a
+// message class have only `__slots__`, so a field is a pointer at a fixed offset in every instance.
 #ifndef KCODEC_MESSAGE_OBJECT_H
 #define KCODEC_MESSAGE_OBJECT_H
 
@@ -13,7 +13,7 @@
 #define Py_T_OBJECT_EX T_OBJECT_EX
 #endif
 
-// The offset of a slot, by its member descriptor; -1 when the object is not a plain `__slots__` entry.
+// Returns the offset of a slot from its member descriptor, or -1 if the object is not the descriptor of a slot.
 static inline Py_ssize_t message_slot_offset(PyObject *descriptor) {
     if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) return -1;
     PyMemberDef *member = ((PyMemberDescrObject *)descriptor)->d_member;
@@ -24,12 +24,12 @@ static inline PyObject **message_slot(PyObject *message, Py_ssize_t offset) {
     return (PyObject **)((char *)message + offset);
 }
 
-// A new instance with empty slots, without running its __init__.
+// Returns a new instance with empty slots, without calling its __init__.
 static inline PyObject *message_allocate(PyObject *type) {
     return ((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, 0);
 }
 
-// Takes over the reference to value.
+// Sets a slot and steals the reference to `value`.
 static inline void message_fill(PyObject *message, Py_ssize_t offset, PyObject *value) {
     PyObject **slot = message_slot(message, offset);
     PyObject *before = *slot;
@@ -37,8 +37,8 @@ static inline void message_fill(PyObject *message, Py_ssize_t offset, PyObject *
     Py_XDECREF(before);
 }
 
-// A new reference, or NULL (without an exception) when the slot is empty. Without the GIL another thread may put
-// something else there meanwhile, so there the interpreter's own attribute access is used.
+// Returns a new reference to the value of a slot, or NULL without an exception if the slot is empty. In a free-threaded
+// build another thread may replace the value at the same time, so the interpreter's attribute access is used there.
 static inline PyObject *message_value(PyObject *message, Py_ssize_t offset, PyObject *name) {
 #ifdef Py_GIL_DISABLED
     (void)offset;
@@ -57,21 +57,22 @@ static inline PyObject *message_long(long long value) { return PyLong_FromLongLo
 static inline PyObject *message_bool(int value) { return PyBool_FromLong(value); }
 static inline PyObject *message_float(double value) { return PyFloat_FromDouble(value); }
 static inline PyObject *message_list(Py_ssize_t size) { return PyList_New(size); }
-// Into a new list; takes over the reference.
+// Sets an item of a new list and steals the reference.
 static inline void message_list_set(PyObject *list, Py_ssize_t index, PyObject *value) {
     PyList_SET_ITEM(list, index, value);
 }
 
-// NULL without an exception where the bytes are not UTF-8.
+// Returns NULL without an exception if the bytes are not valid UTF-8.
 static inline PyObject *message_text(const char *data, Py_ssize_t size) {
     PyObject *text = PyUnicode_DecodeUTF8(data, size, NULL);
     if (!text && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();
     return text;
 }
 
-// Up to Python 3.11 every allocation may start the cycle collector, which walks what a large message has made so far
-// again and again (half the time of 7,000 partitions); nothing made here can be garbage yet. Later ones collect between
-// instructions, so never in here. The caller holds the GIL until message_collector_on. Whether it was on:
+// Disables the garbage collector and returns whether it was enabled. Up to Python 3.11 every allocation may start it,
+// and it would traverse the objects of a large message again and again (half the time for 7,000 partitions), although
+// none of them can be garbage yet. Later versions of Python run it only between bytecode instructions, so never in
+// here. The caller must hold the GIL until message_collector_on.
 static inline int message_collector_off(void) {
 #if PY_VERSION_HEX < 0x030C0000
     return PyGC_Disable();

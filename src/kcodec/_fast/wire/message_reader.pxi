@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# Bytes -> message, by a plan. Every read is checked against what is left, and no memory is taken for elements that the
-# bytes left cannot hold.
+# Decoding of messages by a plan. Every read is checked against the remaining bytes, and no memory is allocated for more
+# elements than the remaining bytes can hold.
 
 cdef struct MessageReader:
     const uint8_t *start
     const uint8_t *pos
-    # of the frame, or of the tagged field being read
+    # end of the frame, or of the tagged field being read
     const uint8_t *end
     int64_t elements_left, empty_elements_left, values_left, unknown_left
     int depth, tagged_depth
     MessageStep steps[DEEPEST]
     PyObject *title
     PyObject *data
-    # a memoryview of the data, made when the first records field needs it
+    # a memoryview of the data, created for the first records field
     PyObject *view
 
 
@@ -26,7 +26,7 @@ cdef int _message_fault(MessageReader *reader, str reason) except -1:
 
 
 cdef int _message_cut(MessageReader *reader, int64_t needed, str what) except -1:
-    """More bytes are needed than are left: a frame that was cut, or a length that lies."""
+    """Raise an error for a value that needs more bytes than remain: the frame is incomplete, or a length is wrong."""
     cdef int64_t available = reader.end - reader.pos
     place = _reading_place(reader)
     if reader.tagged_depth:
@@ -43,7 +43,7 @@ cdef inline int _message_need(MessageReader *reader, int64_t needed) except -1:
 
 
 cdef int64_t _read_long_varint(MessageReader *reader) except -1:
-    """An unsigned varint of at most 32 bits (ByteUtils.readUnsignedVarint)."""
+    """Read an unsigned varint of at most 32 bits (ByteUtils.readUnsignedVarint)."""
     cdef uint64_t value = 0
     cdef int shift = 0
     cdef uint8_t byte
@@ -70,7 +70,7 @@ cdef inline int64_t _read_unsigned_varint(MessageReader *reader) except -1:
 
 
 cdef inline int64_t _read_length(MessageReader *reader, bint is_compact, int width) except -2:
-    """Of a string, of bytes or an array; -1: null."""
+    """Read the length of a string, of bytes or of an array; -1 means null."""
     cdef int64_t length
     if is_compact:
         return _read_unsigned_varint(reader) - 1
@@ -94,7 +94,7 @@ cdef PyObject *_read_string(MessageReader *reader, const MessageOp *op) except N
     cdef int64_t size = _read_length(reader, op.is_compact, 2)
     cdef PyObject *text
     if size < 0:
-        # an array of strings may be null, its elements not
+        # An array of strings may be null, but its elements must not be.
         if op.is_array:
             _message_fault(reader, "an array of strings contains null")
         return _read_null(reader, op)
@@ -110,7 +110,7 @@ cdef PyObject *_read_string(MessageReader *reader, const MessageOp *op) except N
 
 
 cdef PyObject *_java_text(const uint8_t *data, int64_t size) except NULL:
-    """What Java makes of bytes that are not UTF-8."""
+    """Return the text that Java decodes from bytes that are not valid UTF-8."""
     cdef uint8_t *out = <uint8_t *>malloc(3 * size)
     if out == NULL:
         raise MemoryError("no memory for a string")
@@ -123,7 +123,7 @@ cdef PyObject *_java_text(const uint8_t *data, int64_t size) except NULL:
 
 
 cdef PyObject *_read_sized_bytes(MessageReader *reader, const MessageOp *op) except NULL:
-    """bytes, or records as a view into the frame."""
+    """Read bytes, or records as a view of the frame."""
     cdef int64_t size = _read_length(reader, op.is_compact, 4)
     cdef object value
     if size < 0:
@@ -166,7 +166,8 @@ cdef PyObject *_read_uuid(MessageReader *reader) except NULL:
 
 
 cdef PyObject *_read_nullable_struct(MessageReader *reader, const MessageOp *op) except NULL:
-    """A byte says whether it is there, in a tagged field a varint (MessageDataGenerator)."""
+    """Read a nullable struct. A byte before it, or a varint in a tagged field, says whether it is null
+    (MessageDataGenerator)."""
     cdef bint is_null
     if op.place == PLACE_TAGGED:
         if _read_unsigned_varint(reader) == 0:
@@ -181,7 +182,7 @@ cdef PyObject *_read_nullable_struct(MessageReader *reader, const MessageOp *op)
 
 
 cdef PyObject *_read_value(MessageReader *reader, const MessageOp *op) except NULL:
-    """One value: of the field, or of its array."""
+    """Read the value of a field, or one element of its array."""
     cdef int kind = op.kind
     cdef const uint8_t *at
     if kind == KIND_STRUCT:
@@ -304,7 +305,8 @@ cdef PyObject *_read_struct(MessageReader *reader, MessagePlan plan) except NULL
 
 
 cdef int _read_tagged_fields(MessageReader *reader, MessagePlan plan, PyObject *made) except -1:
-    """Known ones into their slots, others kept. Any order and repeats are taken, the last one wins, as in Kafka."""
+    """Read tagged fields into their slots, and keep those of unknown tags. As in Kafka, they may be in any order, and
+    the last one of a repeated tag is used."""
     cdef int64_t count = _read_unsigned_varint(reader), tag, size
     cdef MessageOp *op
     cdef list unknown = []
@@ -346,7 +348,7 @@ cdef MessageOp *_op_of_tag(MessagePlan plan, int64_t tag):
 
 
 cdef bint _is_tag_of_others(MessagePlan plan, int64_t tag):
-    """Whether a field has this tag, but in other versions."""
+    """Return whether the message has a field with this tag in any version."""
     cdef int at
     for at in range(plan.count):
         if plan.ops[at].tag == tag:

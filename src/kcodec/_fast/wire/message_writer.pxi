@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# Message -> bytes, by a plan: one pass into memory of the pool, which grows and is warm, and one copy of what it took.
+# Encoding of messages by a plan: one pass into memory of the pool, which grows as needed, and one copy of the result.
 
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 
-# Tagged fields have their size before them; this many bytes are left free for it, and the field is moved where that was
-# wrong.
+# The size of a tagged field precedes it. This number of bytes is left free for it, and the field is moved if it needs
+# more.
 cdef enum:
     SIZE_BYTES_GUESSED = 1
     LEAST_ROOM = 4096
@@ -16,7 +16,8 @@ cdef struct MessageWriter:
     int depth, tagged_depth
     MessageStep steps[DEEPEST]
     PyObject *title
-    # [(position, memoryview), ...] of the records of at least least_part bytes that are not copied; NULL: copy all
+    # [(position, memoryview), ...] for records of at least least_part bytes, which are not copied; NULL: copy all
+    # records
     PyObject *parts
     Py_ssize_t least_part, parts_size
 
@@ -67,7 +68,7 @@ cdef int _write_unsigned_varint(MessageWriter *writer, uint64_t value) except -1
 
 
 cdef int _write_length(MessageWriter *writer, const MessageOp *op, int64_t length, int width) except -1:
-    """Of a string, of bytes or an array; -1: null."""
+    """Write the length of a string, of bytes or of an array; -1 means null."""
     if length > INT32_MAX - 1:
         _refuse(writer, op, length, "bytes or elements are more than a message can hold")
     if op.is_compact:
@@ -89,7 +90,7 @@ cdef int _write_content(MessageWriter *writer, const void *data, Py_ssize_t size
 
 
 cdef int64_t _integer_of(MessageWriter *writer, const MessageOp *op, object value) except? -1:
-    """A number within the range of its kind."""
+    """Return the value as a number. Raise EncodeError if it is not an integer in the range of its kind."""
     cdef int64_t number = 0
     reason = ""
     try:
@@ -209,7 +210,7 @@ cdef int _write_sized_bytes(MessageWriter *writer, const MessageOp *op, object v
 
 
 cdef int _write_value(MessageWriter *writer, const MessageOp *op, object value) except -1:
-    """One value: of the field, or of its array."""
+    """Write the value of a field, or one element of its array."""
     if op.kind == KIND_STRUCT:
         return _write_struct(writer, <MessagePlan>op.plan, value)
     if op.kind == KIND_STRING:
@@ -229,7 +230,7 @@ cdef int _write_null(MessageWriter *writer, const MessageOp *op) except -1:
     if op.kind != KIND_STRUCT:
         return _write_length(writer, op, -1, 4)
     _make_room(writer, 1)
-    # a nullable struct: see _read_nullable_struct
+    # A null struct; see _read_nullable_struct.
     writer.base[writer.at] = 0 if op.place == PLACE_TAGGED else 0xff
     writer.at += 1
     return 0
@@ -327,7 +328,7 @@ cdef int _refuse_unknown(MessageWriter *writer, object unknown, str reason) exce
 
 
 cdef int _check_unknown(MessageWriter *writer, MessagePlan plan, tuple unknown) except -1:
-    """Ascending tags that the version does not know itself (RawTaggedFieldWriter)."""
+    """Raise EncodeError unless the tags are ascending and unknown to the message (RawTaggedFieldWriter)."""
     last = -1
     for entry in unknown:
         if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], int)
@@ -396,7 +397,7 @@ cdef int _write_tagged_field(MessageWriter *writer, const MessageOp *op, object 
 
 cdef object _write_message(MessagePlan plan, object message, bytes before, bint is_frame, list parts,
                            Py_ssize_t least_part):
-    """The bytes; those of `parts` are to stand at their positions in between."""
+    """Return the bytes of a message without those of `parts`, which belong at the positions given there."""
     cdef MessageWriter writer
     cdef int64_t total
     memset(&writer.content, 0, sizeof(Buffer))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Messages of Kafka's protocol: their objects, and the plan of one class in one version. kcodec.protocol.schema declares
-# classes and compiles plans; message_reader.pxi and message_writer.pxi run them.
+# Messages of Kafka's protocol: the base class of message objects, and the plan of one class in one version.
+# kcodec.protocol.schema declares classes and compiles plans; message_reader.pxi and message_writer.pxi execute them.
 
 from cpython.ref cimport PyObject, Py_XDECREF
 from libc.stdint cimport uint16_t
@@ -62,10 +62,10 @@ _KINDS = {
     "uint32": KIND_UINT32, "int64": KIND_INT64, "float64": KIND_FLOAT64, "uuid": KIND_UUID, "string": KIND_STRING,
     "bytes": KIND_BYTES, "records": KIND_RECORDS, "struct": KIND_STRUCT,
 }
-# the bytes of a fixed kind, by number
+# Number of bytes of each fixed-width kind, indexed by its number.
 _FIXED_BYTES = (1, 1, 2, 2, 4, 4, 8, 8, 16)
 
-# where the plan of a version has a field
+# Where a version has a field: in the order of declaration, as a tagged field, or not at all.
 cdef enum:
     PLACE_IN_ORDER
     PLACE_TAGGED
@@ -73,18 +73,19 @@ cdef enum:
 
 _PLACES = {"in order": PLACE_IN_ORDER, "tagged": PLACE_TAGGED, "absent": PLACE_ABSENT}
 
-# Kafka's writer takes no longer string (two bytes of length), and its reader refuses one also where a varint could say
-# more.
+# Longest string that Kafka's writer accepts, whose length takes two bytes. Its reader rejects longer strings, even
+# where the length is a varint.
 LONGEST_STRING = 32767
-# Structs inside structs. Kafka's deepest message has five.
+# Maximum depth of nested structs. Kafka's deepest message has five levels.
 DEEPEST_MESSAGE = 16
-# Array elements that are structs, of one message. Kafka's largest messages name some hundred thousand partitions.
+# Maximum number of array elements in a message that are structs. Kafka's largest messages list some hundred thousand
+# partitions.
 MOST_ELEMENTS = 1 << 22
-# Array elements that are numbers, texts or bytes, of one message: the replicas of the partitions above.
+# Maximum number of array elements in a message that are numbers, strings or bytes, such as the replicas of partitions.
 MOST_VALUES = 1 << 23
-# Tagged fields of tags that the version does not know, of one message. Each becomes a tuple of some 200 bytes.
+# Maximum number of tagged fields in a message with unknown tags. Each becomes a tuple of about 200 bytes.
 MOST_UNKNOWN_TAGGED_FIELDS = 1 << 20
-# Array elements that take no bytes at all, of one message: nothing else bounds their number.
+# Maximum number of array elements in a message that take no bytes. The size of the message does not limit their number.
 MOST_EMPTY_ELEMENTS = 1024
 
 cdef enum:
@@ -110,7 +111,7 @@ cdef struct MessageOp:
     int32_t least
     bint is_array, is_nullable, is_compact, is_ignorable, is_secret
     Py_ssize_t offset
-    # all borrowed from what the plan holds
+    # The references below are borrowed from the plan.
     MessageDefault default
     PyObject *name
     PyObject *plan
@@ -131,7 +132,8 @@ cdef object _UUID_SAFETY = None
 
 
 cdef int _load_uuid() except -1:
-    """uuid is imported with the first plan that needs it. Its slots are filled directly, its __init__ costs 1.5 us."""
+    """Import uuid for the first plan that needs it. Slots of UUIDs are set directly, because UUID.__init__ takes 1.5
+    us."""
     global _UUID, _ZERO_UUID, _uuid_int, _uuid_is_safe, _UUID_SAFETY
     if _UUID is not None:
         return 0
@@ -196,7 +198,7 @@ cdef class MessagePlan:
         op.is_array, op.is_nullable, op.is_compact = is_array, is_nullable, is_compact
         op.is_ignorable, op.is_secret = is_ignorable, is_secret
         op.offset = _offset_of(self.message_class, name)
-        # the names and plans live in self.fields
+        # self.fields keeps the names and plans alive.
         op.name = <PyObject *>name
         self.held.append(_set_default(&op.default, default))
         op.least = self._least_of(op, plan)
@@ -281,7 +283,7 @@ cdef bint _has_defaults(MessageShape shape, object message) except -1:
 
 
 cdef object _slot_of(object message, MessageShape shape, Py_ssize_t index):
-    """The value in a slot; AttributeError when it was deleted."""
+    """Return the value of a slot. Raise AttributeError if it was deleted."""
     cdef PyObject *value = message_value(<PyObject *>message, shape.slots[index].offset, <PyObject *>shape.names[index])
     if value == NULL:
         raise AttributeError(shape.names[index])
@@ -296,7 +298,7 @@ cdef class MessageShape:
 
     cdef readonly tuple names
     cdef object message_class
-    # what the slots point at
+    # keeps the objects alive that the slots point to
     cdef list held
     cdef MessageSlot *slots
     cdef Py_ssize_t count, unknown_offset
@@ -326,7 +328,7 @@ cdef Py_ssize_t _offset_of(message_class, str name) except -1:
 
 
 cdef object _set_default(MessageDefault *default, object value):
-    """Returned is what must be kept."""
+    """Set a default, and return the object that must be kept alive for it."""
     if isinstance(value, list):
         default.kind = DEFAULT_LIST
     elif isinstance(value, MessageObject):
@@ -387,7 +389,7 @@ cdef class MessageObject:
 
 
 cdef str _message_path(const MessageStep *steps, int depth):
-    """The field a reader or writer stands at: topics[3].partitions[0].index."""
+    """Return the path of the current field of a reader or writer, such as topics[3].partitions[0].index."""
     parts = []
     for level in range(depth):
         if steps[level].op == NULL:
