@@ -107,6 +107,17 @@ def test_each_bit_flipped(repair: bool) -> None:
     assert_each(edits.every_bit(transactions(), repair), step=3, behind=as_it_is, **COMMITTED)
 
 
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_each_bit_flipped_without_the_check_of_the_crc(compression: str) -> None:
+    """Small batches are decoded in a loop of their own, once a chunk has rows: the corrupt batch has one before it."""
+    before = build_batch([RecordSpec(value=b"before")], base_offset=0)
+
+    def surrounded(data: bytes) -> bytes:
+        return before + followed(data)
+
+    assert_each(edits.every_bit(one_batch(compression), False), step=3, behind=surrounded, check_crcs=False)
+
+
 @pytest.mark.parametrize("check_crcs", [False, True])
 def test_each_header_field_at_odd_values(check_crcs: bool) -> None:
     assert_each(edits.every_header_value(transactions()), behind=as_it_is, check_crcs=check_crcs, **COMMITTED)

@@ -262,7 +262,7 @@ static int append_checked(Chunk *chunk, RecordsJob *job, const uint8_t **positio
 // Appends the field at q, whose raw length is `raw` (odd: null), to a column, and advances q. A field whose column was
 // not requested is skipped. Data written for a record that turns out to be unusual is after the valid rows and is
 // overwritten.
-#define FIELD(raw, column_id, column, data, at, ends)                                                              \
+#define FIELD(raw, column_id, column, data, to, ends)                                                              \
     do {                                                                                                           \
         if (likely(!(raw & 1))) {                                                                                  \
             uint64_t size = raw >> 1;                                                                              \
@@ -272,8 +272,8 @@ static int append_checked(Chunk *chunk, RecordsJob *job, const uint8_t **positio
                     put_view((uint8_t *)ends + 16 * row, q, (int64_t)size, job->view_buffer,                       \
                              job->view_base + (q - job->records));                                                 \
                 } else {                                                                                           \
-                    copy_over(data + at, q, size);                                                                 \
-                    at += (int64_t)size;                                                                           \
+                    copy_over(to, q, size);                                                                        \
+                    to += size;                                                                                    \
                 }                                                                                                  \
             }                                                                                                      \
             q += size;                                                                                             \
@@ -281,7 +281,7 @@ static int append_checked(Chunk *chunk, RecordsJob *job, const uint8_t **positio
             if (type == BINARY_VIEW) memset((uint8_t *)ends + 16 * row, 0, 16);                                    \
             if (put_null(&chunk->column.validity, chunk->row_capacity, row)) goto odd;                             \
         }                                                                                                          \
-        if (WANTS(wanted, column_id) && type != BINARY_VIEW) put_end(ends, type, row, at);                         \
+        if (WANTS(wanted, column_id) && type != BINARY_VIEW) put_end(ends, type, row, to - data);                  \
     } while (0)
 
 // See AppendFunction. This function is written once for all layouts: `wanted`, `type`, `fused` and `ordered` (offsets
@@ -306,8 +306,8 @@ static inline __attribute__((always_inline)) int64_t append_fast(Chunk *chunk, R
     int32_t *restrict sequences = (int32_t *)chunk->fixed[COLUMN_SEQUENCE].data;
     int32_t *restrict lists = (int32_t *)chunk->header_lists.data;
     void *restrict key_ends = chunk->key.offsets.data, *restrict value_ends = chunk->value.offsets.data;
-    uint8_t *restrict key_data = chunk->key.data.data, *restrict value_data = chunk->value.data.data;
-    int64_t key_at = chunk->key.length, value_at = chunk->value.length;
+    uint8_t *key_data = chunk->key.data.data, *value_data = chunk->value.data.data;
+    uint8_t *key_to = key_data + chunk->key.length, *value_to = value_data + chunk->value.length;
     uint8_t *restrict name_data = chunk->header_name.data.data;
     uint8_t *restrict header_value_data = chunk->header_value.data.data;
     int32_t *restrict name_ends = (int32_t *)chunk->header_name.offsets.data;
@@ -331,9 +331,9 @@ static inline __attribute__((always_inline)) int64_t append_fast(Chunk *chunk, R
         if (WANTS(wanted, COLUMN_OFFSET)) offsets[row] = base_offset + (int64_t)(delta >> 1);
         if (WANTS(wanted, COLUMN_SEQUENCE)) sequences[row] = sequence_after(header->base_sequence, (int64_t)(delta >> 1));
         VARINT(key, 5)
-        FIELD(key, COLUMN_KEY, key, key_data, key_at, key_ends);
+        FIELD(key, COLUMN_KEY, key, key_data, key_to, key_ends);
         VARINT(value, 5)
-        FIELD(value, COLUMN_VALUE, value, value_data, value_at, value_ends);
+        FIELD(value, COLUMN_VALUE, value, value_data, value_to, value_ends);
         VARINT(headers, 5)
         if (headers) {
             int64_t count = (int64_t)(headers >> 1);

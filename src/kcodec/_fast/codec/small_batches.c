@@ -7,8 +7,7 @@
 static int is_usual_run(const DecodeRun *run) {
     const DecodeSettings *settings = run->settings;
     const Chunk *chunk = run->open;
-    return chunk && chunk->rows && !chunk->holds_one_batch && settings->check_crcs &&
-           settings->layout.binary_type != BINARY_VIEW &&
+    return chunk && chunk->rows && !chunk->holds_one_batch && settings->layout.binary_type != BINARY_VIEW &&
            settings->limits.max_decompressed_bytes <= CHUNK_MAX_BYTES - CHUNK_BYTES;
 }
 
@@ -66,7 +65,7 @@ SmallResult decode_small_batches(DecodeRun *run, Decompressor *decompressor, int
         if (unlikely(settings->rising && header->base_offset <= run->last_offset)) break;
         if (unlikely(budget <= 0) && (budget = CHUNK_BYTES - chunk_output_bytes(chunk)) <= 0) break;
         if (unlikely(chunk->rows + header->records_count > settings->max_rows || chunk_topic_is_full(chunk))) break;
-        if (unlikely(header_computed_crc(header, batch) != header->crc)) break;
+        if (settings->check_crcs && unlikely(header_computed_crc(header, batch) != header->crc)) break;
         Decompressed records = {batch + BATCH_OVERHEAD, records_length(header), run->data + run->size};
         int codec = header_compression(header);
         if (codec && unlikely(decompress(decompressor, codec, records.data, records.length,
