@@ -60,7 +60,7 @@ class Worker:
 
 
 def compare(here: Worker, there: Worker, cell: str, pairs: int) -> dict[str, Any]:
-    """Measure one cell in pairs, after one pair that does not count."""
+    """Measure one cell in pairs, after one pair that is not counted."""
     here.measure(cell), there.measure(cell)
     times: list[tuple[float, float]] = []
     for turn in range(pairs):

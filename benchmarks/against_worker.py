@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process of benchmarks/against.py that measures cells with the kcodec of one checkout.
 
-It reads names of cells from standard input, one a line, and writes processor seconds for a record or a call. It uses
-only names that both checkouts have.
+It reads names of cells from standard input, one in each line, and writes processor seconds for a record or a call. It
+uses only names that both checkouts have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import shapes
 
-#: Least processor seconds of a measurement that repeats a call.
+#: Minimum processor seconds of a measurement that repeats a call.
 SLICE_SECONDS = 0.15
 SENT = 40_000
 READ_TOPIC, SENT_TOPIC = "against-read", "against-sent"
@@ -31,7 +31,7 @@ CELLS = (
 
 
 def needs_broker(cell: str) -> bool:
-    """Whether a cell measures a client."""
+    """Return whether a cell measures a client."""
     return cell.startswith(("sync", "asyncio"))
 
 
@@ -64,7 +64,7 @@ def repeated(work: Callable[[], Any], records: int) -> float:
 
 
 class Cells:
-    """What is measured. servers: of the broker, for the cells of clients."""
+    """The cells that can be measured. servers: addresses of the broker, for the cells of clients."""
 
     def __init__(self, servers: str) -> None:
         self._servers = servers

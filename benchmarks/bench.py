@@ -28,7 +28,7 @@ RESULTS = HERE / "results"
 
 
 class Benchmark(NamedTuple):
-    """A program with its options, its file of results, about how long it takes, and its options in the quick set."""
+    """A program with its options, its file of results, its approximate duration, and its options in the quick set."""
 
     program: str
     results: str
@@ -76,7 +76,7 @@ def run(name: str, options: list[str], folder: Path) -> Path | None:
     with tempfile.TemporaryDirectory(prefix="kcodec-bench-") as temporary:
         path, new = folder / f"{chosen.results}.json", Path(temporary, f"{chosen.results}.json")
         if path.exists():
-            new.write_bytes(path.read_bytes())  # its other parts stay
+            new.write_bytes(path.read_bytes())  # keeps the parts that are not measured now
         before = new.read_bytes() if new.exists() else b""
         program, *given = shlex.split(chosen.program)
         command = [sys.executable, str(HERE / program), *given, *options, "--json", str(new)]

@@ -51,7 +51,7 @@ TRANSACTIONS_BAR, RECORDS_BAR = Bar(800.0, is_least=True), Bar(100_000.0, is_lea
 
 
 def start_ms() -> float:
-    """Milliseconds until a broker in this process accepts requests."""
+    """Return the milliseconds until a broker in this process accepts requests."""
     begun = time.perf_counter()
     with Broker():
         return (time.perf_counter() - begun) * 1000
@@ -59,7 +59,7 @@ def start_ms() -> float:
 
 @contextlib.contextmanager
 def broker_process() -> Iterator[tuple[int, str, float]]:
-    """A broker as a process: its id, its address, and the milliseconds to the response to its first request."""
+    """Run a broker as a process. Yield its process id, its address, and the milliseconds to its first response."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = ("127.0.0.1", listener.getsockname()[1])
     command = [sys.executable, "-m", "kcodec", "broker", "--port", str(address[1])]
@@ -86,13 +86,13 @@ def answers(address: tuple[str, int]) -> bool:
 
 
 def resident_mb(process: int) -> float:
-    """The resident memory of a process in 10^6 bytes."""
+    """Return the resident memory of a process in 10^6 bytes."""
     pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def one_round(seconds: float) -> dict[str, float]:
-    """All figures of one round but the last one."""
+    """Return all figures of one round except those of hostile frames."""
     with broker_process() as (process, address, ready_ms):
         found = {"start": start_ms(), "process": ready_ms, "resident": resident_mb(process)}
         for kind in ("transactions", "records"):
@@ -103,7 +103,7 @@ def one_round(seconds: float) -> dict[str, float]:
         return found
 
 
-# ----------------------------------------------------------------------------------------- librdkafka, in its process
+# The process of librdkafka.
 
 
 def drive(kind: str, address: str, seconds: float) -> float:
@@ -112,7 +112,7 @@ def drive(kind: str, address: str, seconds: float) -> float:
 
 
 def transactions(address: str, seconds: float) -> float:
-    """Transactions a second of several producers, each with a record in every partition."""
+    """Return the transactions per second of several producers, each with a record in every partition."""
     from confluent_kafka import Producer
 
     with Admin(bootstrap_servers=address) as admin:
@@ -144,7 +144,7 @@ def transactions(address: str, seconds: float) -> float:
 
 
 def records(address: str, seconds: float) -> float:
-    """Records a second that are acknowledged."""
+    """Return the number of acknowledged records per second."""
     from confluent_kafka import Producer
 
     options = {"enable.idempotence": True, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000}
@@ -162,11 +162,11 @@ def records(address: str, seconds: float) -> float:
     return count / (time.perf_counter() - begun)
 
 
-# --------------------------------------------------------------------------------------------------------- hostility
+# Hostile frames.
 
 
 def hostile(frames: int) -> dict[str, float]:
-    """Send hostile frames next to half-open connections. Return what a client notices."""
+    """Send hostile frames while there are half-open connections. Return the delays of a client."""
     chosen = random.Random(1)
     with broker_process() as (process, address, _):
         host, _, port = address.partition(":")
@@ -206,7 +206,7 @@ def hostile(frames: int) -> dict[str, float]:
 
 
 def notice(address: str, stopped: threading.Event, waits: list[float]) -> None:
-    """Send records one by one, and note how long each takes."""
+    """Send records one by one, and append the duration of each to `waits`."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": address, "linger.ms": 0})

@@ -38,7 +38,7 @@ import shapes
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-import fetch_kafka_jars as jars  # noqa: E402  the one place that knows where jars and Java are
+import fetch_kafka_jars as jars  # noqa: E402  it has the paths of the jars and of Java
 
 from kcodec.cli.render import time_text  # noqa: E402
 
@@ -61,7 +61,8 @@ print(sum(len(decoded) for decoded in kcodec.open(sys.argv[1]).to_arrow()))
 
 
 def write_segment(path: Path, shape: str, codec: str, size: int) -> int:
-    """A segment of at least `size` bytes, the blob's batches again and again at rising offsets; the records in it."""
+    """Write a segment of at least `size` bytes by repeating the blob's batches at rising offsets. Return the number of
+    records."""
     blob, per_batch = shapes.blob(shape, codec), shapes.SHAPES[shape].per_batch
     positions = shapes.batch_positions(blob.data)
     path.parent.mkdir(parents=True)
@@ -76,7 +77,7 @@ def write_segment(path: Path, shape: str, codec: str, size: int) -> int:
 
 
 def timed(command: list[str]) -> dict[str, float]:
-    """Wall clock and processor seconds of a process, and what it says of its peak memory."""
+    """Return the elapsed and processor seconds of a process, and the peak memory that it reports."""
     begin = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -91,7 +92,7 @@ def timed(command: list[str]) -> dict[str, float]:
 
 
 def turns(cases: dict[str, list[str]], rounds: dict[str, int]) -> dict[str, list[dict[str, float]]]:
-    """Each case as often as `rounds` says, in turns."""
+    """Run each case the number of times in `rounds`, alternating between the cases."""
     made: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
     for turn in range(max(rounds.values())):
         for name, command in cases.items():
@@ -102,7 +103,7 @@ def turns(cases: dict[str, list[str]], rounds: dict[str, int]) -> dict[str, list
 
 
 def figures(made: dict[str, list[dict[str, float]]], records: int) -> list[dict[str, Any]]:
-    """A row a case: the quickest and the median round."""
+    """Return one row for each case, with the quickest and the median round."""
     rows = []
     for name, runs in made.items():
         walls = [run["wall"] for run in runs]
@@ -116,11 +117,11 @@ def figures(made: dict[str, list[dict[str, float]]], records: int) -> list[dict[
     return rows
 
 
-# --------------------------------------------------------------------------------------------------------------- dump
+# The part `dump`.
 
 
 def java_dump(segment: Path) -> list[str]:
-    """The command behind kafka-dump-log."""
+    """Return the Java command that kafka-dump-log runs."""
     if not jars.is_complete(jars.DEFAULT_TOOLS, jars.TOOLS):
         raise SystemExit("Kafka's command line tools are not there: run `make jars`")
     class_path = f"{jars.DEFAULT_TOOLS}/*"
@@ -152,7 +153,7 @@ def date(timestamp: bytes) -> bytes:
 
 
 def java_lines(stream: IO[bytes]) -> Iterator[tuple[bytes, ...]]:
-    """What each line says, in our order and spelling."""
+    """Yield the fields of each line in the order and format of `kcodec dump`."""
     for line in stream:
         if match := JAVA_RECORD.fullmatch(line):
             offset, timestamp, key_size, value_size, sequence, key, value = match.groups()
@@ -219,11 +220,11 @@ def bench_dump(segment: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------------------------------------ convert
+# The part `convert`.
 
 
 def same_tables(one: Path, other: Path) -> int:
-    """The rows of two Parquet files, compared column by column; ValueError where they differ."""
+    """Compare two Parquet files column by column and return the number of rows. Raise ValueError if they differ."""
     rows = 0
     streams = [pq.ParquetFile(path).iter_batches(batch_size=65_536) for path in (one, other)]
     for first, second in zip_longest(*streams):
@@ -270,7 +271,7 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {"dump"
 
 
 def main() -> int:
-    """Runs the parts; 1 if a bar is missed."""
+    """Run the parts. Return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(
         description="the command line compared with kafka-dump-log, and kafka-python + pyarrow"
     )

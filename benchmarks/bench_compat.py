@@ -56,7 +56,7 @@ def record_set(client: str) -> Callable[[bytes], Any]:
 
 
 def read(client: str, data: bytes, keep: Callable[[Any], Any] | None = None) -> Any:
-    """Every record of a fetch by the record classes."""
+    """Read every record of a fetch by the record classes."""
     records, kept = record_set(client)(data), []
     while records.has_next():
         batch = records.next_batch()
@@ -71,7 +71,7 @@ def read(client: str, data: bytes, keep: Callable[[Any], Any] | None = None) -> 
 
 
 def consume(client: str, data: bytes, keep: Callable[[Any], Any] | None = None) -> Any:
-    """Every record of a fetch as the consumer gives it away."""
+    """Read every record of a fetch as the client's consumer does."""
     if client == "aiokafka":
         from aiokafka.consumer import fetcher
         from aiokafka.structs import TopicPartition
@@ -90,7 +90,7 @@ def consume(client: str, data: bytes, keep: Callable[[Any], Any] | None = None) 
 
 
 def build(client: str, shape: str, codec: str) -> list[bytes]:
-    """The batches of a shape by the producer's builder, of the class that its module has now."""
+    """Build the batches of a shape by the producer's builder, which an installed adapter has replaced in its module."""
     made = []
     if client == "aiokafka":
         from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -122,7 +122,7 @@ def with_adapter(client: str, case: Callable[[], Any]) -> Any:
 
 
 def check_same(client: str, part: str, shape: str, codec: str) -> None:
-    """ValueError unless both give the same records."""
+    """Raise ValueError unless both give the same records."""
     if part == "build":
         theirs = build(client, shape, codec)
         ours = with_adapter(client, lambda: build(client, shape, codec))
@@ -162,7 +162,7 @@ def row_of(client: str, part: str, shape: str, codec: str, options: argparse.Nam
 
 
 def main() -> int:
-    """Prints a table and writes the file asked for."""
+    """Print a table and write the requested file."""
     parser = argparse.ArgumentParser(description="other clients with and without kcodec behind them")
     parser.add_argument("--shapes", default="abcde", help="which record shapes (default: %(default)s)")
     parser.add_argument("--codecs", default="none,lz4,zstd", help="which codecs (default: %(default)s)")

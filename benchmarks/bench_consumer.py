@@ -48,7 +48,8 @@ BARS = {
 }
 BAR_COMMITTED, BAR_ITERATION, BAR_METRICS = Bar(1.03), Bar(0.8, is_least=True), Bar(1.02)
 METRICS = ("prometheus", "opentelemetry")
-#: Part `metrics`: how often a slice reads its topic, by the kind of the Fetch responses; and the seconds of a case.
+#: Part `metrics`: the number of times that a slice reads its topic, by kind of the Fetch responses; the seconds of a
+#: case.
 METRICS_READS, METRICS_SECONDS, METRICS_ROUNDS = {"whole fetches": 3, "one batch a fetch": 1}, 8.0, 200
 CODECS = ("none", "lz4", "zstd")
 SHAPES = {"a": 100, "b": 1024}
@@ -61,7 +62,7 @@ Reader = Callable[[int], None]
 
 
 def make_table(shape: str, records: int) -> Any:
-    """Values that compress as text with numbers in it does."""
+    """Return a table with values that compress like text with numbers."""
     import pyarrow
 
     words = b"order paid shipped returned customer item price euro "
@@ -84,7 +85,7 @@ def fill(servers: str, topic: str, shape: str, codec: str, records: int, transac
                 txn.send_arrow(topic, table.slice(number * records // transactions, records // transactions))
 
 
-# One slice, in a process of its own. A maker gives a function that reads `count` records from the beginning on.
+# One slice, in a separate process. A maker returns a function that reads `count` records from the beginning.
 
 
 def columns_of(rows: list[tuple[int, int, bytes | None, bytes | None]]) -> Any:
@@ -318,7 +319,7 @@ MAKERS: dict[tuple[str, str], Callable[..., Reader]] = {
 
 
 def child(arguments: list[str]) -> None:
-    """Warm up, then one slice; processor and wall time go to stdout."""
+    """Warm up, measure one slice, and print processor and elapsed time."""
     what, who, servers, topic, records = arguments
     count = int(records)
     read = MAKERS[what, who](servers, topic)
@@ -327,11 +328,11 @@ def child(arguments: list[str]) -> None:
     read(count)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     print(json.dumps({"cpu": cpu / count * 1e9, "rate": count / wall}), flush=True)
-    os._exit(0)  # what closing costs is not asked
+    os._exit(0)  # closing is not measured
 
 
 def measured(read: Reader, count: int) -> dict[str, float]:
-    """Nanoseconds of processor time a record, and records a second."""
+    """Return nanoseconds of processor time per record, and records per second."""
     cpu, wall = time.process_time(), time.perf_counter()
     read(count)
     return {"cpu": (time.process_time() - cpu) / count * 1e9, "rate": count / (time.perf_counter() - wall)}
@@ -348,7 +349,7 @@ def repeated(read: Reader, times: int) -> Reader:
 
 
 def pair(arguments: list[str]) -> None:
-    """Readers in turns in this process; the figures of each round go to stdout."""
+    """Run readers alternately in this process, and print the figures of each round."""
     kind, servers, topic, records, rounds = arguments
     readers: dict[str, Reader]
     if kind == "isolation":
@@ -377,7 +378,8 @@ def pair(arguments: list[str]) -> None:
 
 
 def rounds_of_pair(kind: str, servers: str, topic: str, records: int, rounds: int) -> list[measure.Round]:
-    """The rounds of `pair` in a new process. Other load is that of all of them: the child does not see the broker's."""
+    """Run the rounds of `pair` in a new process. Other load is measured over all rounds, because the child cannot
+    measure that of the broker."""
     load = measure.OtherLoad()
     made = measure.run_child(__file__, "--pair", kind, servers, topic, records, rounds)
     others = load.cores()
@@ -388,7 +390,7 @@ def rounds_of_pair(kind: str, servers: str, topic: str, records: int, rounds: in
 
 
 def filled(kafka: Any, shape: str, codec: str, records: int, transactions: int = 0) -> tuple[str, int]:
-    """A new topic with records, fewer of the large ones; its name and their number."""
+    """Create a topic with records, fewer if they are large. Return its name and their number."""
     amount = records if shape == "a" else records // 5
     topic: str = kafka.create_topic(partitions=PARTITIONS)
     fill(kafka.bootstrap_servers, topic, shape, codec, amount, transactions)
@@ -396,7 +398,7 @@ def filled(kafka: Any, shape: str, codec: str, records: int, transactions: int =
 
 
 def compare(kafka: Any, what: str, rounds: int, records: int, codecs: tuple[str, ...]) -> list[Row]:
-    """The parts `arrow` and `poll`."""
+    """Measure the part `arrow` or `poll`."""
     rows, (figure, unit, bars) = [], BARS[what]
     for shape in SHAPES:
         for codec in codecs:

@@ -35,7 +35,7 @@ from measure import Row
 
 RESPONSES, RESPONSE_BYTES, BATCH_BYTES = 8, 1 << 20, 16_384
 ONE, TWO = "one thread", "two threads"
-#: What a process reads before it is measured, as a share of the records.
+#: Share of the records that a process reads before it is measured.
 WARM_UP = 0.1
 READERS = ("poll_arrow", "scan_topic")
 
@@ -43,7 +43,7 @@ READERS = ("poll_arrow", "scan_topic")
 
 
 def make_response(shape: str, codec: str) -> bytes:
-    """About RESPONSE_BYTES of batches as a producer with its defaults writes them."""
+    """Return about RESPONSE_BYTES of batches as a producer with default options writes them."""
     import kcodec
 
     records = RESPONSE_BYTES // SHAPES[shape]
@@ -123,7 +123,7 @@ def kcodec_scan(servers: str, topic: str) -> Reader:
 
 
 def broker_seconds(kafka: Any) -> float:
-    """Processor time of the brokers since they began."""
+    """Return the processor time of the brokers since their start."""
     fields = [Path(f"/proc/{node.pid}/stat").read_text().rsplit(")", 1)[1].split() for node in kafka.nodes]
     return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
 
@@ -133,7 +133,8 @@ def read_once(kafka: Any, what: str, cores: int, topic: str, records: int) -> di
     before = broker_seconds(kafka)
     arguments = ("--child", what, cores, kafka.bootstrap_servers, topic, records)
     found: dict[str, float] = measure.run_child(__file__, *arguments)
-    used = found["cpu"] + (broker_seconds(kafka) - before) / (1 + WARM_UP)  # which also reads, as much as it says
+    # The broker's time includes the warm-up of the reader, which reads this share of the records.
+    used = found["cpu"] + (broker_seconds(kafka) - before) / (1 + WARM_UP)
     return {
         "elapsed": found["elapsed"] * 1000,
         "decoding": found["decoding"] / used,
@@ -156,7 +157,7 @@ def timed(owner: type[Any], name: str, spent: list[float]) -> None:
 
 
 def cores_child(what: str, cores: str, servers: str, topic: str, records: str) -> None:
-    """Read on the first cores alone. Print elapsed time, processor time, and that of decoding, in seconds."""
+    """Read on the first `cores` cores only. Print elapsed time, processor time and that of decoding, in seconds."""
     from kcodec.consumer.fetch_buffer import FetchedPartition
     from kcodec.reading.decoding import RangeDecoder
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contestants under pytest-benchmark, for its comparisons and histograms; run.py is what judges.
+"""The contestants under pytest-benchmark, for its comparisons and histograms. Bars are judged by run.py.
 
 Usage: python -m pytest benchmarks/bench_decode.py --benchmark-enable [-k "a and none"] [--benchmark-autosave]
 
@@ -20,7 +20,7 @@ CELLS = [(shape, codec, name) for shape in "abcd" for codec in shapes.CODECS for
 
 
 def readable(codec: str, name: str) -> bool:
-    """Whether a contestant reads a codec on this machine: rows whose library is missing are left out."""
+    """Return whether a contestant can read a codec on this machine. Rows whose library is missing are left out."""
     if name == "floor":
         return codec in floor.codecs()
     return name != "kafka-python" or codec in contestants.kafka_python_contestant().codecs

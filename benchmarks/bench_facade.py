@@ -52,12 +52,12 @@ def clients(who: str) -> Any:
 
 
 def values(records: int) -> list[bytes]:
-    """Values that compress as text with numbers in it does."""
+    """Return values that compress like text with numbers."""
     words = b"order paid shipped returned customer item price euro "
     return [(b"%d " % (number * 7919) + words * (SIZE // 50 + 1))[:SIZE] for number in range(records)]
 
 
-# One slice, in a process of its own. A maker gives a function that writes or reads a number of records.
+# One slice, in a separate process. A maker returns a function that writes or reads a number of records.
 
 
 def producing(who: str, servers: str, topic: str, case: str, settings: str) -> Callable[[int], None]:
@@ -125,7 +125,7 @@ def polling(who: str, servers: str, topic: str, case: str, settings: str) -> Cal
 
 
 def child(arguments: list[str]) -> None:
-    """Warm up, then one slice; processor and wall time go to stdout."""
+    """Warm up, measure one slice, and print processor and elapsed time."""
     who, servers, topic, case, settings, records = arguments
     count = int(records)
     run = (producing if case in PRODUCING else polling)(who, servers, topic, case, settings)
@@ -134,7 +134,7 @@ def child(arguments: list[str]) -> None:
     run(count)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     print(json.dumps({"cpu": cpu / count * 1e9, "rate": count / wall}), flush=True)
-    os._exit(0)  # what closing costs is not asked
+    os._exit(0)  # closing is not measured
 
 
 # The parts

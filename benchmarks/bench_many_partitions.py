@@ -60,11 +60,11 @@ Figures = dict[str, float]
 
 
 def records_of(count: int) -> list[tuple[bytes, bytes]]:
-    """Values of 100 B that compress as text with numbers in it does, and keys of 8 B."""
+    """Return values of 100 B that compress like text with numbers, and keys of 8 B."""
     return [((b"%d " % (n * 7919) + WORDS * 2)[:100], b"%08d" % (n * 31 % KEYS)) for n in range(count)]
 
 
-# One slice, in a process of its own
+# One slice, in a separate process.
 
 
 class Requests:
@@ -82,7 +82,7 @@ class Requests:
 
 
 def timed(work: Callable[[], object]) -> Figures:
-    """Elapsed seconds and processor seconds of this process."""
+    """Return elapsed seconds and processor seconds of this process."""
     processor, began = time.process_time(), time.perf_counter()
     work()
     return {"elapsed": time.perf_counter() - began, "cpu": time.process_time() - processor}
@@ -231,7 +231,7 @@ SLICES: dict[tuple[str, str], Callable[[str, str, int], list[Figures]]] = {
 
 def child(part: str, client: str, servers: str, topic: str, count: str) -> None:
     print(json.dumps(SLICES[part, client](servers, topic, int(count))), flush=True)
-    os._exit(0)  # what closing costs is not measured
+    os._exit(0)  # closing is not measured
 
 
 # The rounds
@@ -246,7 +246,7 @@ def one_slice(kafka: Any, part: str, client: str, topic: str, count: int) -> lis
 
 
 def broker_seconds(kafka: Any) -> float:
-    """Processor seconds of the brokers since they began."""
+    """Return the processor seconds of the brokers since their start."""
     return sum(measure.tree_seconds(node.pid) for node in kafka.nodes)
 
 

@@ -26,7 +26,7 @@ import parts
 from kcodec.protocol import messages
 from kcodec.protocol.schema import Message
 
-# How many times the speed of the quicker of the two.
+# Minimum ratio of kcodec's speed to that of the quicker of the two other libraries.
 BAR = 2.0
 
 
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
 
 def metadata(topics: int, partitions: int, version: int) -> messages.MetadataResponse:
-    """Thirty brokers, three replicas of each partition."""
+    """Return metadata with thirty brokers and three replicas of each partition."""
     brokers = [
         messages.MetadataResponseBroker(
             node_id=node, host=f"broker-{node}.example.com", port=9092, rack="abc"[node % 3]
@@ -73,7 +73,7 @@ def metadata(topics: int, partitions: int, version: int) -> messages.MetadataRes
 
 
 def fetched(partitions: int, size: int, aborted: int) -> messages.FetchResponse:
-    """Partitions of ten topics, each with this number of bytes of records and of aborted transactions."""
+    """Return partitions of ten topics, each with this number of bytes of records and of aborted transactions."""
     draw = random.Random(2)
     topics = [
         messages.FetchableTopicResponse(
@@ -99,14 +99,14 @@ def fetched(partitions: int, size: int, aborted: int) -> messages.FetchResponse:
 
 
 def produced(size: int) -> messages.ProduceRequest:
-    """Three partitions of a topic."""
+    """Return a Produce request for three partitions of a topic."""
     data = [messages.PartitionProduceData(index=index, records=bytes(size)) for index in range(3)]
     topic = messages.TopicProduceData(name="orders-of-region-1", partition_data=data)
     return messages.ProduceRequest(acks=-1, timeout_ms=30000, topic_data=[topic])
 
 
 def shapes() -> list[Shape]:
-    """What is measured."""
+    """Return the messages that are measured."""
     ended = messages.EndTxnRequest(transactional_id="orders-1", producer_id=4000, producer_epoch=3, committed=True)
     made: list[tuple[str, Message, int]] = [
         ("metadata, 350 KB", metadata(390, 20, 12), 12),
@@ -121,14 +121,14 @@ def shapes() -> list[Shape]:
 
 
 def cases_of_kcodec(shape: Shape) -> tuple[Callable[[], Any], Callable[[], bytes]]:
-    """(read, write)."""
+    """Return the functions (read, write) of kcodec."""
     kind, data, version = type(shape.message), shape.data, shape.version
     message = kind.decode(data, version)
     return lambda: kind.decode(data, version), lambda: message.encode(version)
 
 
 def cases_of_kafka_python(shape: Shape) -> tuple[Callable[[], Any], Callable[[], bytes]]:
-    """The same of kafka-python."""
+    """Return the functions (read, write) of kafka-python."""
     from kafka.protocol.consumer import FetchResponse
     from kafka.protocol.metadata import MetadataResponse
     from kafka.protocol.producer import EndTxnRequest, ProduceRequest
@@ -136,13 +136,13 @@ def cases_of_kafka_python(shape: Shape) -> tuple[Callable[[], Any], Callable[[],
     kinds = {one.__name__: one for one in (FetchResponse, MetadataResponse, EndTxnRequest, ProduceRequest)}
     kind, data, version = kinds[type(shape.message).__name__], shape.data, shape.version
     message = kind.decode(data, version=version)
-    # what its encode asks for and its decode leaves out
+    # These attributes are needed by its encode(), but not set by its decode().
     message._header, message._version = None, version
     return lambda: kind.decode(data, version=version), lambda: bytes(message.encode(version=version))
 
 
 def cases_of_aiokafka(shape: Shape) -> tuple[Callable[[], Any], Callable[[], bytes]] | None:
-    """The same of aiokafka; None for a version that it does not know."""
+    """Return the functions (read, write) of aiokafka; None for a version that it does not support."""
     from aiokafka.protocol.fetch import FetchResponse_v11
     from aiokafka.protocol.metadata import MetadataResponse_v5
     from aiokafka.protocol.produce import ProduceRequest_v8
@@ -166,7 +166,7 @@ CONTESTANTS: dict[str, Callable[[Shape], tuple[Callable[[], Any], Callable[[], b
 def measured(
     shape: Shape, way: str, cases: dict[str, Callable[[], Any]], rounds: int, seconds: float
 ) -> dict[str, Any]:
-    """A row: microseconds of each, and how many times kcodec's the others take."""
+    """Return a row with the microseconds of each library, and their ratios to kcodec's."""
     samples, others = measure.interleaved(cases, rounds, seconds, patience=3)
     row: dict[str, Any] = {"message": shape.name, "version": shape.version, "bytes": len(shape.data), "way": way}
     for name, spent in samples.items():
@@ -181,7 +181,8 @@ def measured(
 
 
 def rows(rounds: int, seconds: float) -> list[dict[str, Any]]:
-    """Each shape both ways; ValueError where a library does not write the bytes that it read."""
+    """Measure reading and writing of each shape. Raise ValueError if a library does not write the bytes that it
+    read."""
     found = []
     for shape in shapes():
         made = {name: both for name, make in CONTESTANTS.items() if (both := make(shape)) is not None}
@@ -199,7 +200,7 @@ SHOWN += ("times_bar", "times_met", "others")
 
 
 def main() -> int:
-    """Prints a table; 1 if a bar is missed."""
+    """Print a table. Return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.2)

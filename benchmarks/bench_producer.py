@@ -43,7 +43,7 @@ RESULTS = Path(__file__).resolve().parent / "results" / "producer.json"
 
 
 def make_table(shape: str, records: int) -> Any:
-    """Values that compress as text with numbers in it does."""
+    """Return a table with values that compress like text with numbers."""
     import pyarrow
 
     size, with_keys = SHAPES[shape]
@@ -55,7 +55,7 @@ def make_table(shape: str, records: int) -> Any:
     return pyarrow.table(columns)
 
 
-# One slice, in a process of its own
+# One slice, in a separate process.
 
 
 def columns_of(table: Any) -> tuple[list[bytes], list[bytes | None]]:
@@ -130,7 +130,7 @@ MAKERS = dict(zip(CONTESTANTS, (by_send_arrow, by_send, by_confluent, by_aiokafk
 
 
 def child(arguments: list[str]) -> None:
-    """Warm up, then one slice; processor and wall time go to stdout."""
+    """Warm up, measure one slice, and print processor and elapsed time."""
     who, servers, topic, codec, shape, records, options = arguments
     table = make_table(shape, int(records))
     run = MAKERS[who](servers, topic, codec, **json.loads(options))
@@ -139,11 +139,11 @@ def child(arguments: list[str]) -> None:
     run(table)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     print(json.dumps({"cpu": cpu / len(table) * 1e9, "wall": wall / len(table) * 1e9}), flush=True)
-    os._exit(0)  # what closing costs is not asked
+    os._exit(0)  # closing is not measured
 
 
 def slice_of(kafka: Any, who: str, codec: str, shape: str, records: int) -> dict[str, float]:
-    """One slice in a new process, to a new topic."""
+    """Measure one slice in a new process, with a new topic."""
     topic = kafka.create_topic(partitions=PARTITIONS)
     arguments = (who, kafka.bootstrap_servers, topic, codec, shape, records, "{}")
     found: dict[str, float] = measure.run_child(__file__, "--child", *arguments)
@@ -151,7 +151,7 @@ def slice_of(kafka: Any, who: str, codec: str, shape: str, records: int) -> dict
 
 
 def pair(arguments: list[str]) -> None:
-    """Idempotent and plain in turns; the rounds go to stdout."""
+    """Run the idempotent and the plain producer alternately, and print the rounds."""
     who, servers, idempotent_topic, plain_topic, records, rounds = arguments
     table = make_table("b", int(records))
     runs = {
@@ -190,7 +190,7 @@ def measure_cpu(kafka: Any, rounds: int, records: int) -> list[Row]:
 
 
 def java_rate(kafka: Any, topic: str, idempotent: bool, records: int) -> float:
-    """Records a second of Java's producer, as its own tool reports it; the first fifth is not counted."""
+    """Return the records per second of Java's producer, as its own tool reports them, without the first fifth."""
     from kcodec.testing.java import find_java
 
     jars = Path(__file__).resolve().parent.parent / ".cache" / "kafka-tools" / "*"
@@ -209,7 +209,7 @@ def java_rate(kafka: Any, topic: str, idempotent: bool, records: int) -> float:
 
 
 def measure_guarantees(kafka: Any, rounds: int, records: int) -> list[Row]:
-    """Idempotent and plain: records a second."""
+    """Measure the records per second of idempotent and plain producers."""
     rows = []
     for who in ("kcodec send_arrow", "kcodec send", "Java"):
         topics = [kafka.create_topic(partitions=PARTITIONS) for _ in range(2)]
@@ -227,7 +227,7 @@ def measure_guarantees(kafka: Any, rounds: int, records: int) -> list[Row]:
             arguments = ("--pair", who, kafka.bootstrap_servers, *topics, records, rounds)
             load = measure.OtherLoad()
             made = measure.run_child(__file__, *arguments)
-            others = load.cores()  # of all rounds together: the child cannot know what the broker has used
+            others = load.cores()  # measured over all rounds, because the child cannot measure the broker's load
             found = [measure.Round(one, others, others > measure.TOO_BUSY_FOR_TWO) for one in made]
         named = {"case": f"{who}, 1 KiB", "unit": "records a second"}
         bar = None if who == "Java" else BAR_IDEMPOTENT

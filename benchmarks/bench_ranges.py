@@ -36,14 +36,14 @@ class RequestCounts:
         self.received = 0
 
     def count(self, name: str, value: int = 1, **labels: object) -> None:
-        """Called by the client."""
+        """Count requests and bytes. The client calls this method."""
         if name == "request.sent":
             self.sent[str(labels["api"]).removesuffix("Request")] += value
         elif name == "bytes.received":
             self.received += value
 
     def latency(self, name: str, seconds: float, **labels: object) -> None:
-        """Nothing is done with it."""
+        """Ignore latencies."""
 
 
 def write(servers: str, topic: str) -> None:
@@ -58,7 +58,7 @@ def write(servers: str, topic: str) -> None:
 
 
 def measured(read: Callable[[int, RequestCounts], int], calls: int) -> dict[str, Any]:
-    """The first call, then `calls` more, of which each reads the records from an offset."""
+    """Measure the first call, and then `calls` more, each of which reads the records from an offset on."""
     counts = RequestCounts()
     begun, cpu = time.perf_counter(), time.process_time()
     read(0, counts)
@@ -87,12 +87,12 @@ def measured(read: Callable[[int, RequestCounts], int], calls: int) -> dict[str,
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """The median and the 99th percentile."""
+    """Return the median and the 99th percentile."""
     return {"p50": statistics.median(values), "p99": sorted(values)[int(len(values) * 0.99)]}
 
 
 def main() -> int:
-    """Measure, print, write; the exit code."""
+    """Measure, print and write the results. Return the exit code."""
     import pyarrow
 
     import kcodec

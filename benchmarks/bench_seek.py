@@ -39,7 +39,8 @@ STEP_MS = 10_000
 
 
 def write_segment(path: Path, shape: str, codec: str, size: int) -> tuple[int, int]:
-    """A segment of about `size` bytes; (batches, offsets in a batch). A batch is STEP_MS later than the one before."""
+    """Write a segment of about `size` bytes, in which each batch is STEP_MS later than the one before. Return (number
+    of batches, offsets of each batch)."""
     import crc32c
 
     batch = bytearray(shapes.build_batch(shapes.batches_of_rows(shape)[0], codec, 0))
@@ -56,18 +57,18 @@ def write_segment(path: Path, shape: str, codec: str, size: int) -> tuple[int, i
 
 
 def by_offset(directory: Path, offset: int) -> int:
-    """The offset of the first record of a reading from there."""
+    """Return the offset of the first record read from this offset on."""
     return next(iter(kcodec.open(directory).records(start_offset=offset))).offset
 
 
 def by_timestamp(directory: Path, timestamp: int) -> int:
-    """The same for a timestamp."""
+    """Return the offset of the first record read from this timestamp on."""
     log = kcodec.open(directory)
     return next(iter(log.records(start_offset=log.offset_for_timestamp(timestamp)))).offset
 
 
 def timed(seek: Callable[[Path, int], int], directory: Path, targets: list[tuple[int, int]]) -> list[float]:
-    """Milliseconds of each seek after one untimed; ValueError for a wrong answer."""
+    """Return the milliseconds of each seek, after one that is not measured. Raise ValueError for a wrong offset."""
     seek(directory, targets[0][0])
     spent = []
     for target, expected in targets:
@@ -80,7 +81,8 @@ def timed(seek: Callable[[Path, int], int], directory: Path, targets: list[tuple
 
 
 def targets_of(directory: Path, count: int, span: int, seeks: int) -> dict[str, list[tuple[int, int]]]:
-    """(target, right answer) pairs: any offset; the timestamp of a batch's first record that is above those before."""
+    """Return pairs (target, expected offset), for arbitrary offsets and for the timestamps of the first records of
+    batches that are above all earlier timestamps."""
     draw = random.Random(7)
     offsets = [draw.randrange(count * span) for _ in range(seeks)]
     first = next(iter(kcodec.open(directory).records())).timestamp
@@ -94,13 +96,13 @@ def targets_of(directory: Path, count: int, span: int, seeks: int) -> dict[str, 
 
 
 def max_offset_in_time(directory: Path, span: int) -> int:
-    """Milliseconds between the first and the last record of the first batch."""
+    """Return the milliseconds between the earliest and the latest record of the first batch."""
     stamps = [record.timestamp for record in kcodec.open(directory).records(end_offset=span)]
     return max(stamps) - min(stamps)
 
 
 def measure_case(folder: Path, shape: str, codec: str, size: int, seeks: int) -> list[dict[str, Any]]:
-    """Rows of one segment: by offset and by timestamp, with its indexes and without."""
+    """Measure seeks in one segment by offset and by timestamp, with its indexes and without."""
     from index_files import write_indexes
 
     directory = folder / "seek-0"
@@ -140,7 +142,7 @@ SHOWN += ("median_ms", "median_ms_interval", "max_ms", "median_ms_bar", "median_
 
 
 def main() -> int:
-    """Prints a table; 1 if a bar is missed."""
+    """Print a table. Return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--gigabytes", type=float, default=1.0)

@@ -47,7 +47,7 @@ EQUAL = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What is measured. value: bytes of a value; partitions: above 3 with a key of 8 bytes."""
+    """One workload. value: number of bytes of a value; partitions: if there are more than 3, keys have 8 bytes."""
 
     name: str
     value: int
@@ -79,7 +79,7 @@ CELLS = [
 
 
 def records_of(cell: Cell, count: int) -> list[tuple[bytes, bytes | None]]:
-    """Values and keys; the values compress as text with numbers in it does."""
+    """Return values and keys; the values compress like text with numbers."""
     return [
         (
             (b"%d " % (number * 7919) + WORDS * (cell.value // 50 + 1))[: cell.value],
@@ -89,11 +89,11 @@ def records_of(cell: Cell, count: int) -> list[tuple[bytes, bytes | None]]:
     ]
 
 
-# One slice, in a process of its own
+# One slice, in a separate process.
 
 
 def kcodec_sender(cell: Cell, servers: str, topic: str) -> Callable[[list[tuple[bytes, bytes | None]]], int]:
-    """A function that sends records, waits for them, and returns how many were acknowledged."""
+    """Return a function that sends records, waits for them, and returns the number of acknowledged records."""
     from kcodec.client import Producer
 
     producer = Producer(
@@ -162,7 +162,7 @@ SENDERS = {"kcodec": kcodec_sender, "confluent-kafka": confluent_sender}
 
 
 def run_slice(name: str, cell: Cell, servers: str, topic: str, count: int) -> dict[str, float]:
-    """Nanoseconds a record of processor time and elapsed time."""
+    """Return processor time and elapsed time in nanoseconds per record."""
     run, records = SENDERS[name](cell, servers, topic), records_of(cell, count)
     run(records[: count // 10])
     processor, elapsed = time.process_time(), time.perf_counter()
@@ -174,7 +174,7 @@ def run_slice(name: str, cell: Cell, servers: str, topic: str, count: int) -> di
 
 
 def run_latency(name: str, servers: str, topic: str, seconds: int) -> dict[str, float]:
-    """Milliseconds from send to the callback, median and p99, without the first second."""
+    """Return the milliseconds from send to the callback, as median and p99, without the first second."""
     found: list[float] = []
     clock = time.perf_counter
 
@@ -222,7 +222,7 @@ def run_latency(name: str, servers: str, topic: str, seconds: int) -> dict[str, 
 
 
 def run_asyncio(name: str, servers: str, topic: str, count: int) -> dict[str, float]:
-    """Nanoseconds a record of processor time and elapsed time; all results are awaited at the end."""
+    """Return processor time and elapsed time in nanoseconds per record. All results are awaited at the end."""
 
     async def of_kcodec(records: list[bytes]) -> None:
         from kcodec.client.aio import Producer
@@ -258,7 +258,7 @@ def child(part: str, name: str, servers: str, topic: str, count: int, cell: str)
     else:
         found = (run_latency if part == "latency" else run_asyncio)(name, servers, topic, count)
     print(json.dumps(found), flush=True)
-    os._exit(0)  # what closing costs is not measured
+    os._exit(0)  # closing is not measured
 
 
 # The rounds
@@ -274,12 +274,12 @@ def one_slice(kafka: Any, part: str, name: str, count: int, cell: Cell) -> dict[
 
 
 def broker_seconds(kafka: Any) -> float:
-    """Processor time of all brokers since they began."""
+    """Return the processor time of all brokers since their start."""
     return sum(measure.tree_seconds(node.pid) for node in kafka.nodes)
 
 
 def compare(kafka: Any, part: str, peer: str, rounds: int, count: int, cell: Cell, units: dict[str, str]) -> list[Row]:
-    """A row for each figure in `units`; the bar is on the first of them."""
+    """Return a row for each figure in `units`. The bar applies to the first of them."""
     slices = {name: functools.partial(one_slice, kafka, part, name, count, cell) for name in ("kcodec", peer)}
     found = measure.take_turns(slices, rounds)
     rows = [
@@ -306,7 +306,7 @@ def main() -> None:
     load, parts = os.getloadavg()[0], {}
     times = dict.fromkeys(("cpu", "elapsed", "broker"), "ns a record")
     peer, rounds, records = "confluent-kafka", given.rounds, given.records
-    with ApacheKafka(heap="1g") as kafka:  # as Kafka itself: the topics of all cells stay
+    with ApacheKafka(heap="1g") as kafka:  # Kafka's default heap, because the topics of all cells stay
         if "cells" in given.part:
             parts["cells"] = [
                 row

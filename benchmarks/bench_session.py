@@ -23,7 +23,7 @@ from pathlib import Path
 import measure
 
 RESULTS = Path(__file__).resolve().parent / "results" / "session.json"
-#: part -> the module whose `measure(kafka, rounds)` gives what goes to the JSON; its KAFKA: properties of the broker.
+#: part -> the module whose `measure(kafka, rounds)` returns the results, and whose KAFKA has properties of the broker.
 PARTS = {"rebalance": "session_rebalance", "commit": "session_commit"}
 
 

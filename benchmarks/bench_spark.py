@@ -46,7 +46,7 @@ RESULTS = Path(__file__).resolve().parent / "results" / "spark.json"
 
 
 def write_files(folder: Path, shape: str, codec: str, rows: int, files: int) -> list[str]:
-    """`files` partition directories of one segment each, with at least `rows` records in all; the segments."""
+    """Write partition directories with one segment each, with at least `rows` records in total. Return the segments."""
     blob = shapes.blob(shape, codec)
     positions = shapes.batch_positions(blob.data)
     per_batch = shapes.SHAPES[shape].per_batch
@@ -66,7 +66,7 @@ def write_files(folder: Path, shape: str, codec: str, rows: int, files: int) -> 
 
 
 def write_ready_batch(path: Path, shape: str) -> None:
-    """One Arrow batch of READY_ROWS rows of the shape, as Spark takes it, into an Arrow file."""
+    """Write one Arrow batch of READY_ROWS rows of the shape, in Spark's layout, to an Arrow file."""
     rows = list(shapes.rows(shape, READY_ROWS))
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     columns = {
@@ -85,7 +85,7 @@ def write_ready_batch(path: Path, shape: str) -> None:
 
 
 def ready_batches(path: str, rows: int) -> Iterator[pa.RecordBatch]:
-    """The batch of `path`, read once, as often as it takes to give `rows` rows."""
+    """Read the batch of `path` once, and yield it repeatedly until there were `rows` rows."""
     with pa.ipc.open_file(pa.py_buffer(Path(path).read_bytes())) as reader:
         batch = reader.get_batch(0)
     for _ in range(rows // batch.num_rows):
@@ -95,7 +95,7 @@ def ready_batches(path: str, rows: int) -> Iterator[pa.RecordBatch]:
 
 
 class ReadySource(DataSource):
-    """format("kcodec_bench_ready"): options file, tasks and rows (a task)."""
+    """format("kcodec_bench_ready"), with the options file, tasks, and rows (of each task)."""
 
     @classmethod
     def name(cls) -> str:
@@ -142,7 +142,7 @@ def start_spark(folder: Path) -> SparkSession:
 
 
 def one_path_a_task(spark: SparkSession, paths: list[str]) -> DataFrame:
-    """A DataFrame with the column `path`, each row in a partition of its own."""
+    """Return a DataFrame with the column `path` and one row in each partition."""
     names = functions.array(*[functions.lit(path) for path in paths])
     ids = spark.range(0, len(paths), 1, len(paths))
     return ids.select(functions.element_at(names, (functions.col("id") + 1).cast("int")).alias("path"))
@@ -151,7 +151,7 @@ def one_path_a_task(spark: SparkSession, paths: list[str]) -> DataFrame:
 def contestants(
     spark: SparkSession, paths: list[str], ready: Path, rows: int, ready_tasks: int
 ) -> dict[str, Callable[[], DataFrame]]:
-    """Name -> what makes the DataFrame, once more each time it is called."""
+    """Return functions by name, each of which creates a new DataFrame."""
     per_task = rows // len(paths)
     folder = str(Path(paths[0]).parent.parent)
 
@@ -178,7 +178,7 @@ def contestants(
 
 
 def read(make: Callable[[], DataFrame], rows: int) -> dict[str, float]:
-    """Rows a second, and nanoseconds of processor time a row."""
+    """Return rows per second, and nanoseconds of processor time per row."""
     spent, started = measure.tree_seconds(), time.perf_counter()
     make().write.format("noop").mode("overwrite").save()
     seconds = time.perf_counter() - started
@@ -186,7 +186,7 @@ def read(make: Callable[[], DataFrame], rows: int) -> dict[str, float]:
 
 
 def compared(makers: dict[str, Callable[[], DataFrame]], rounds: int, rows: int) -> list[Row]:
-    """Each API next to the same one with ready batches."""
+    """Compare each API with the same API that yields ready batches."""
     turns = {name: functools.partial(read, make, rows) for name, make in makers.items()}
     found = measure.take_turns(turns, rounds, warm_up=1, others_may=measure.TOO_BUSY_FOR_TWO)
     figures = {"rate": ("rows a second", BAR), "cpu": ("ns a row", None)}

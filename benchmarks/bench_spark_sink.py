@@ -57,7 +57,7 @@ CONTESTANTS = (BASE, "exactly once", "exactly once, partition column")
 
 
 def session(folder: str) -> SparkSession:
-    """A Spark on local[2]."""
+    """Start Spark on local[2]."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     options = {
         "spark.ui.enabled": "false",
@@ -78,14 +78,14 @@ def session(folder: str) -> SparkSession:
 
 
 class Contest:
-    """Queries that take turns; each has a topic of its own."""
+    """Queries that run alternately, each with a separate topic."""
 
     def __init__(self, spark: SparkSession, kafka: ApacheKafka, folder: str, rows: int, batches: int) -> None:
         self._spark, self._kafka, self._folder = spark, kafka, folder
         self._rows, self._batches = rows, batches
 
     def frame(self, rows: int) -> DataFrame:
-        """Batches of `rows` rows."""
+        """Return a streaming DataFrame with batches of `rows` rows."""
         source = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows)
         return (
             source.option("numPartitions", PARTITIONS)
@@ -98,7 +98,7 @@ class Contest:
         )
 
     def writer(self, name: str, topic: str, rows: int) -> Any:
-        """The query of a contestant."""
+        """Return the writer of a contestant's query."""
         servers, frame = self._kafka.bootstrap_servers, self.frame(rows)
         if name == BASE:
             options = {"kafka.bootstrap.servers": servers, "topic": topic}
@@ -118,7 +118,7 @@ class Contest:
             self._wait_for(query, batches - 1)
 
     def run(self, name: str) -> dict[str, float]:
-        """Rows a second, and nanoseconds of processor time a row, of some batches behind the first two."""
+        """Return rows per second, and nanoseconds of processor time per row, of some batches after the first two."""
         with self._query(name, self._rows) as query:
             first = self._wait_for(query, FIRST_BATCHES - 1)
             began, (spent, broker) = time.perf_counter(), self._processor_seconds()
@@ -132,13 +132,13 @@ class Contest:
         }
 
     def _processor_seconds(self) -> tuple[float, float]:
-        """Of this process and those below it without the brokers, and of the brokers."""
+        """Return the processor seconds of this process and its descendants without the brokers, and of the brokers."""
         brokers = [node.pid for node in self._kafka.nodes]
         return measure.tree_seconds(without=brokers), sum(map(measure.tree_seconds, brokers))
 
     @contextlib.contextmanager
     def _query(self, name: str, rows: int) -> Iterator[Any]:
-        """The query of a contestant, running, to a topic of its own."""
+        """Run the query of a contestant, which writes to a new topic."""
         topic = self._kafka.create_topic(partitions=PARTITIONS)
         query = self.writer(name, topic, rows).option("checkpointLocation", f"{self._folder}/{topic}").start()
         try:
@@ -165,7 +165,7 @@ class Contest:
 
 
 def measure_sink(kafka: ApacheKafka, arguments: argparse.Namespace) -> list[Row]:
-    """Each exactly-once sink next to the at-least-once sink."""
+    """Compare each exactly-once sink with the at-least-once sink."""
     with tempfile.TemporaryDirectory() as folder:
         spark = session(folder)
         contest = Contest(spark, kafka, folder, arguments.rows, arguments.batches)
@@ -182,7 +182,7 @@ def measure_sink(kafka: ApacheKafka, arguments: argparse.Namespace) -> list[Row]
 
 
 def measure_idle(kafka: ApacheKafka) -> list[Row]:
-    """Begin and commit of a transaction, in rounds of some transactions."""
+    """Measure begin and commit of transactions, several in each round."""
     topic = kafka.create_topic(partitions=PARTITIONS)
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     steps = itertools.count(1)
@@ -206,7 +206,7 @@ def measure_idle(kafka: ApacheKafka) -> list[Row]:
 
 
 def main() -> int:
-    """Measure, print, and say whether the bars are met."""
+    """Measure and print the results. Return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=400_000, help="of a batch")
     parser.add_argument("--batches", type=int, default=4, help="measured in each round")

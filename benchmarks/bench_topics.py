@@ -63,7 +63,7 @@ SIDES = ("kcodec", "connector")
 SUMS = "rows bigint, bits bigint"
 
 
-#: What a part must show, by figure; figures without a bar are shown as well.
+#: Units and bars of the figures of each part. Figures without a bar are shown as well.
 UNITS = {"cpu": "ns a row", "rate": "rows a second", "broker": "ns a row"}
 MAPPED = {"cpu": Bar(0.25), "rate": Bar(4.0, is_least=True), "broker": Bar(0.5)}
 BARS = {
@@ -77,7 +77,7 @@ BARS = {
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of the benchmark, and what a function that reads all of it must find."""
+    """A topic of the benchmark, and the expected result of a function that reads all of it."""
 
     name: str
     servers: str
@@ -86,7 +86,7 @@ class Topic:
 
 
 def sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The number of values, and the exclusive or of all their 32-bit words, in one row."""
+    """Yield one row with the number of values and the exclusive or of all their 32-bit words."""
     rows = bits = 0
     for batch in batches:
         values = batch["value"]
@@ -98,7 +98,7 @@ def sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def write_topic(kafka: ApacheKafka, rows: int, codec: str) -> Topic:
-    """A topic with at least `rows` records."""
+    """Create a topic with at least `rows` records."""
     name, bits = kafka.create_topic(partitions=PARTITIONS), 0
     random = numpy.random.default_rng(1)
     template = numpy.frombuffer(
@@ -121,20 +121,20 @@ def write_topic(kafka: ApacheKafka, rows: int, codec: str) -> Topic:
 
 
 def binary(data: numpy.ndarray[Any, Any]) -> pa.Array:
-    """The rows of a two-dimensional array of bytes as a column."""
+    """Return the rows of a two-dimensional array of bytes as a column."""
     offsets = numpy.arange(0, data.size + 1, data.shape[1], dtype=numpy.int32)
     return pa.Array.from_buffers(pa.binary(), len(data), [None, pa.py_buffer(offsets), pa.py_buffer(data.reshape(-1))])
 
 
 def start_spark(folder: Path) -> SparkSession:
-    """Spark on two cores, with the connector."""
+    """Start Spark on two cores, with the connector."""
     if not list(JARS.glob("spark-sql-kafka-*.jar")):
         sys.exit(f"the jars of Spark's Kafka connector are not in {JARS.relative_to(ROOT)}: run `make jars`")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("JAVA_HOME", str(ROOT / ".cache" / "java"))
     here = str(Path(__file__).resolve().parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    # Workers find the bytecode of kcodec, as where it is installed, after the runs that are not counted.
+    # After the runs that are not counted, workers find the bytecode of kcodec, as in an installed package.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
     options = {
@@ -173,7 +173,7 @@ class Contestants:
         }
 
     def pairs(self, part: str) -> tuple[Callable[[], int], Callable[[], int]]:
-        """(kcodec, the connector)."""
+        """Return the functions of a part for (kcodec, the connector)."""
         return {
             "map": (lambda: self.summed(self.mapped()), lambda: self.summed(self.kafka().mapInArrow(sums, SUMS))),
             "value": (
@@ -200,7 +200,7 @@ class Contestants:
         return map_batches(self.spark, self.common, sums, SUMS, **options)
 
     def summed(self, frame: DataFrame) -> int:
-        """The function's results, checked: every byte of every value has been there."""
+        """Return the number of rows, after checking by the exclusive or that every byte of every value was read."""
         rows, bits = 0, 0
         for row in frame.collect():
             rows, bits = rows + row.rows, bits ^ row.bits
@@ -229,7 +229,7 @@ class Contestants:
             return self.query(source, options, path)
 
     def started(self, source: str, options: dict[str, str]) -> int:
-        """A query that finds nothing: what starting one costs."""
+        """Run a query that finds no records, to measure the cost of starting one."""
         with self.scratch() as path:
             latest = {**options, "startingOffsets": "latest"}
             return self.query(source, latest, path)
@@ -243,7 +243,7 @@ class Contestants:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder of one run; removing it is not measured on either side, as it is removed with the next one."""
+        """Create a folder for one run. It is removed before the next run, so that its removal is not measured."""
         if self.used is not None:
             shutil.rmtree(self.used, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -252,11 +252,12 @@ class Contestants:
 
 
 class ProcessorTime:
-    """User and system time of a process and all below it, without some of these and without the time that this takes;
-    also of those that end meanwhile.
+    """User and system time of a process and its descendants, including those that have ended. Some processes are left
+    out, and so is the time of this measurement itself.
 
-    Workers of PySpark end without being waited for, and their parents are not credited with their time. A thread
-    therefore looks at all processes ten times a second; of one that ends at most the last tenth is missed.
+    The parents of PySpark's workers do not wait for them, so the time of workers is not added to that of their parents.
+    A thread therefore reads the times of all processes ten times per second. At most the last tenth of a second of a
+    process that ends is missed.
     """
 
     PAUSE_SECONDS = 0.1
@@ -270,7 +271,7 @@ class ProcessorTime:
 
     @property
     def watching_seconds(self) -> float:
-        """The time of the thread that looks at the processes."""
+        """The processor time of the thread that reads the times of the processes."""
         return self._watching
 
     def seconds(self) -> float:
@@ -305,7 +306,7 @@ class ProcessorTime:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one contestant: seconds that passed, seconds of CPU, and the cores that other programs used."""
+    """One run of one contestant: elapsed seconds, seconds of CPU, and the cores that other programs used."""
 
     seconds: float
     cpu: float
@@ -313,12 +314,12 @@ class Run:
     others: float
 
     def figures(self, rows: int) -> dict[str, float]:
-        """Nanoseconds a row, and rows a second."""
+        """Return nanoseconds per row, and rows per second."""
         return {"cpu": self.cpu / rows * 1e9, "rate": rows / self.seconds, "broker": self.broker_cpu / rows * 1e9}
 
 
 class Meter:
-    """Measures runs: CPU of this process and all below it, and of the broker."""
+    """Measures runs: CPU of this process and its descendants, and of the broker."""
 
     def __init__(self, broker: int) -> None:
         self._ours = ProcessorTime(os.getpid(), frozenset([broker]))
@@ -334,9 +335,9 @@ class Meter:
         return Run(seconds, cpu, broker_cpu, max(0.0, busy - cpu - broker_cpu) / seconds)
 
     def compare(self, pair: tuple[Callable[[], int], Callable[[], int]], rows: int, pairs: int) -> list[Round]:
-        """The rounds of kcodec and of the connector, after one that does not count.
+        """Return the rounds of kcodec and of the connector, after one that is not counted.
 
-        The load of others is that of each run, without what this process does between the runs.
+        Other load is measured during each run, without the work of this process between the runs.
         """
         rounds = []
         for number in range(-1, pairs):
@@ -362,7 +363,7 @@ def rows_of(part: str, codec: str, rounds: list[Round]) -> list[Row]:
 
 
 def without_start(rounds: list[Round], starts: list[Round], rows: int) -> dict[str, Any]:
-    """What starting a query costs both sides in seconds of CPU, and the ratio of CPU without it."""
+    """Return the seconds of CPU for starting a query on both sides, and the ratio of CPU without these."""
     whole, start = (
         [statistics.median(one.figures[side]["cpu"] for one in each) for side in SIDES] for each in (rounds, starts)
     )
@@ -393,7 +394,7 @@ def run(given: argparse.Namespace) -> None:
                         if part == "stream":
                             starts = meter.compare(contestants.pairs("start"), 0, given.pairs)
                             found[0] |= without_start(rounds, starts, topic.rows)
-                    except PySparkException as error:  # the other parts are still worth measuring
+                    except PySparkException as error:  # the other parts are still measured
                         print(f"{part} {codec}: not measured, as Spark failed: {str(error)[:500]}", flush=True)
                         continue
                     if part == "land":

@@ -39,7 +39,7 @@ from typing import Any
 import measure
 from measure import Bar, Row
 
-#: What `kcodec send` must reach of the rate of each other client.
+#: Minimum ratio of the rate of `kcodec send` to that of each other client.
 BARS_RATE = {
     "confluent-kafka": Bar(2.0, is_least=True),
     "confluent-kafka linger 0": Bar(2.0, is_least=True),
@@ -47,7 +47,7 @@ BARS_RATE = {
     "aiokafka linger 5": Bar(1.0, is_least=True),
 }
 BAR_COST, BAR_COST_JAVA, BAR_BACKGROUND, BAR_ORDINARY = (Bar(value, is_least=True) for value in (0.85, 1.0, 0.92, 0.97))
-#: Transactional slices next to idempotent ones in a round of `cost`.
+#: Number of pairs of a transactional and an idempotent slice in a round of `cost`.
 PAIRS_A_ROUND = 3
 CONTESTANTS = ("kcodec send", "kcodec send_arrow", *BARS_RATE)
 PARTITIONS, RECORDS, COMMIT_SECONDS = 3, 100, 0.1
@@ -59,7 +59,7 @@ WHOLE, BETWEEN = "whole transaction", "from the response to EndTxn to the next P
 PHASES = (WHOLE, "response to Produce", "response to EndTxn", BETWEEN)
 #: Cores that other processes may use in a round: rates need both cores.
 OTHERS_MAY = measure.TOO_BUSY_FOR_TWO
-# What the broker keeps of a topic at full speed: without a limit a run takes more than 40 GB of disk.
+# Limits of the data that the broker keeps of a topic. Without them a run takes more than 40 GB of disk space.
 KEPT = {"retention_bytes": 1 << 27, "segment_bytes": 1 << 26, "file_delete_delay_ms": 0}
 JAVA_CLASS = "org.apache.kafka.tools.ProducerPerformance"
 RESULTS = Path(__file__).resolve().parent / "results" / "transactions.json"
@@ -67,7 +67,7 @@ SMALL = [(b"%d " % number) + b"order paid shipped " * 5 for number in range(RECO
 SMALL = [value[:100] for value in SMALL]
 LARGE = [((b"%d " % number) + b"order paid shipped returned " * 40)[:1024] for number in range(1000)]
 
-# How many transactions a second: a function that does one
+# Transactions per second: functions that run one transaction.
 
 
 def one_by_send(servers: str, topic: str) -> Callable[[], None]:
@@ -147,7 +147,7 @@ ONE: dict[str, Callable[[str, str], Callable[[], None]]] = {
 
 
 def rate_child(who: str, servers: str, topic: str) -> None:
-    """For each line on stdin, SLICE transactions; their rate goes to stdout."""
+    """For each line on stdin, run SLICE transactions and print their rate."""
     one = ONE[who](servers, topic)
     for _ in sys.stdin:
         start = time.perf_counter()
@@ -157,7 +157,7 @@ def rate_child(who: str, servers: str, topic: str) -> None:
 
 
 def phases_child(servers: str, topic: str) -> None:
-    """For each line on stdin, SLICE transactions; the milliseconds of one and of its phases go to stdout."""
+    """For each line on stdin, run SLICE transactions and print the milliseconds of one and of its phases."""
     from kcodec.client import Producer
 
     producer = Producer(bootstrap_servers=servers, transactional_id=f"kcodec-{os.getpid()}")
@@ -186,12 +186,12 @@ def phases_child(servers: str, topic: str) -> None:
         print(json.dumps({name: seconds / SLICE * 1e3 for name, seconds in phases.items()}), flush=True)
 
 
-# What they cost: a producer at full speed, or at a pace
+# The cost of transactions: a producer at full speed, or with a limited rate.
 
 
 def load_child(kind: str, servers: str, topic: str, seconds: str, pace: str) -> None:
-    """For each line on stdin, records a second of one producer. kind: "transactional", "background" (transactional,
-    with commit_transaction_async) or "idempotent"; pace: records a second, 0 is all that it can."""
+    """For each line on stdin, print the records per second of one producer. kind: "transactional", "background"
+    (transactional, with commit_transaction_async) or "idempotent"; pace: records per second, 0 for no limit."""
     from kcodec.client import Producer
 
     is_transactional = kind != "idempotent"
@@ -230,7 +230,7 @@ def _load(producer: Any, topic: str, seconds: float, pace: int, kind: str) -> fl
 
 
 def java_rate(servers: str, topic: str, seconds: float, *, is_transactional: bool) -> float:
-    """Records a second of Java's producer, as its own tool reports it; the first fifth is not counted."""
+    """Return the records per second of Java's producer, as its own tool reports them, without the first fifth."""
     from kcodec.testing.java import find_java
 
     jars = Path(__file__).resolve().parent.parent / ".cache" / "kafka-tools" / "*"
@@ -257,7 +257,8 @@ def start_slice(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
 
 
 def measure_rate(kafka: Any, rounds: int, seconds: float) -> list[Row]:
-    """All contestants are there at once and take short turns, so that what else the machine does meets all alike."""
+    """Measure the rates. All contestants run at the same time and take short turns, so that other load on the machine
+    affects all of them equally."""
     children = {}
     for who in CONTESTANTS:
         topic = kafka.create_topic(partitions=PARTITIONS)
@@ -287,7 +288,7 @@ def measure_phases(kafka: Any, rounds: int, seconds: float) -> list[Row]:
 
 
 def share(measure_one: Callable[[bool], float], pairs: int) -> dict[str, float]:
-    """`measure_one(True)` over `measure_one(False)`, in an order that changes: the median of the ratios."""
+    """Return the median of the ratios of `measure_one(True)` to `measure_one(False)`, measured in alternating order."""
     rates: list[tuple[float, float]] = []
     for turn in range(pairs):
         found = {is_transactional: measure_one(is_transactional) for is_transactional in (turn % 2 == 0, turn % 2 == 1)}
@@ -296,26 +297,26 @@ def share(measure_one: Callable[[bool], float], pairs: int) -> dict[str, float]:
 
 
 def rate_of(child: subprocess.Popen[str]) -> dict[str, float]:
-    """One slice of a child."""
+    """Run one slice of a child and return its rate."""
     ask(child)
     return {"rate": reported_rate(child)}
 
 
 def ask(child: subprocess.Popen[str]) -> None:
-    """Have a child begin its next slice."""
+    """Make a child begin its next slice."""
     assert child.stdin is not None
     child.stdin.write("go\n")
     child.stdin.flush()
 
 
 def reported_rate(child: subprocess.Popen[str]) -> float:
-    """What it measured."""
+    """Return the rate that the child has measured."""
     assert child.stdout is not None
     return float(child.stdout.readline())
 
 
 def load_children(kafka: Any, topics: dict[bool, str], seconds: float, pace: int) -> dict[bool, subprocess.Popen[str]]:
-    """Both kinds of producers, in the same topic or each in its own."""
+    """Start producers of both kinds, which write to the same topic or to separate topics."""
     kinds = {True: "transactional", False: "idempotent"}
     return {
         kind: start_slice("load", name, kafka.bootstrap_servers, topics[kind], seconds, pace, stdin=subprocess.PIPE)
@@ -380,7 +381,7 @@ def measure_ordinary(kafka: Any, rounds: int, seconds: float) -> list[Row]:
 
 
 def end_all(children: Iterable[subprocess.Popen[str]]) -> None:
-    """What closing costs is not asked."""
+    """Kill all children, because closing is not measured."""
     for child in children:
         child.kill()
         child.communicate()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is measured: each takes the bytes of a fetch, checks every CRC, and gives five columns.
+"""The contestants: each reads the bytes of a fetch, checks every CRC, and returns five columns.
 
-kcodec, aiokafka and kafka-python give a pyarrow record batch or table (the import into pyarrow is in their time); the
-C floor gives its own columns. `digest` hashes columns in one canonical order, so that all of them can be compared:
-offset, timestamp; then of key, value and header name, header value: validity, lengths, bytes; and list lengths.
+kcodec, aiokafka and kafka-python return a pyarrow record batch or table, whose creation is included in their time. The
+C floor returns its own columns. `digest` hashes columns in one canonical order, so that all of them can be compared:
+offset, timestamp; then validity, lengths and bytes of key, value, header name and header value; and list lengths.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("valu
 
 @dataclass(frozen=True)
 class Contestant:
-    """`decode` is what is timed; `digest` hashes its result afterwards."""
+    """A contestant. `decode` is measured; `digest` hashes its result afterwards."""
 
     name: str
     decode: Callable[[bytes], Any]
@@ -34,10 +34,11 @@ class Contestant:
 
 
 def flat(records: Any) -> pa.RecordBatch:
-    """A client's MemoryRecords (aiokafka and kafka-python share its API) to Arrow, every CRC checked.
+    """Convert a client's MemoryRecords (aiokafka and kafka-python share its API) to Arrow, and check every CRC.
 
-    Each record is taken apart as it comes and header lists are flattened by hand: the quickest of the plain ways tried
-    (keeping the records for one comprehension a column costs 10 % to 40 % more, most of it garbage collection).
+    The fields of each record are appended to lists at once, and header lists are flattened. This is the quickest of the
+    simple methods tried: collecting the records first, with one comprehension for each column, takes 10 % to 40 %
+    longer, mostly because of garbage collection.
     """
     offsets: list[int] = []
     timestamps: list[int] = []
@@ -86,7 +87,7 @@ def decode_kafka_python(data: bytes) -> pa.RecordBatch:
 
 
 def to_arrow(decoded: Any) -> pa.RecordBatch | pa.Table:
-    """A decoded result of kcodec into pyarrow: one record batch, or a table where there are several chunks."""
+    """Convert a decoded result of kcodec to pyarrow: a record batch, or a table if there are several chunks."""
     return pa.record_batch(decoded) if len(decoded.chunks) == 1 else pa.table(decoded)
 
 
@@ -97,7 +98,7 @@ def decode_kcodec(data: bytes) -> pa.RecordBatch | pa.Table:
 
 
 def binary_parts(array: Any) -> Iterable[bytes]:
-    """Validity, lengths and bytes of a binary or string array; nulls have length 0."""
+    """Yield validity, lengths and bytes of a binary or string array, where nulls have length 0."""
     valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype="u1")
     if not pa.types.is_binary(array.type):
         array = array.cast(pa.binary())
@@ -108,13 +109,13 @@ def binary_parts(array: Any) -> Iterable[bytes]:
 
 
 def whole(table: pa.Table, name: str) -> Any:
-    """A column as one array."""
+    """Return a column as one array."""
     column = table.column(name).combine_chunks()
     return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
 
 
 def digest(result: pa.RecordBatch | pa.Table) -> str:
-    """The hash of an Arrow result, equal for every contestant whose columns hold the same."""
+    """Return the hash of an Arrow result, which is equal for all contestants with equal columns."""
     table = pa.Table.from_batches([result]) if isinstance(result, pa.RecordBatch) else result
     hashed = hashlib.sha256()
     for name in ("offset", "timestamp"):
@@ -132,13 +133,13 @@ def digest(result: pa.RecordBatch | pa.Table) -> str:
 
 
 def floor_contestant() -> Contestant:
-    """The C floor as a contestant."""
+    """Return the C floor as a contestant."""
     own = floor.Floor()
     return Contestant("floor", own.decode, lambda _: own.digest(), frozenset(floor.codecs()))
 
 
 def kafka_python_contestant() -> Contestant:
-    """kafka-python, with the codecs whose packages are installed (it reads snappy by python-snappy only)."""
+    """Return kafka-python, with the codecs whose packages are installed (for snappy it needs python-snappy)."""
     from kafka import codec
 
     found = {name for name in ("gzip", "snappy", "lz4", "zstd") if getattr(codec, f"has_{name}")()}
@@ -146,12 +147,12 @@ def kafka_python_contestant() -> Contestant:
 
 
 def has_kcodec() -> bool:
-    """Whether kcodec is built (the others can be measured without it)."""
+    """Return whether kcodec is built. The other contestants can be measured without it."""
     return importlib.util.find_spec("kcodec") is not None and importlib.util.find_spec("kcodec._fast") is not None
 
 
 def contestants(names: Iterable[str]) -> list[Contestant]:
-    """The contestants of these names, in this order; ValueError for an unknown name."""
+    """Return the contestants of these names, in this order. Raise ValueError for an unknown name."""
     known: dict[str, Callable[[], Contestant]] = {
         "kcodec": lambda: Contestant("kcodec", decode_kcodec, digest),
         "floor": floor_contestant,
@@ -165,7 +166,7 @@ def contestants(names: Iterable[str]) -> list[Contestant]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of all that takes part, where installed."""
+    """Return the versions of the packages and libraries that are installed."""
     found = {}
     for name in (
         "kcodec",

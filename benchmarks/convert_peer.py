@@ -22,7 +22,7 @@ ROW_GROUP_BYTES = 32 << 20
 
 
 def windows(path: Path) -> Iterator[bytes]:
-    """Whole batches, about WINDOW_BYTES at a time."""
+    """Yield whole batches, about WINDOW_BYTES at a time."""
     with path.open("rb", buffering=0) as file:
         rest = b""
         while piece := file.read(WINDOW_BYTES):

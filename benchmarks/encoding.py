@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part "encode" of `make bench`: records to batches, from Arrow columns and from rows.
 
-kcodec takes all records of a blob in one call and cuts them where aiokafka's batches end (by max_batch_bytes, the size
-of the largest of these); the others fill a builder a batch. What each made is read back and compared before it counts.
+kcodec encodes all records of a blob in one call, and its batches end where aiokafka's do (by max_batch_bytes, the size
+of the largest of these). The others fill one builder for each batch. The batches of each are read back and compared
+before they are measured.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NAMES = ("kcodec", "kcodec rows", "floor", "aiokafka", "kafka-python")
 
 
 def table_of(blob: shapes.Blob, *, headers: bool) -> pa.Table:
-    """The records of a blob as one Arrow table, of what a producer has: no offsets."""
+    """Return the records of a blob as one Arrow table without offsets, which a producer does not know."""
     import kcodec
 
     columns = ("timestamp", "key", "value", *(("headers",) if headers else ()))
@@ -55,7 +56,7 @@ def by_kafka_python(groups: tuple[tuple[shapes.Row, ...], ...], codec: str) -> b
 
 
 def records_of(data: Any) -> list[tuple[Any, ...]]:
-    """What is in batches, without offsets, which each contestant begins again or not."""
+    """Return the records of batches without their offsets, in which the contestants differ."""
     import kcodec
 
     found = []
@@ -65,7 +66,7 @@ def records_of(data: Any) -> list[tuple[Any, ...]]:
 
 
 def cases_of(shape: str, codec: str, names: tuple[str, ...]) -> tuple[dict[str, measure.Case], int, int]:
-    """Who takes part, the number of records, and of bytes without compression."""
+    """Return the cases, the number of records, and the number of bytes without compression."""
     import kcodec
 
     blob, groups = shapes.blob(shape, "none"), shapes.batches_of_rows(shape)
@@ -94,7 +95,7 @@ def cases_of(shape: str, codec: str, names: tuple[str, ...]) -> tuple[dict[str, 
 
 
 def encode(options: parts.Options) -> list[parts.Row]:
-    """One thread: kcodec from Arrow and from rows, compared with the clients' builders and the floor."""
+    """Measure encoding on one thread: kcodec from Arrow and from rows, the clients' builders, and the floor."""
     rows = []
     for codec, shape in itertools.product(options.codecs, options.shapes):
         cases, records, plain = cases_of(shape, codec, options.names)

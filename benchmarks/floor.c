@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The C floor: about the least a decoder of record batches (magic 2) can cost on this machine.
+ * The C floor: approximately the minimum time of a decoder of record batches (magic 2) on this machine.
  *
- * It does what kcodec is measured for and nothing else: the CRC-32C of every whole batch, decompression into reused
- * memory, and one pass over the records into columns laid out as Arrow wants them (offset, timestamp, key, value,
- * headers), in output memory that is reused from call to call. There are no options, no isolation and no limits, and an
- * error is a number. Every read is bounds-checked all the same: that costs 1-6 %, and a floor that skips it would be a
- * floor for nothing. Build with gcc -O3 -march=native (benchmarks/floor.py does).
+ * It does only what is measured of kcodec: the CRC-32C of every whole batch, decompression into reused memory, and one
+ * pass over the records to columns in Arrow's layout (offset, timestamp, key, value, headers), in output memory that is
+ * reused by the next call. There are no options, isolation levels or limits, and an error is a number. Every read is
+ * bounds-checked nevertheless: this costs 1-6 %, and no real decoder can omit it. Build with gcc -O3 -march=native, as
+ * benchmarks/floor.py does.
  *
- * Decompression is by the libraries of the distribution, loaded at run time when they are there (liblz4, libzstd,
- * libisal; their prototypes are declared below) and by an own snappy decoder and lz4 frame walk.
+ * Decompression uses the libraries of the distribution, loaded at run time if they are installed (liblz4, libzstd,
+ * libisal; their prototypes are declared below), and a snappy decoder and a reader of lz4 frames in this file.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -39,11 +39,11 @@ INLINE uint16_t le16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return v;
 INLINE uint32_t le32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 INLINE uint64_t le64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 
-/* ---- CRC-32C ------------------------------------------------------------------------------------------------ */
+/* CRC-32C. */
 
 #define CASTAGNOLI 0x82f63b78u /* the polynomial, bit-reflected as are all values here */
 
-/* x^n mod P, reflected: bit 31 stands for x^0. */
+/* x^n mod P, reflected: bit 31 represents x^0. */
 static uint32_t power_of_x(unsigned n) {
     uint32_t value = 0x80000000u;
     while (n--) value = (value >> 1) ^ (value & 1 ? CASTAGNOLI : 0);
@@ -52,7 +52,7 @@ static uint32_t power_of_x(unsigned n) {
 
 #if defined(__SSE4_2__) && defined(__VPCLMULQDQ__) && defined(__AVX512F__) && defined(__AVX512VL__)
 #define CRC_KIND "AVX-512 fold, 4 x 512 bit"
-/* What multiplies the two halves of a 128-bit lane when it moves forward by a number of bits. */
+/* Factors of the two halves of a 128-bit lane for advancing it by a number of bits. */
 static struct { uint64_t low, high; } by_2048, by_512, by_384, by_256, by_128;
 
 static void crc_start(void) {
@@ -101,7 +101,7 @@ static uint32_t crc32c(const uint8_t *p, size_t n) {
 #elif defined(__SSE4_2__) && defined(__PCLMUL__)
 #define CRC_KIND "crc32q x3"
 enum { STREAM = 1024 };
-static uint64_t by_one, by_two; /* move a checksum past one stream, past two */
+static uint64_t by_one, by_two; /* factors that advance a checksum over one stream and over two streams */
 
 static void crc_start(void) { by_one = power_of_x(8 * STREAM - 33), by_two = power_of_x(16 * STREAM - 33); }
 
@@ -154,7 +154,7 @@ static uint32_t crc32c(const uint8_t *p, size_t n) {
 }
 #endif
 
-/* ---- libraries of the distribution, where installed ----------------------------------------------------------- */
+/* Libraries of the distribution, if they are installed. */
 
 struct isal_large { uint32_t short_code[1 << 12]; uint16_t long_code[1264]; };
 struct isal_small { uint16_t short_code[1 << 10]; uint16_t long_code[80]; };
@@ -199,9 +199,9 @@ static void libraries_start(void) {
     if (!library.zstd_bound) library.zstd = NULL;
 }
 
-/* ---- one worker: its columns, its scratch, its contexts -------------------------------------------------------- */
+/* A worker with its columns, scratch memory and contexts. */
 
-/* What benchmarks/floor.py reads. Offsets have one entry more than there are values; validity is an Arrow bitmap. */
+/* The columns, which benchmarks/floor.py reads. There is one offset more than values; validity is an Arrow bitmap. */
 struct columns {
     int64_t records, headers;
     int64_t *offset, *timestamp;
@@ -230,7 +230,7 @@ static int grow(void **memory, size_t *capacity, size_t wanted, size_t item) {
     return 0;
 }
 
-/* Validity bitmaps are all ones where no row has been written, so that a row which is not null costs nothing. */
+/* The unused part of a validity bitmap is all ones, so that nothing has to be written for a row that is not null. */
 static int grow_bits(uint8_t **bitmap, size_t have, size_t wanted) {
     uint8_t *moved = realloc(*bitmap, wanted + SLACK);
     if (!moved) return -1;
@@ -250,7 +250,7 @@ static int grow_rows(struct worker *w, size_t wanted) {
         || grow_bits(&c->value_valid, have / 8, w->record_capacity / 8 + 1);
 }
 
-/* No field outgrows the payload it lies in, and a header takes two bytes at least: one capacity serves them all. */
+/* A field is not longer than its payload, and a header takes at least two bytes, so one capacity suffices for all. */
 static int grow_bytes(struct worker *w, size_t wanted) {
     struct columns *c = &w->c;
     size_t next = wanted + wanted / 2, have = w->byte_capacity, header_capacity;
@@ -263,7 +263,7 @@ static int grow_bytes(struct worker *w, size_t wanted) {
     return 0;
 }
 
-/* Room for a batch: `count` records in `bytes` of payload. */
+/* Reserves memory for a batch with `count` records in `bytes` of payload. */
 INLINE int reserve(struct worker *w, size_t count, size_t bytes) {
     size_t records = (size_t)w->c.records + count + 1;
     w->payload += bytes;
@@ -275,7 +275,7 @@ static int scratch_for(struct worker *w, size_t wanted) {
     return grow((void **)&w->scratch, &w->scratch_capacity, wanted, 1);
 }
 
-/* ---- lz4 frames -------------------------------------------------------------------------------------------------- */
+/* lz4 frames. */
 
 #define PRIME1 0x9e3779b1u
 #define PRIME2 0x85ebca77u
@@ -304,7 +304,7 @@ static uint32_t xxh32(const uint8_t *p, size_t n) {
     return h ^ (h >> 16);
 }
 
-/* One frame; block and content checksums are verified where there are any. Returns the size, or an error. */
+/* Decompresses one frame and verifies block and content checksums, if there are any. Returns the size, or an error. */
 static int64_t unpack_lz4(struct worker *w, const uint8_t *p, const uint8_t *end) {
     if (!library.lz4) return ERROR_CODEC;
     if (end - p < 11 || le32(p) != 0x184d2204u || (p[4] & 0xc2) != 0x40 || (p[4] & 1)) return ERROR_CODEC;
@@ -335,11 +335,11 @@ static int64_t unpack_lz4(struct worker *w, const uint8_t *p, const uint8_t *end
     return (int64_t)done;
 }
 
-/* ---- snappy ------------------------------------------------------------------------------------------------------ */
+/* Snappy. */
 
 INLINE void copy16(uint8_t *to, const uint8_t *from) { uint8_t t[16]; memcpy(t, from, 16); memcpy(to, t, 16); }
 
-/* A raw block into `to`, which has room for the declared size and SLACK more. Returns the size, or an error. */
+/* Decompresses a raw block into scratch memory of the declared size and SLACK. Returns the size, or an error. */
 static int64_t snappy_block(struct worker *w, size_t done, const uint8_t *p, const uint8_t *end) {
     uint64_t size = 0;
     for (int shift = 0;; shift += 7) {
@@ -384,7 +384,7 @@ static int64_t snappy_block(struct worker *w, size_t done, const uint8_t *p, con
         }
         if (UNLIKELY(back == 0 || back > (size_t)(to - start) || length > (size_t)(stop - to))) return ERROR_CODEC;
         const uint8_t *from = to - back;
-        if (LIKELY(back >= 16)) { /* a copy has 64 bytes at most, so it ends within the slack */
+        if (LIKELY(back >= 16)) { /* a copy has at most 64 bytes, so it ends within the slack */
             copy16(to, from);
             if (length > 16) {
                 copy16(to + 16, from + 16);
@@ -396,7 +396,7 @@ static int64_t snappy_block(struct worker *w, size_t done, const uint8_t *p, con
     return to == stop ? (int64_t)size : ERROR_CODEC;
 }
 
-/* A raw block, or xerial's stream of them. */
+/* Decompresses a raw block, or a xerial stream of blocks. */
 static int64_t unpack_snappy(struct worker *w, const uint8_t *p, const uint8_t *end) {
     if (end - p < 16 || memcmp(p, "\x82SNAPPY\0", 8)) return snappy_block(w, 0, p, end);
     int64_t done = 0;
@@ -411,7 +411,7 @@ static int64_t unpack_snappy(struct worker *w, const uint8_t *p, const uint8_t *
     return done;
 }
 
-/* ---- zstd and gzip ------------------------------------------------------------------------------------------------ */
+/* zstd and gzip. */
 
 static int64_t unpack_zstd(struct worker *w, const uint8_t *p, const uint8_t *end) {
     if (!library.zstd) return ERROR_CODEC;
@@ -429,7 +429,7 @@ static int64_t unpack_gzip(struct worker *w, const uint8_t *p, const uint8_t *en
         if (posix_memalign((void **)&s, 64, sizeof *s)) return ERROR_MEMORY;
         library.isal_init(s), w->isal = s;
     }
-    uint32_t stated = le32(end - 4); /* a hint only: the loop below goes on for as long as there is output */
+    uint32_t stated = le32(end - 4); /* only a hint: the loop below continues as long as there is output */
     size_t done = 0, hint = stated < 64u << 20 ? stated : 64u << 20;
     if (scratch_for(w, hint + 1)) return ERROR_MEMORY;
     while (end - p >= 18 && p[0] == 0x1f && p[1] == 0x8b) {
@@ -448,11 +448,12 @@ static int64_t unpack_gzip(struct worker *w, const uint8_t *p, const uint8_t *en
     return (int64_t)done;
 }
 
-/* ---- records ------------------------------------------------------------------------------------------------------ */
+/* Records. */
 
 struct number { const uint8_t *next; uint64_t value; };
 
-/* A varint of 3 bytes and more, by value: pointers passed in would keep the hot loop's variables in memory. */
+/* Reads a varint of at least 3 bytes. It returns a value, because passing the address of a variable would keep the hot
+ * loop's variables in memory. */
 OUTLINE struct number long_varint(const uint8_t *p, int most) {
     uint64_t raw = 0;
     for (int i = 0; i < most; i++) {
@@ -464,7 +465,7 @@ OUTLINE struct number long_varint(const uint8_t *p, int most) {
 
 INLINE int64_t unzigzag(uint64_t raw) { return (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1); }
 
-/* `raw` = the varint at p before zig-zag (odd: negative), and p moves on; `most` bytes there can be read. */
+/* Sets `raw` to the varint at p before zig-zag decoding (odd: negative), and advances p. `most` bytes are readable. */
 #define VARINT(raw, most)                                                                                             \
     do {                                                                                                              \
         uint64_t b0 = p[0];                                                                                           \
@@ -478,9 +479,9 @@ INLINE int64_t unzigzag(uint64_t raw) { return (int64_t)(raw >> 1) ^ -(int64_t)(
     } while (0)
 
 /*
- * Up to 256 bytes in steps of 32, the shortest in one of 16: it reads and writes up to 31 bytes too many, for which
- * both sides have room. Two moves of 16 bytes and not one of 32: measured 9.9 against 11.9 ns a record on shape a, 19.9
- * against 28.2 on c, 7.9 against 10.0 on d (Zen 4).
+ * Copies up to 256 bytes in steps of 32, and short fields in one step of 16. It reads and writes up to 31 bytes after
+ * the field, which both sides allow. Two moves of 16 bytes are faster than one of 32: 9.9 instead of 11.9 ns per record
+ * on shape a, 19.9 instead of 28.2 on c, 7.9 instead of 10.0 on d (Zen 4).
  */
 INLINE void copy_field(uint8_t *restrict to, const uint8_t *restrict from, size_t n) {
     if (n <= 16) {
@@ -495,7 +496,7 @@ INLINE void clear_bit(uint8_t *bitmap, size_t i) { bitmap[i >> 3] &= (uint8_t)~(
 
 struct batch { int64_t base_offset, base_timestamp, append_timestamp; int32_t count; int log_append; };
 
-/* One step: a field of `raw` length (odd: null) at p goes to data[at...]; its end offset is written, too. */
+/* Copies a field whose raw length is `raw` (odd: null) from p to data[at...], and writes its end offset. */
 #define FIELD(raw, data, at, ends, valid, index)                                                                      \
     do {                                                                                                              \
         if (LIKELY(!(raw & 1))) {                                                                                     \
@@ -510,8 +511,8 @@ struct batch { int64_t base_offset, base_timestamp, append_timestamp; int32_t co
     } while (0)
 
 /*
- * The records of a batch into the columns. `readable` is the end of memory that may be read; where fewer than SLACK
- * bytes follow a record (the last of a fetch that is not compressed), the rest is first copied to where they do.
+ * Decodes the records of a batch to the columns. `readable` is the end of the memory that may be read. If fewer than
+ * SLACK bytes follow a record (the last one of an uncompressed fetch), the rest is first copied to a buffer with slack.
  */
 static int64_t parse(struct worker *w, const uint8_t *p, const uint8_t *end, const uint8_t *readable,
                      const struct batch *batch) {
@@ -563,7 +564,7 @@ static int64_t parse(struct worker *w, const uint8_t *p, const uint8_t *end, con
         offsets[row] = base_offset + unzigzag(offset_delta);
         timestamps[row] = base_timestamp + unzigzag(delta);
         lists[row + 1] = (int32_t)header;
-        p = record_end; /* the same, but known early: the next record need not wait for this one's fields */
+        p = record_end; /* equal to p, but known before the fields, so that the next record can begin earlier */
         continue;
     move_tail:;
         size_t left = (size_t)(end - start);
@@ -580,7 +581,7 @@ static int64_t parse(struct worker *w, const uint8_t *p, const uint8_t *end, con
     return batch->count;
 }
 
-/* ---- batches ------------------------------------------------------------------------------------------------------ */
+/* Batches. */
 
 static int64_t decode_batch(struct worker *w, const uint8_t *p, const uint8_t *end, const uint8_t *readable) {
     if (p[16] != 2 || end - p < HEADER_SIZE) return ERROR_STRUCTURE;
@@ -589,7 +590,7 @@ static int64_t decode_batch(struct worker *w, const uint8_t *p, const uint8_t *e
     struct batch batch = {(int64_t)be64(p), (int64_t)be64(p + 27), (int64_t)be64(p + 35), (int32_t)be32(p + 57),
                           (attributes & 8) != 0};
     if (batch.count < 0) return ERROR_RECORD;
-    if (attributes & 0x20) return 0; /* a control batch holds no records of users */
+    if (attributes & 0x20) return 0; /* a control batch has no records of users */
     int64_t size;
     const uint8_t *payload = p + HEADER_SIZE;
     switch (attributes & 7) {
@@ -604,7 +605,7 @@ static int64_t decode_batch(struct worker *w, const uint8_t *p, const uint8_t *e
     return parse(w, w->scratch, w->scratch + size, w->scratch + size + SLACK, &batch);
 }
 
-/* The end of the batch at p, or NULL where a cut batch ends the data. */
+/* Returns the end of the batch at p, or NULL if the batch is incomplete. */
 INLINE const uint8_t *batch_end(const uint8_t *p, const uint8_t *end) {
     if (end - p < HEADER_SIZE) return NULL;
     int64_t length = (int32_t)be32(p + 8);
@@ -640,13 +641,13 @@ uint32_t floor_crc32c(const uint8_t *data, size_t size) {
     return crc32c(data, size);
 }
 
-/* Which codecs (Kafka's ids, as bits) can be unpacked here. */
+/* Returns the codecs that can be decompressed on this machine, as bits at the positions of Kafka's ids. */
 int floor_codecs(void) {
     pthread_once(&once, start);
     return 1 | (library.isal ? 2 : 0) | 4 | (library.lz4 ? 8 : 0) | (library.zstd ? 16 : 0);
 }
 
-/* All whole batches of `data`: the number of records, or an error (negative). */
+/* Decodes all whole batches of `data`. Returns the number of records, or an error (negative). */
 int64_t floor_decode(struct worker *w, const uint8_t *data, int64_t size) {
     const uint8_t *p = data, *end = data + size, *next;
     if (start_columns(w)) return ERROR_MEMORY;
@@ -657,7 +658,7 @@ int64_t floor_decode(struct worker *w, const uint8_t *data, int64_t size) {
     return w->c.records;
 }
 
-/* The physical limit: the CRC of each batch, or a copy of each batch into `to`, or both. Returns a sum of CRCs. */
+/* Measures a lower bound: the CRC of each batch, a copy of each batch into `to`, or both. Returns a sum of CRCs. */
 int64_t floor_limit(const uint8_t *data, int64_t size, uint8_t *to, int what) {
     const uint8_t *p = data, *end = data + size, *next;
     int64_t sum = 0;
@@ -670,9 +671,9 @@ int64_t floor_limit(const uint8_t *data, int64_t size, uint8_t *to, int what) {
     return sum;
 }
 
-/* ---- two threads -------------------------------------------------------------------------------------------------- */
+/* Two threads. */
 
-/* A helper sleeps until there is work; ranges of batches of about RANGE_BYTES are handed out under one lock. */
+/* A helper thread sleeps until there is work. Both threads take ranges of about RANGE_BYTES under one lock. */
 struct pair {
     struct worker *own, *other;
     pthread_t thread;
@@ -724,7 +725,7 @@ struct pair *floor_pair_new(void) {
 
 const struct worker *floor_pair_worker(const struct pair *pair, int which) { return which ? pair->other : pair->own; }
 
-/* As floor_decode, on two threads, each into columns of its own; they are not joined. */
+/* As floor_decode, on two threads, each with separate columns, which are not joined. */
 int64_t floor_decode_pair(struct pair *pair, const uint8_t *data, int64_t size) {
     pthread_mutex_lock(&pair->lock);
     pair->cursor = data, pair->end = data + size, pair->pending = 1;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C floor (floor.c, floor_encode.c), compiled where it runs and called through ctypes.
+"""The C floor (floor.c, floor_encode.c), compiled on this machine and called through ctypes.
 
-`Floor.decode(data)` fills columns that stay in place until the next call; `Floor.digest()` hashes them as
-`contestants.digest` hashes an Arrow table. `FloorPair` is the same on two threads, `limit` the row of CRC and memcpy.
+`Floor.decode(data)` fills columns that stay valid until the next call; `Floor.digest()` hashes them as
+`contestants.digest` hashes an Arrow table. `FloorPair` decodes on two threads. `Limit` computes CRCs or copies bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class FloorError(RuntimeError):
-    """The floor cannot be built here, or refuses the bytes; the text says which."""
+    """The floor cannot be built on this machine, or cannot decode the bytes."""
 
 
 class Columns(ctypes.Structure):
@@ -59,7 +59,7 @@ class Input(ctypes.Structure):
 
 
 def compiler() -> str:
-    """The C compiler: $CC, else gcc (the floor is defined by it), else cc."""
+    """Return the C compiler: $CC, else gcc, by which the floor is defined, else cc."""
     for name in (os.environ.get("CC", ""), "gcc", "cc"):
         if name and shutil.which(name):
             return name
@@ -68,7 +68,7 @@ def compiler() -> str:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """floor.c and floor_encode.c as a shared library, built again when a source is newer."""
+    """Return floor.c and floor_encode.c as a shared library, which is built again if a source is newer."""
     BUILD.mkdir(parents=True, exist_ok=True)
     sources, built = (HERE / "floor.c", HERE / "floor_encode.c"), BUILD / "floor.so"
     if not built.is_file() or built.stat().st_mtime < max(source.stat().st_mtime for source in sources):
@@ -97,13 +97,13 @@ def library() -> ctypes.CDLL:
 
 
 def codecs() -> set[str]:
-    """The codecs whose library is installed on this machine."""
+    """Return the codecs whose library is installed on this machine."""
     bits = library().floor_codecs()
     return {name for i, name in enumerate(("none", "gzip", "snappy", "lz4", "zstd")) if bits >> i & 1}
 
 
 def crc_kind() -> str:
-    """How the CRC is computed on this machine."""
+    """Return a description of how the CRC is computed on this machine."""
     kind: bytes = library().floor_crc_kind()
     return kind.decode()
 
@@ -115,19 +115,19 @@ def checked(result: int) -> int:
 
 
 def view(address: int, dtype: str, count: int) -> npt.NDArray[np.generic]:
-    """`count` items at an address, without a copy."""
+    """Return `count` items at an address, without a copy."""
     raw = (ctypes.c_char * (np.dtype(dtype).itemsize * count)).from_address(address) if count else b""
     return np.frombuffer(memoryview(raw), dtype=dtype, count=count)
 
 
 def bits(address: int, count: int) -> Bytes:
-    """An Arrow validity bitmap as one byte a value."""
+    """Return an Arrow validity bitmap as one byte for each value."""
     packed = view(address, "u1", (count + 7) // 8)
     return np.unpackbits(packed.astype(np.uint8), count=count, bitorder="little")
 
 
 def column_digest(columns: Columns) -> str:
-    """The hash of the columns: see `contestants.digest`, which hashes the same sequence."""
+    """Return the hash of the columns: see `contestants.digest`, which hashes the same sequence."""
     records, headers = columns.records, columns.headers
     digest = hashlib.sha256()
     for address in (columns.offset, columns.timestamp):
@@ -148,7 +148,7 @@ def column_digest(columns: Columns) -> str:
 
 
 class Floor:
-    """One thread's floor, with its own reused memory (kept until the process ends)."""
+    """The floor on one thread, with memory that is reused and kept until the process ends."""
 
     def __init__(self) -> None:
         self._library = library()
@@ -156,7 +156,7 @@ class Floor:
         self._decode = self._library.floor_decode
 
     def decode(self, data: bytes) -> int:
-        """All whole batches of `data` into the columns; the number of records."""
+        """Decode all whole batches of `data` to the columns. Return the number of records."""
         return checked(self._decode(self._worker, data, len(data)))
 
     def offsets(self) -> npt.NDArray[np.int64]:
@@ -165,7 +165,7 @@ class Floor:
         return view(columns.offset, "i8", columns.records).astype(np.int64)
 
     def digest(self) -> str:
-        """The hash of what the last call decoded."""
+        """Return the hash of the columns of the last call."""
         return column_digest(self._library.floor_columns(self._worker).contents)
 
 
@@ -178,7 +178,7 @@ class FloorPair:
         self._decode = self._library.floor_decode_pair
 
     def decode(self, data: bytes) -> int:
-        """As `Floor.decode`; the columns of the two threads are not joined."""
+        """Decode as `Floor.decode` does. The columns of the two threads are not joined."""
         return checked(self._decode(self._pair, data, len(data)))
 
     def offsets(self) -> npt.NDArray[np.int64]:
@@ -195,7 +195,8 @@ class FloorPair:
 
 
 class Limit:
-    """CRC of each batch, memcpy of each batch into reused memory, or both: what no decoder to columns can beat."""
+    """The CRC of each batch, a memcpy of each batch into reused memory, or both: a lower bound for decoders to
+    columns."""
 
     def __init__(self, what: str, size: int) -> None:
         self._what = LIMITS[what]
@@ -204,13 +205,13 @@ class Limit:
         self._address = ctypes.addressof(self._target)
 
     def run(self, data: bytes) -> int:
-        """One pass over `data`."""
+        """Run one pass over `data`."""
         result: int = self._limit(data, len(data), self._address, self._what)
         return result
 
 
 class FloorEncoder:
-    """Arrow columns to uncompressed batches of `per_batch` records, each with its CRC, into memory of its own."""
+    """Encodes Arrow columns to uncompressed batches of `per_batch` records with CRCs, into memory that it owns."""
 
     def __init__(self, table: Any, per_batch: int, room: int) -> None:
         self._kept: list[Any] = []
@@ -243,11 +244,11 @@ class FloorEncoder:
             setattr(self._input, f"{name}_valid", valid.address)
 
     def run(self) -> int:
-        """Encode everything once; the bytes written."""
+        """Encode everything once. Return the number of bytes written."""
         written: int = self._encode(ctypes.byref(self._input), self._per_batch, self._out)
         return written
 
     def result(self) -> bytes:
-        """What the last run wrote."""
+        """Encode everything and return the bytes."""
         written = self.run()
         return self._out.raw[:written]

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The C floor of the way back: columns laid out as Arrow has them to uncompressed batches of a given number of records,
- * into output memory that is reused. One pass over the records, shortest varints, the CRC-32C of each batch as soon as it
- * is written. No options, no checks of the values, no limits. Built together with floor.c, whose CRC it uses.
+ * The C floor of encoding: from columns in Arrow's layout to uncompressed batches of a given number of records, in
+ * output memory that is reused. It makes one pass over the records, writes shortest varints, and computes the CRC-32C
+ * of each batch as soon as it is written. There are no options, no checks of values and no limits. It is built together
+ * with floor.c, whose CRC it uses.
  */
 #include <stdint.h>
 #include <string.h>
@@ -14,13 +15,13 @@ enum { HEADER_SIZE = 61, LOG_OVERHEAD = 12, SHORT_COPY = 256 };
 
 uint32_t floor_crc32c(const uint8_t *data, size_t size);
 
-/* Columns of `records` rows; *_valid is NULL where nothing is null. Behind all bytes there are 64 that may be read. */
+/* Columns of `records` rows. *_valid is NULL if nothing is null. 64 bytes after each buffer must be readable. */
 struct input {
     int64_t records;
     const int64_t *timestamp;
     const int32_t *key_ends, *value_ends;
     const uint8_t *key, *value, *key_valid, *value_valid;
-    const int32_t *lists, *name_ends, *content_ends; /* lists: NULL where there are no headers */
+    const int32_t *lists, *name_ends, *content_ends; /* lists: NULL if there are no headers */
     const uint8_t *name, *content, *content_valid;
 };
 
@@ -65,7 +66,8 @@ INLINE uint8_t *put_nullable(uint8_t *p, const uint8_t *data, const int32_t *end
     return put_field(put_varint(p, (uint64_t)n << 1), data + ends[i], n);
 }
 
-/* The length of a record stands before it: room for as many bytes as the last one's took is left, and moved if wrong. */
+/* The varint length of a record precedes its body. The body is written after as many bytes as the previous record's
+ * length took, and moved if that guess was wrong. */
 INLINE uint8_t *put_record(const struct input *in, int64_t row, int64_t first, uint8_t *p, int *guess) {
     uint8_t *body = p + *guess, *q = body;
     *q++ = 0;
@@ -90,9 +92,9 @@ INLINE uint8_t *put_record(const struct input *in, int64_t row, int64_t first, u
     return q;
 }
 
-/* All rows into `out`, which has room: the number of bytes. */
+/* Encodes all rows into `out`, which must be large enough. Returns the number of bytes. */
 int64_t floor_encode(const struct input *given, int64_t per_batch, uint8_t *out) {
-    const struct input in = *given; /* a copy: stores of bytes could be to what a pointer leads to */
+    const struct input in = *given; /* a copy, which stores of bytes through pointers cannot alias */
     uint8_t *p = out;
     int guess = 1;
     for (int64_t first = 0; first < in.records; first += per_batch) {

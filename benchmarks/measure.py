@@ -39,9 +39,9 @@ Timer = Callable[[float], float]
 Samples = dict[str, list[float]]
 Row = dict[str, Any]
 
-# How many cores other processes may use in a round of one thread (of two there are) and in one of two threads.
+# Maximum number of cores (of two) that other processes may use in a round of one thread, and in a round of two threads.
 OTHERS_OF_ONE, OTHERS_OF_TWO = 0.5, 0.1
-# Above this a figure of two threads says nothing: they had no second core.
+# Above this load a figure of two threads is meaningless, because they had no second core.
 TOO_BUSY_FOR_TWO = 0.25
 #: The confidence of intervals, if there are enough rounds.
 CONFIDENCE = 0.95
@@ -49,7 +49,7 @@ NOT_JUDGED = "not judged"
 
 
 def one_slice(case: Case, seconds: float, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Mean seconds a call, over calls that take `seconds` together (one at least), after one untimed call.
+    """Return mean seconds per call, over calls that take `seconds` together (at least one), after one untimed call.
 
     `clock` may be `time.process_time`, which other processes change little. It takes longer to read than a short call
     does, and is therefore read only after each doubling of the number of calls.
@@ -67,42 +67,42 @@ def one_slice(case: Case, seconds: float, clock: Callable[[], float] = time.perf
 
 
 def one_round(timers: Mapping[str, Timer], turn: int, seconds: float) -> dict[str, float]:
-    """Each contestant's slice, in an order that rotates with `turn`."""
+    """Measure a slice of each contestant, in an order that rotates with `turn`."""
     gc.collect()
     names = list(timers)
     return {name: timers[name](seconds) for name in (names[(turn + i) % len(names)] for i in range(len(names)))}
 
 
 def as_timers(cases: Mapping[str, Case], clock: Callable[[], float] = time.perf_counter) -> dict[str, Timer]:
-    """Cases of this process as timers; a worker in another process brings its own."""
+    """Return timers for cases of this process."""
     return {name: functools.partial(one_slice, case, clock=clock) for name, case in cases.items()}
 
 
 def columns(rounds: list[dict[str, float]]) -> Samples:
-    """Rounds turned into one list a contestant."""
+    """Return one list of figures for each contestant."""
     return {name: [one[name] for one in rounds] for name in rounds[0]}
 
 
 def interleaved_timers(timers: Mapping[str, Timer], rounds: int, seconds: float) -> Samples:
-    """Seconds a call for each timer, one figure a round."""
+    """Return seconds per call for each timer, one figure for each round."""
     return columns([one_round(timers, turn, seconds) for turn in range(rounds)])
 
 
-# ------------------------------------------------------------------------------------------------ other processes
+# The load of other processes.
 
 
 def busy_seconds() -> float:
-    """CPU seconds all cores have spent in anything but idling and waiting, since boot (/proc/stat, 10 ms steps)."""
+    """Return the CPU seconds of all cores since boot without idle and waiting time (/proc/stat, in steps of 10 ms)."""
     fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
     user, nice, system, _idle, _waiting, irq, softirq, steal = map(int, fields)
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def tree_seconds(root: int | None = None, without: Iterable[int | None] = ()) -> float:
-    """CPU seconds of a process and all below it, those that ended and were waited for included.
+    """Return CPU seconds of a process and its descendants, including those that have ended and were waited for.
 
-    `root` is this process if it is not given. Processes of `without` and all below them are left out. The time of other
-    processes is known in steps of 10 ms, that of this one exactly.
+    `root` is this process if it is not given. Processes in `without` and their descendants are left out. The time of
+    other processes is known in steps of 10 ms, that of this process exactly.
     """
     here, left_out = os.getpid(), set(without)
     children: dict[int, list[int]] = {}
@@ -123,7 +123,7 @@ def tree_seconds(root: int | None = None, without: Iterable[int | None] = ()) ->
 
 
 class OtherLoad:
-    """The load of other processes since the object was created: neither this process nor those below it."""
+    """The load since the object was created of all processes except this one and its descendants."""
 
     def __init__(self) -> None:
         self._began, self._busy, self._own = time.perf_counter(), busy_seconds(), tree_seconds()
@@ -135,7 +135,7 @@ class OtherLoad:
         return max(0.0, used / seconds)
 
 
-# ---------------------------------------------------------------------------------------------------------- rounds
+# Rounds.
 
 
 def interleaved(
@@ -147,10 +147,11 @@ def interleaved(
     others_may: float = OTHERS_OF_ONE,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Samples, float]:
-    """Seconds a call for each case, one figure a round; a round in which other processes used too much is made again.
+    """Return seconds per call for each case, one figure for each round, and the cores that other processes used in the
+    worst round.
 
-    Too much is more than `others_may` cores. At most `patience` times `rounds` are made, and of those the quietest are
-    kept. Also returned: how many cores others used in the worst round kept.
+    A round in which other processes used more than `others_may` cores is repeated. There are at most `patience` times
+    `rounds` rounds, of which the quietest are used.
     """
     timers, quiet = as_timers(cases, clock), 0
     made: list[tuple[float, dict[str, float]]] = []
@@ -165,7 +166,7 @@ def interleaved(
 
 @dataclass(frozen=True)
 class Round:
-    """What one round has measured: the figures of each contestant by name, and the cores that other processes used."""
+    """The results of one round: the figures of each contestant by name, and the cores that other processes used."""
 
     figures: Mapping[str, Mapping[str, float]]
     others: float
@@ -179,10 +180,10 @@ def take_turns(
     warm_up: int = 0,
     others_may: float = OTHERS_OF_ONE,
 ) -> list[Round]:
-    """Measure every contestant once in each round, in an order that rotates, after some rounds that do not count.
+    """Measure every contestant once in each round, in an order that rotates, after some rounds that are not counted.
 
-    A contestant is a function that does its work once and returns its figures. What it runs, such as other processes
-    and the broker, must be below this process: everything else counts as other load.
+    A contestant is a function that does its work once and returns its figures. Processes that it uses, such as the
+    broker, must be descendants of this process: all others count as other load.
     """
     found, names = [], list(contestants)
     for turn in range(-warm_up, rounds):
@@ -203,20 +204,20 @@ def run_child(file: str, *arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
-# -------------------------------------------------------------------------------------------------------- statistics
+# Statistics.
 
 
 class Bar(NamedTuple):
-    """What a figure or a ratio must be: at most this value, or at least."""
+    """The maximum of a figure or a ratio, or its minimum if `is_least` is true."""
 
     value: float
     is_least: bool = False
 
 
 def rank_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The rank interval of the median: its ends, and the confidence that the median is between them."""
+    """Return the ends of the rank interval of the median, and the confidence that the median is between them."""
     ordered, number = sorted(values), len(values)
-    outside, left_out = 2 / 2**number, 0  # the chance that the median is below all values, or above all
+    outside, left_out = 2 / 2**number, 0  # the probability that the median is below or above all values
     while outside + 2 * math.comb(number, left_out + 1) / 2**number <= 1 - CONFIDENCE:
         left_out += 1
         outside += 2 * math.comb(number, left_out) / 2**number
@@ -225,7 +226,7 @@ def rank_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How much longer one contestant takes than another: of the minima, and of the rounds with interval."""
+    """The ratio of the times of two contestants: of the minima, and of the rounds with its interval."""
 
     of_minima: float
     median: float
@@ -235,13 +236,13 @@ class Ratio:
 
 
 def ratio(slow: list[float], quick: list[float]) -> Ratio:
-    """`slow` over `quick`, of the minima and as median of the rounds."""
+    """Return the ratio of `slow` to `quick`, of the minima and as median of the rounds."""
     of_rounds = [s / q for s, q in zip(slow, quick, strict=True)]
     return Ratio(min(slow) / min(quick), statistics.median(of_rounds), *rank_interval(of_rounds))
 
 
 def verdict(value: float, bar: Bar, *, is_busy: bool = False) -> str:
-    """Whether a bar is met; not judged where other processes used the machine."""
+    """Return whether a bar is met; it is not judged if other processes used too much of the machine."""
     if is_busy:
         return NOT_JUDGED
     return "met" if (value >= bar.value if bar.is_least else value <= bar.value) else "missed"
@@ -257,7 +258,7 @@ def compare(
     unit: str,
     bar: Bar | None = None,
 ) -> Row:
-    """One row of a result: the ratio of a figure, first / second, or the figure itself if there is no second.
+    """Return one row of a result: the ratio of a figure, first / second, or the figure itself if there is no second.
 
     Rounds in which the second figure is 0 are left out. `others` is the load of the worst round that counts.
     """
@@ -285,19 +286,19 @@ def compare(
 
 
 def short(value: float) -> float:
-    """A measured value with five significant digits."""
+    """Return a measured value with five significant digits."""
     return float(f"{value:.5g}")
 
 
 def spread(samples: list[float], records: int) -> dict[str, float]:
-    """Minimum, median and maximum in ns a record."""
+    """Return minimum, median and maximum in ns per record."""
     scale = 1e9 / records
     named = {"min": min(samples), "median": statistics.median(samples), "max": max(samples)}
     return {name: round(value * scale, 2) for name, value in named.items()}
 
 
 def library_version(name: str, function: str) -> str | None:
-    """The version that a system library reports; None where it is not installed."""
+    """Return the version that a system library reports; None if it is not installed."""
     try:
         tell = getattr(ctypes.CDLL(name), function)
     except (OSError, AttributeError):
@@ -308,7 +309,7 @@ def library_version(name: str, function: str) -> str | None:
 
 
 def cpu_model() -> str:
-    """The processor's name, from /proc/cpuinfo."""
+    """Return the processor's name from /proc/cpuinfo."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith(("model name", "Model")):
             return line.partition(":")[2].strip()
@@ -316,7 +317,7 @@ def cpu_model() -> str:
 
 
 def commit() -> str | None:
-    """The commit of this checkout, with `-dirty` where files are changed; None where there is no git."""
+    """Return the commit of this checkout, with `-dirty` if files are changed; None if git is not available."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     with contextlib.suppress(OSError):
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
@@ -325,8 +326,8 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on, and nothing that names the machine."""
-    import contestants  # here, as the children of a benchmark, which import this module, need none of it
+    """Return the properties of the machine on which the figures depend, without its name."""
+    import contestants  # imported here, because the child processes of benchmarks do not need it
     import floor
 
     gcc = subprocess.run([floor.compiler(), "--version"], capture_output=True, text=True, check=True).stdout
@@ -349,7 +350,7 @@ def machine() -> dict[str, Any]:
 
 
 def report(parts: Mapping[str, Any], options: Mapping[str, Any], load: tuple[float, float]) -> dict[str, Any]:
-    """A result file: the machine, what was asked for, the load before and after, and the figures of each part."""
+    """Return the contents of a result file: the machine, the options, the load before and after, and the figures."""
     date, revision = datetime.datetime.now(datetime.UTC).date().isoformat(), commit()
     return {
         "date": date,
@@ -380,7 +381,7 @@ def save(path: Path | None, parts: Mapping[str, Any], options: Mapping[str, Any]
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """A result file, one row of figures a line so that two of them can be compared by eye."""
+    """Write a result file with one row of figures in each line, so that two files can be compared."""
 
     def lines(item: Any, depth: int) -> str:
         if depth and isinstance(item, dict) and item and any(isinstance(v, (dict, list)) for v in item.values()):
@@ -397,7 +398,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def print_table(title: str, rows: list[dict[str, Any]], shown: tuple[str, ...]) -> None:
-    """Rows as a table; an absent figure is a blank, bars that are missed are marked."""
+    """Print rows as a table. An absent figure is blank, and bars that are missed are marked."""
 
     def cell(value: Any) -> str:
         if value is None:
@@ -419,17 +420,17 @@ def print_table(title: str, rows: list[dict[str, Any]], shown: tuple[str, ...]) 
 
 
 def figure(value: float) -> str:
-    """A measured value with four significant digits, and all digits before the point."""
+    """Return a measured value with four significant digits, and all digits before the decimal point."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def value_text(row: Row) -> str:
-    """A value of a comparison with its interval."""
+    """Return the value of a comparison with its interval."""
     return f"{row['value']:.3g} ({row['low']:.3g} to {row['high']:.3g})"
 
 
 def print_comparisons(title: str, rows: list[Row]) -> None:
-    """Rows of `compare` as a table: medians, the value with its interval, other load, and the bar."""
+    """Print rows of `compare` as a table: medians, the value with its interval, other load, and the bar."""
     print_table(title, [shown(row) for row in rows], SHOWN)
 
 
@@ -437,7 +438,7 @@ SHOWN = ("case", "figure", "unit", "first", "second", "compared", "value", "busy
 
 
 def shown(row: Row) -> Row:
-    """A row of `compare` as it is printed."""
+    """Return a row of `compare` as it is printed."""
     first, second = (figure(row["medians"][name]) if name else "" for name in (row["first"], row["second"]))
     bar = f"{row['bar_is']} {row['bar']:g}" if "bar" in row else ""
     compared = f"{row['first']} / {row['second']}" if row["second"] else row["first"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of `make bench`, one for each kind of bar: decode, threads, isolation, views, segment, import.
 
-Each takes the options and returns rows (dicts of figures, with the bar and whether it is met next to them), which
-run.py prints and writes. Without kcodec built, the figures of the others remain: the baselines.
+Each takes the options and returns rows, which are dicts with figures, bars and whether they are met. run.py prints and
+writes them. If kcodec is not built, only the other contestants are measured.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What is measured and how long."""
+    """The options: what is measured, and for how long."""
 
     shapes: str
     codecs: tuple[str, ...]
@@ -48,19 +48,20 @@ class Options:
 
 
 def source_blob(builder: str, shape: str, codec: str) -> shapes.Blob:
-    """The blob of one of the two builders."""
+    """Return the blob of one of the two builders."""
     return shapes.java_blob(shape, codec) if builder == "java" else shapes.blob(shape, codec)
 
 
 def cells(options: Options) -> Iterator[tuple[str, str, str]]:
-    """(builder, codec, shape) of every blob asked for; Java's uncompressed batches are the same bytes and left out."""
+    """Yield (builder, codec, shape) of every requested blob, without Java's uncompressed ones, which are the same
+    bytes."""
     for builder, codec, shape in itertools.product(options.builders, options.codecs, options.shapes):
         if builder == "aiokafka" or codec != "none":
             yield builder, codec, shape
 
 
 def agree(found: list[contestants.Contestant], data: bytes, what: str) -> str:
-    """The one hash of all contestants' columns; ValueError if they differ."""
+    """Return the hash of all contestants' columns. Raise ValueError if they differ."""
     digests = {one.name: one.digest(one.decode(data)) for one in found}
     if len(set(digests.values())) != 1:
         raise ValueError(f"{what}: the contestants' columns differ: {digests}")
@@ -68,7 +69,7 @@ def agree(found: list[contestants.Contestant], data: bytes, what: str) -> str:
 
 
 def judged(row: Row, name: str, value: float | None, bar: float | None, *, least: bool = False) -> None:
-    """Put a figure, its bar and the verdict into a row; nothing where there is no figure.
+    """Add a figure, its bar and whether it is met to a row, if there is a figure.
 
     A row measured while other processes used too much of the machine is not judged.
     """
@@ -82,14 +83,15 @@ def judged(row: Row, name: str, value: float | None, bar: float | None, *, least
 
 
 def against(row: Row, name: str, samples: Samples, slow: str, quick: str) -> float | None:
-    """The ratio of two contestants as median of the rounds, if both took part; its interval goes into the row."""
+    """Return the ratio of two contestants as median of the rounds, if both were measured, and add its interval to the
+    row."""
     if slow not in samples or quick not in samples:
         return None
     return with_interval(row, name, ratio(samples[slow], samples[quick]))
 
 
 def with_interval(row: Row, name: str, found: Ratio) -> float:
-    """The median of a ratio; the interval and the ratio of the minima go into the row."""
+    """Return the median of a ratio, and add its interval and the ratio of the minima to the row."""
     row[f"{name}_interval"] = [round(found.low, 3), round(found.high, 3)]
     row[f"{name}_of_minima"] = round(found.of_minima, 3)
     return found.median
@@ -106,9 +108,9 @@ def measured(
     busy_above: float | None = None,
     clock: Callable[[], float] = time.process_time,
 ) -> Samples:
-    """The cases' samples; their spreads go into the row, and so does what others used of the machine meanwhile.
+    """Return the samples of the cases, and add their spreads and the load of other processes to the row.
 
-    Functions of one thread are measured by processor time, which is elapsed time without what other processes did.
+    Functions of one thread are measured by processor time, which does not include the time of other processes.
     """
     samples, others = measure.interleaved(
         cases,
@@ -129,18 +131,18 @@ def zstd_way() -> str:
         return "package"
     from kcodec import _fast
 
-    contestants.decode_kcodec(shapes.blob("d", "zstd").data)  # the library is looked for at the first batch
+    contestants.decode_kcodec(shapes.blob("d", "zstd").data)  # kcodec looks for the library at the first batch
     return str(_fast.zstd_way())
 
 
 def limits(blob: shapes.Blob) -> dict[str, measure.Case]:
-    """CRC, memcpy and both, as cases."""
+    """Return CRC, memcpy and both as cases."""
     made = {what: floor.Limit(what, len(blob.data)) for what in floor.LIMITS}
     return {f"limit {what}": functools.partial(limit.run, blob.data) for what, limit in made.items()}
 
 
 def decode(options: Options) -> list[Row]:
-    """One thread to Arrow, CRC on: everybody, compared with aiokafka and the floor."""
+    """Measure all contestants on one thread, to Arrow with CRC checks, compared with aiokafka and the floor."""
     rows = []
     for builder, codec, shape in cells(options):
         blob = source_blob(builder, shape, codec)
@@ -169,7 +171,8 @@ def decode(options: Options) -> list[Row]:
 
 
 def cold(options: Options) -> list[Row]:
-    """As decode, but each call gets another copy of the blob, and there are more copies than the caches hold."""
+    """Measure as `decode` does, but with another copy of the blob in each call and more copies than fit into the
+    caches."""
     rows = []
     for codec, shape in itertools.product(options.codecs, options.shapes):
         blob = shapes.blob(shape, codec)
@@ -190,7 +193,7 @@ def cold(options: Options) -> list[Row]:
 
 
 def views(options: Options) -> list[Row]:
-    """Values as binary_view, shape b, against the floor, which copies them."""
+    """Measure values as binary_view, shape b, compared with the floor, which copies them."""
     if "kcodec" not in options.names:
         return []
     import kcodec
@@ -212,7 +215,7 @@ def views(options: Options) -> list[Row]:
 
 
 def two_thread_cases(options: Options, data: bytes, own: floor.Floor, pair: floor.FloorPair) -> dict[str, measure.Case]:
-    """One and two threads of the floor and, if it takes part, of kcodec."""
+    """Return cases for one and two threads of the floor and, if it is measured, of kcodec."""
     cases: dict[str, measure.Case] = {"floor 1": lambda: own.decode(data), "floor 2": lambda: pair.decode(data)}
     if "kcodec" in options.names:
         import kcodec
@@ -223,7 +226,7 @@ def two_thread_cases(options: Options, data: bytes, own: floor.Floor, pair: floo
 
 
 def check_two_threads(options: Options, data: bytes, own: floor.Floor, pair: floor.FloorPair) -> None:
-    """ValueError unless two threads give what one gives."""
+    """Raise ValueError unless two threads give the same result as one."""
     if own.decode(data) != pair.decode(data) or not np.array_equal(own.offsets(), pair.offsets()):
         raise ValueError("the floor on two threads differs from the floor on one")
     if "kcodec" in options.names:
@@ -235,7 +238,7 @@ def check_two_threads(options: Options, data: bytes, own: floor.Floor, pair: flo
 
 
 def threads(options: Options) -> list[Row]:
-    """Two threads against one: on batches repeated until one thread needs 2 ms, and on the blob as it is."""
+    """Compare two threads with one: on batches repeated until one thread needs 2 ms, and on the unchanged blob."""
     rows, own, pair = [], floor.Floor(), floor.FloorPair()
     for codec, shape in itertools.product(options.codecs, options.shapes):
         if codec not in floor.codecs() or shape not in "abcd":
@@ -271,7 +274,8 @@ def threads(options: Options) -> list[Row]:
 
 
 def isolation(options: Options) -> list[Row]:
-    """read_committed against read_uncommitted of the same bytes: half of the batches aborted, and none."""
+    """Compare read_committed with read_uncommitted on the same bytes, with half of the batches aborted and with
+    none."""
     if "kcodec" not in options.names:
         return []
     import kcodec
@@ -301,7 +305,7 @@ def isolation(options: Options) -> list[Row]:
 
 
 def write_segment(path: Path, blob: shapes.Blob, size: int) -> tuple[int, int]:
-    """A segment of at least `size` bytes made of the blob's batches with rising offsets; (bytes, records)."""
+    """Write a segment of at least `size` bytes with the blob's batches at rising offsets. Return (bytes, records)."""
     span, times = blob.records, math.ceil(size / len(blob.data))
     with path.open("wb") as file:
         for i in range(times):
@@ -310,7 +314,7 @@ def write_segment(path: Path, blob: shapes.Blob, size: int) -> tuple[int, int]:
 
 
 def segment(options: Options) -> list[Row]:
-    """Peak memory of a fresh process that streams a big segment through pyarrow; time is there for interest."""
+    """Measure the peak memory, and the time without a bar, of a new process that streams a large segment to pyarrow."""
     if "kcodec" not in options.names:
         return []
     rows = []
@@ -336,14 +340,15 @@ def segment(options: Options) -> list[Row]:
 
 
 def fresh_process(code: str) -> dict[str, float]:
-    """Seconds of a new Python that runs `code` and ends."""
+    """Return the seconds that a new Python takes to run `code`."""
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True)
     return {"seconds": time.perf_counter() - begin}
 
 
 def import_time(options: Options) -> list[Row]:
-    """`import kcodec` above `python -c pass`, in pairs of fresh processes, and what it must not bring in."""
+    """Measure how much longer `import kcodec` takes than `python -c pass`, in pairs of new processes, and check which
+    modules it does not import."""
     if "kcodec" not in options.names:
         return []
     programs = {"python": "pass", "kcodec": "import kcodec"}

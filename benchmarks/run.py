@@ -90,12 +90,12 @@ TITLES = {
 
 
 def short(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for the table: of a spread only the median."""
+    """Return a row for the table, with only the median of each spread."""
     return {name: value["median"] if isinstance(value, dict) else value for name, value in row.items()}
 
 
 def missed(rows: list[dict[str, Any]]) -> int:
-    """How many bars of these rows are missed."""
+    """Return the number of bars of these rows that are missed."""
     return sum(value is False for row in rows for name, value in row.items() if name.endswith("_met"))
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part `commit` of bench_session.py: how long a transaction takes to end, and until its record is seen.
+"""Part `commit` of bench_session.py: how long a transaction takes to end, and until its record is read.
 
-One record a transaction, with offsets of a record that was polled, or without: a session, a plain transactional
-producer of ours, and Java's clients (tests/java/CommitTimes.java) do the same, in turns. Measured:
-the whole end of the transaction (flush, offsets, heartbeat, EndTxn); and from EndTxn to the record at a read_committed
-consumer of one's own kind. The session's end without offsets must take no longer than the producer's: the forced
-heartbeat and the waits add nothing to it.
+Each transaction has one record, with or without offsets of a record that was polled. A session, a plain transactional
+producer of kcodec and Java's clients (tests/java/CommitTimes.java) run them in turns. Measured are the whole end of the
+transaction (flush, offsets, heartbeat, EndTxn), and the time from EndTxn until a read_committed consumer of the same
+client library has the record. The end without offsets of a session must take no longer than that of a producer: the
+forced heartbeat and the waits must not add to it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ JAVA = {"offsets": "Java, with offsets", "produce": "Java, produce only"}
 EACH, WARM_UP = 30, 20
 PAUSE_SECONDS = 0.01
 JAVA_SECONDS = 300.0
-Times = list[tuple[float, float]]  # ms: the whole end, EndTxn to seen
+Times = list[tuple[float, float]]  # milliseconds: the whole end, and from EndTxn until the record is read
 
 
 class Reader:
-    """A read_committed consumer that notes when each value came."""
+    """A read_committed consumer that stores when each value was read."""
 
     def __init__(self, servers: str, topic: str) -> None:
         from kcodec import TopicPartition
@@ -51,21 +51,21 @@ class Reader:
                     self.came.notify_all()
 
     def wait(self, value: bytes) -> float:
-        """When it came."""
+        """Wait until the value was read, and return when."""
         with self.came:
             if not self.came.wait_for(lambda: value in self.seen, 30.0):
                 raise TimeoutError(f"{value!r} was not seen")
         return self.seen[value]
 
     def close(self) -> None:
-        """End."""
+        """Stop the thread and close the consumer."""
         self._is_over = True
         self._thread.join(10.0)
         self._consumer.close()
 
 
 def watch(client: Any) -> dict[str, float]:
-    """When each API was last asked."""
+    """Return a dict that is updated with the time of the last request of each API."""
     asked: dict[str, float] = {}
 
     def see(trace: Any) -> None:
@@ -77,7 +77,7 @@ def watch(client: Any) -> dict[str, float]:
 
 
 class Work:
-    """Transactions of one record, one after the other, created by `begin`."""
+    """Runs transactions of one record, one after the other. `begin` begins one."""
 
     def __init__(self, client: Any, begin: Callable[[], Any], reader: Reader, target: str, name: str) -> None:
         self._asked = watch(client)
@@ -86,7 +86,7 @@ class Work:
         self.times: Times = []
 
     def one(self, prepare: Callable[[Any, bytes], None] = lambda txn, value: None) -> None:
-        """One transaction; prepare: what else is done in it."""
+        """Run one transaction. prepare: called in it before its end."""
         value = b"%s-%d" % (self._name, self._number)
         self._number += 1
         with self._begin() as txn:
@@ -99,7 +99,7 @@ class Work:
 
 
 def session_for(servers: str, source: str, name: str) -> Any:
-    """A session of a group of its own."""
+    """Return a session with a new group."""
     from kcodec.client import GroupTransactSession
 
     options = {"group_id": name, "transactional_id": name, "topics": [source], "linger_ms": 0}
@@ -107,7 +107,7 @@ def session_for(servers: str, source: str, name: str) -> Any:
 
 
 def with_offsets(servers: str, source: str, target: str, count: int) -> dict[str, Times]:
-    """Of a session that polls a record each time."""
+    """Return the times of a session that polls a record in each transaction."""
     from kcodec.client import Producer
 
     name = uuid.uuid4().hex[:8]
@@ -127,7 +127,8 @@ def with_offsets(servers: str, source: str, target: str, count: int) -> dict[str
 
 
 def produce_only(servers: str, source: str, target: str, count: int) -> dict[str, Times]:
-    """Of a session and of a plain transactional producer, in turns: whatever else goes on here meets both."""
+    """Return the times of a session and of a plain transactional producer, which run in turns so that other load
+    affects both."""
     from kcodec.client import Producer
 
     name = uuid.uuid4().hex[:8]
@@ -146,7 +147,7 @@ def produce_only(servers: str, source: str, target: str, count: int) -> dict[str
 
 
 def java(servers: str, source: str, target: str, count: int, mode: str) -> dict[str, Times]:
-    """Of Java's producer and consumer."""
+    """Return the times of Java's producer and consumer."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
     from java_judge import class_path, compile_judge, java_and_jars
 
@@ -167,7 +168,7 @@ CONTESTANTS: tuple[Callable[..., dict[str, Times]], ...] = (
 
 
 def measure(kafka: Any, rounds: int) -> dict[str, Any]:
-    """For bench_session.py."""
+    """Measure the part `commit` for bench_session.py."""
     times: dict[str, Times] = {}
     topics = [kafka.create_topic(partitions=1) for _ in range(2)]
     for turn in range(rounds):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec's consumers as members of groups, in a process of their own, driven as tests/java/GroupMember.java is:
+"""Consumers of kcodec as members of groups, in a separate process, with the commands of tests/java/GroupMember.java:
 
 members = OurMembers()
 members.start("a", servers, "group", "topic", "consumer")
@@ -64,7 +64,7 @@ class _Member:
 
 
 def serve() -> None:
-    """Answers a JSON list a line on stdin with a JSON value a line on stdout."""
+    """For each line on stdin, a JSON list with a command, print a line with its JSON result."""
     members: dict[str, _Member] = {}
     for line in sys.stdin:
         command, name, *rest = json.loads(line)
@@ -79,7 +79,7 @@ def serve() -> None:
 
 
 class OurMembers:
-    """The other end of `serve`."""
+    """Starts a process that runs `serve`, and sends it commands."""
 
     def __init__(self) -> None:
         pipe = subprocess.PIPE

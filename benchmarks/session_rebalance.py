@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Part `rebalance` of bench_session.py: from a member's joining or leaving to the first record of the new owner.
 
-Groups of two: one member stays, the other joins and leaves again and again, while a producer writes to every partition
-each 20 ms. Settings are the clients' and the broker's defaults (heartbeats: classic 3 s, consumer protocol 5 s; the
-assignors of 4.3 once a second). Java's consumers and ours run at the same time, in groups of their own; several groups
-of each take turns at random, as most of the time is spent waiting for the next heartbeat of a member.
+In each group of two, one member stays and the other repeatedly joins and leaves, while a producer writes to every
+partition every 20 ms. Settings are the defaults of the clients and the broker (heartbeats: classic 3 s, consumer
+protocol 5 s; the assignors of Kafka 4.3 run once per second). Consumers of Java and kcodec run at the same time in
+separate groups. Several groups of each run at the same time, because most of the time is spent waiting for the next
+heartbeat of a member.
 
-joined: from before the consumer is made to the first record of the member that joined. left: from before close() to
-the first record, at the member that stays, of a partition that was the other's.
+joined: from before the consumer is created to the first record of the member that joined. left: from before close() to
+the first record, at the member that stays, of a partition that the other member owned.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ PARTITIONS, GROUPS = 6, 3
 PACE_SECONDS = 0.02
 LIMIT_SECONDS = 60.0
 PROTOCOLS = ("classic", "consumer")
-#: What a test broker has otherwise than Kafka, as Kafka has it, but for the wait of a group's first member.
+#: Kafka's defaults of properties that test brokers change, except for the initial rebalance delay of a group.
 KAFKA = {"group.consumer.min.heartbeat.interval.ms": 5000}
 
 
 class JavaMembers:
-    """As `OurMembers`, in the one Java of tests/support/java_clients.py."""
+    """As `OurMembers`, but with Java's consumers, in the Java process of tests/support/java_clients.py."""
 
     def __init__(self) -> None:
         sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
@@ -60,7 +61,7 @@ class JavaMembers:
 
 
 class Writer:
-    """Writes to each partition all the time."""
+    """Writes to each partition continuously."""
 
     def __init__(self, servers: str, topic: str) -> None:
         from kcodec.client import Producer
@@ -83,7 +84,7 @@ class Writer:
 
 
 def until(look: Callable[[], Any], what: str) -> Any:
-    """The first answer that says something."""
+    """Call `look` until its result is true, and return that result. Exit after LIMIT_SECONDS."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while not (found := look()):
         if time.monotonic() > deadline:
@@ -93,7 +94,7 @@ def until(look: Callable[[], Any], what: str) -> Any:
 
 
 class Turns(threading.Thread):
-    """One group: the times of its rebalances, in seconds."""
+    """One group, whose rebalances are measured in seconds."""
 
     def __init__(self, members: Any, servers: str, group: str, topic: str, protocol: str, rounds: int) -> None:
         super().__init__(daemon=True)
@@ -143,7 +144,7 @@ class Turns(threading.Thread):
 
 
 def measure(kafka: Any, rounds: int) -> dict[str, Any]:
-    """Both protocols, one after the other."""
+    """Measure both protocols, one after the other."""
     topic = kafka.create_topic(partitions=PARTITIONS)
     writer = Writer(kafka.bootstrap_servers, topic)
     sides = {"kcodec": OurMembers(), "Java": JavaMembers()}
@@ -185,6 +186,6 @@ def _measure(servers: str, topic: str, protocol: str, sides: dict[str, Any], rou
 
 
 def summary(times: list[float]) -> dict[str, Any]:
-    """p50 and p99 (of few rounds: the worst), and all, in milliseconds."""
+    """Return p50, p99 (the maximum if there are few rounds) and all times, in milliseconds."""
     worst = times[min(round(0.99 * len(times)), len(times) - 1)]
     return {"p50": round(statistics.median(times), 1), "p99": round(worst, 1), "all": [round(one, 1) for one in times]}

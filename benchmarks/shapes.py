@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes every figure is measured on: record shapes a to e, as one fetch of Kafka record batches (magic 2).
+"""The bytes that all benchmarks use: record shapes a to e, each as one fetch of Kafka record batches (magic 2).
 
 | shape | records x batches | value, key, headers |
 | --- | --- | --- |
@@ -9,11 +9,11 @@
 | d | 10 x 1000 | 30 B, 6 B key |
 | e | 1000 x 8 | 2 B to 4 KB mixed, some nulls, 0 to 2 headers |
 
-Values are text that looks like JSON, about threefold compressible. All is drawn from seeded generators, so every run
-and every machine sees the same bytes; `check_digests` proves it for codec none. Batches are made by aiokafka's builder
+Values are text that looks like JSON and compresses to about a third. They come from seeded generators, so all runs on
+all machines use the same bytes; `check_digests` checks this for codec none. Batches are built by aiokafka's builder
 (gzip 9, lz4 HC 9 with block checksums, zstd 3, snappy in xerial blocks of 32 KB) or, by `java_blob`, by Kafka's own
 MemoryRecordsBuilder (gzip 6, lz4 fast in independent blocks, zstd without content size). As on a broker, the base
-offset is written into the finished batch: no checksum covers it.
+offset is written into the finished batch, because no checksum covers it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Blob:
-    """Bytes of one fetch, with what is needed to judge a decoder: its records and its size before compression."""
+    """The bytes of one fetch, the number of its records, and its size before compression."""
 
     data: bytes
     records: int
@@ -61,7 +61,7 @@ class Blob:
 
 
 def payload(draw: random.Random, size: int) -> bytes:
-    """Text of exactly `size` bytes that looks like a JSON object (and is cut off like none)."""
+    """Return text of exactly `size` bytes that looks like the beginning of a JSON object."""
     text = f'{{"id":{draw.getrandbits(40)},"ts":{FIRST_TIMESTAMP + draw.getrandbits(24)}'
     pieces, length = [text], len(text)
     while length < size:
@@ -110,7 +110,7 @@ def row_e(draw: random.Random, timestamp: int) -> Row:
 
 @dataclass(frozen=True)
 class Shape:
-    """How many records a batch has, how many batches a blob, and how a record is drawn."""
+    """The number of records of a batch, the number of batches of a blob, and a function that generates a record."""
 
     per_batch: int
     batches: int
@@ -127,7 +127,7 @@ SHAPES = {
 
 
 def rows(shape: str, count: int) -> Iterator[Row]:
-    """The first `count` records of a shape; time moves on by 0 to 3 ms a record."""
+    """Yield the first `count` records of a shape. Timestamps advance by 0 to 3 ms with each record."""
     draw = random.Random(f"{shape}/{SEED}")
     timestamp = FIRST_TIMESTAMP
     for _ in range(count):
@@ -137,7 +137,7 @@ def rows(shape: str, count: int) -> Iterator[Row]:
 
 @functools.cache
 def batches_of_rows(shape: str) -> tuple[tuple[Row, ...], ...]:
-    """The records of a blob, one tuple a batch."""
+    """Return the records of a blob, one tuple for each batch."""
     per_batch, count = SHAPES[shape].per_batch, SHAPES[shape].batches
     drawn = tuple(rows(shape, per_batch * count))
     return tuple(drawn[i * per_batch : (i + 1) * per_batch] for i in range(count))
@@ -150,7 +150,8 @@ def build_batch(
     *,
     producer: tuple[int, int, int] | None = None,
 ) -> bytearray:
-    """One batch at `base_offset`, by aiokafka; `producer` = (id, epoch, base sequence) makes it transactional."""
+    """Build one batch at `base_offset` with aiokafka. With `producer`, (id, epoch, base sequence), it is
+    transactional."""
     from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
     producer_id, epoch, sequence = producer or (-1, -1, -1)
@@ -166,7 +167,7 @@ def build_batch(
 
 @functools.cache
 def blob(shape: str, codec: str) -> Blob:
-    """The blob of a shape in a codec, batches by aiokafka."""
+    """Return the blob of a shape in a codec, with batches built by aiokafka."""
     groups = batches_of_rows(shape)
     per_batch = SHAPES[shape].per_batch
     data = b"".join(build_batch(group, codec, i * per_batch) for i, group in enumerate(groups))
@@ -176,7 +177,7 @@ def blob(shape: str, codec: str) -> Blob:
 
 @functools.cache
 def java_blob(shape: str, codec: str) -> Blob:
-    """The same records in batches made by Kafka's MemoryRecordsBuilder; made once, kept in .cache/bench-blobs."""
+    """Return the same records in batches of Kafka's MemoryRecordsBuilder, which are cached in .cache/bench-blobs."""
     from peers import java_peer
 
     plain = blob(shape, "none")
@@ -187,7 +188,7 @@ def java_blob(shape: str, codec: str) -> Blob:
 
 
 def control_batch(control_type: int, producer_id: int, epoch: int, base_offset: int, timestamp: int) -> bytes:
-    """An end marker (0 ABORT, 1 COMMIT) as a transaction coordinator writes it: 78 bytes, one record."""
+    """Return an end-transaction marker (0 ABORT, 1 COMMIT) as a coordinator writes it: 78 bytes, one record."""
     import crc32c
 
     record = struct.pack(">bbbbhhbhib", 0, 0, 0, 4 << 1, 0, control_type, 6 << 1, 0, 0, 0)
@@ -199,7 +200,7 @@ def control_batch(control_type: int, producer_id: int, epoch: int, base_offset: 
 
 @dataclass(frozen=True)
 class TransactionalBlob:
-    """A blob whose every batch is transactional, with the aborted list a broker would send along."""
+    """A blob in which every batch is transactional, and the aborted transactions that a broker would return with it."""
 
     blob: Blob
     aborted: tuple[tuple[int, int], ...]
@@ -208,7 +209,8 @@ class TransactionalBlob:
 
 @functools.cache
 def transactional_blob(shape: str, codec: str, *, abort: bool = True) -> TransactionalBlob:
-    """Producers 1 and 2 in turn, batch by batch; at the end producer 1 commits and 2 aborts (or commits, too)."""
+    """Return a blob with alternating batches of producers 1 and 2. At the end producer 1 commits, and producer 2 aborts
+    or, if `abort` is false, commits."""
     groups = batches_of_rows(shape)
     per_batch = SHAPES[shape].per_batch
     pieces, plain = [], 0
@@ -224,7 +226,7 @@ def transactional_blob(shape: str, codec: str, *, abort: bool = True) -> Transac
 
 
 def batch_positions(data: bytes) -> list[int]:
-    """Where each batch begins, and the end as last item."""
+    """Return the positions at which the batches begin, followed by the end of the data."""
     positions, position = [0], 0
     while position < len(data):
         position += LOG_OVERHEAD + int.from_bytes(data[position + BATCH_LENGTH : position + LOG_OVERHEAD], "big")
@@ -233,7 +235,7 @@ def batch_positions(data: bytes) -> list[int]:
 
 
 def shifted(source: Blob, base: int) -> bytearray:
-    """The bytes of a blob with `base` added to every base offset."""
+    """Return the bytes of a blob with `base` added to every base offset."""
     data = bytearray(source.data)
     for position in batch_positions(source.data)[:-1]:
         (offset,) = struct.unpack_from(">q", data, position)
@@ -242,7 +244,7 @@ def shifted(source: Blob, base: int) -> bytearray:
 
 
 def repeated(source: Blob, times: int) -> Blob:
-    """The batches of a blob `times` over, with rising base offsets."""
+    """Return a blob with the batches of a blob repeated `times` times, with rising base offsets."""
     last = batch_positions(source.data)[-2]
     offset, delta = struct.unpack_from(">q", source.data, last)[0], struct.unpack_from(">i", source.data, last + 23)[0]
     span = offset + delta + 1
@@ -251,7 +253,7 @@ def repeated(source: Blob, times: int) -> Blob:
 
 
 def check_digests(names: str = "abcde") -> None:
-    """ValueError if this machine's generator makes other bytes than those the published figures stand for."""
+    """Raise ValueError if the generators of this machine make other bytes than those of the published figures."""
     for name in names:
         digest = hashlib.sha256(blob(name, "none").data).hexdigest()[:16]
         if digest != DIGESTS[name]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stream one segment file to its end through pyarrow, drop each batch, and print what it took as JSON.
+"""Stream one segment file to pyarrow, drop each batch, and print time and peak memory as JSON.
 
-Run in a fresh process by run.py: VmHWM is the peak of the whole process, imports included.
+run.py runs this in a new process, because VmHWM is the peak of the whole process, including imports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import kcodec
 
 
 def high_water_mark() -> float:
-    """Peak resident memory of this process so far, in MB (10^6 bytes)."""
+    """Return the peak resident memory of this process so far, in MB (10^6 bytes)."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
