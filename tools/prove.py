@@ -113,8 +113,7 @@ def prove_shared(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_random_faults(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Transactions under random faults, several at once, on three brokers: the log agrees with the reported
-    outcomes."""
+    """Transactions under random faults, several at once, on three brokers: the log agrees with the reports."""
     program = ROOT / "tests" / "prove" / "prove_random_faults.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see random-faults.txt")
 
@@ -162,7 +161,7 @@ def prove_session_stopped(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_session_times(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Before KIP-447: EndTxn delayed until another member took over; timeouts that kcodec rejects lead to duplicates."""
+    """Before KIP-447: EndTxn delayed until another member took over; timeouts that kcodec rejects cause duplicates."""
     program = ROOT / "tests" / "prove" / "prove_session_times.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 

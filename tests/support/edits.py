@@ -185,7 +185,7 @@ def every_length(batch: bytes) -> Iterator[tuple[str, bytes]]:
             yield f"{name} at {begin}: {what}", with_payload(batch, payload[:begin] + replacement + payload[end:])
 
 
-# --------------------------------------------------------------------------------------------------------------- random
+# Random.
 
 
 def _flip_bit(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:

@@ -36,7 +36,7 @@ class Row(NamedTuple):
     timestamp: int
 
 
-# ------------------------------------------------------------------------------------------------------------- inputs
+# Inputs.
 
 BYTES = st.none() | st.binary(max_size=20) | st.binary(min_size=60, max_size=70).map(lambda piece: piece * 4)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

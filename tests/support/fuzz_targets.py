@@ -113,7 +113,7 @@ def run(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
     )
 
 
-# --------------------------------------------------------------------------------------------------------------- seeds
+# Seeds.
 
 
 def _golden_pieces(largest: int) -> Iterator[bytes]:

@@ -297,7 +297,7 @@ class Walk:
                 return "delete", [one.error_code for one in response.results]
         return ("other", response.error_code)
 
-    # ------------------------------------------------------------------------------------------------- common requests
+    # Common requests.
 
     def tool(self, label: str, request: Any, version: int) -> None:
         """Ask both sides something that is answered at once."""

@@ -223,7 +223,7 @@ def offset_codes(answer: Any) -> set[int]:
     return {partition.error_code for group in groups for topic in group.topics for partition in topic.partitions}
 
 
-# ------------------------------------------------------------------------------------------------------------ the cases
+# The cases.
 
 
 def late_commit(stage: Stage, protocol: str, *, control: str = "") -> Outcome:

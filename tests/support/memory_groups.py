@@ -101,7 +101,7 @@ class MemoryGroups:
         assert partition is not None
         return [entry for entry in replayed(partition.log) if isinstance(entry, InternalRecord)]
 
-    # ------------------------------------------------------------------------------------------- requests, made shorter
+    # Shorter forms of requests.
 
     def join(self, group: str, member: str = "", **fields: Any) -> Reply:
         """JoinGroup of a consumer."""

@@ -123,7 +123,7 @@ def end(worker: subprocess.Popen[bytes]) -> str:
     return worker.communicate()[1].decode()
 
 
-# ------------------------------------------------------------------------------------------------------- local_store
+# The program local_store.
 
 
 class StoreCase:
@@ -186,7 +186,7 @@ class StoreCase:
         rebuilt.close()
 
 
-# ----------------------------------------------------------------------------------------------- offsets_in_database
+# The program offsets_in_database.
 
 
 def reader_arguments(kafka: ApacheKafka, place: Sequence[object], name: str, topic: str) -> list[object]:

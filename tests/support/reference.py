@@ -168,7 +168,7 @@ def read_records(data: bytes, header: Header, max_decompressed_bytes: int = MIB_
     return [complete(header, raw) for raw in raw_records(header, payload_of(data, header, max_decompressed_bytes))]
 
 
-# ---------------------------------------------------------------------------------------------------- walking, skipping
+# Walking, skipping.
 
 
 def _marker_type(data: bytes, header: Header, options: _Options) -> int | None:
@@ -237,7 +237,7 @@ def _walk(data: bytes, options: _Options, opened: dict[int, DecodeError]) -> _Wa
             at = target
 
 
-# ------------------------------------------------------------------------------------------------- isolation, decoding
+# Isolation, decoding.
 
 
 def _visibility(steps: list[Step], options: _Options) -> tuple[int, set[int], set[int]]:

@@ -135,7 +135,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 assert HEADER.size == 61
 
 
-# ---------------------------------------------------------------------------------------------------------- one batch
+# One batch.
 
 
 def parse_header(data: bytes, at: int, max_batch_bytes: int = MIB_128) -> Header | int:

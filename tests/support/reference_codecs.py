@@ -108,7 +108,7 @@ def decompress(codec: int, data: bytes, limit: int) -> bytes:
     return {GZIP: _gunzip, SNAPPY: _unsnappy, LZ4: _unlz4, ZSTD: _unzstd}[codec](data, limit)
 
 
-# ------------------------------------------------------------------------------------------------------------- gzip
+# Gzip.
 
 
 def _gzip_body(data: bytes, at: int) -> int | None:
@@ -157,7 +157,7 @@ def _gunzip(data: bytes, limit: int) -> bytes:
     return out
 
 
-# ----------------------------------------------------------------------------------------------------------- snappy
+# Snappy.
 
 
 def _copy_match(out: bytearray, offset: int, length: int) -> None:
@@ -245,7 +245,7 @@ def _unsnappy(data: bytes, limit: int) -> bytes:
     return out
 
 
-# -------------------------------------------------------------------------------------------------------------- lz4
+# Lz4.
 
 
 def _lz4_length(data: bytes, at: int, nibble: int) -> tuple[int, int]:
@@ -352,7 +352,7 @@ def _lz4_content(block: bytes, stored: bool, dictionary: bytes, largest: int, li
         raise StreamError("block larger than its frame allows") from None
 
 
-# ------------------------------------------------------------------------------------------------------------- zstd
+# Zstd.
 
 
 def _unzstd_frame(data: bytes, limit: int, before: int) -> tuple[bytes, int]:

@@ -35,7 +35,7 @@ FIXED = {
 }
 
 
-# -------------------------------------------------------------------------------------------------------------- bytes
+# Bytes.
 
 
 class Bytes:
@@ -85,7 +85,7 @@ def length_of(content: Any, layout: str, is_compact: bool) -> bytes:
     return varint(len(content) + 1) if is_compact else struct.pack(layout, len(content))
 
 
-# ------------------------------------------------------------------------------------------------------------ reading
+# Reading.
 
 
 def decode(kind: type[Message], data: bytes, version: int) -> Any:
@@ -167,7 +167,7 @@ def read_one(source: Bytes, field: Field, version: int, is_flexible: bool, *, ma
     return java_string(source.take(size))
 
 
-# ------------------------------------------------------------------------------------------------------------ writing
+# Writing.
 
 
 def encode(message: Message, version: int) -> bytes:
@@ -218,7 +218,7 @@ def write_one(value: Any, field: Field, version: int, is_flexible: bool) -> byte
     return length_of(content, layout, is_compact(field, version, is_flexible)) + bytes(content or b"")
 
 
-# ------------------------------------------------------------------------------------------------------------ samples
+# Samples.
 
 _BITS = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64}
 _TEXTS = ("", "a", "topic-1", "grüße", "日本", "😀", "x" * 127, "y" * 128, "z" * 300)
@@ -270,7 +270,7 @@ def sample_one(field: Field, version: int, random: Random, is_flexible: bool) ->
     return random.randbytes(random.choice((0, 1, 20, 127, 128, 3000)))
 
 
-# ------------------------------------------------------------------------------------------------------- Kafka's JSON
+# Kafka's JSON.
 
 
 def squeezed(name: str) -> str:

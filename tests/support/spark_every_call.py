@@ -115,7 +115,7 @@ def records_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in frame.select("partition", "key", "value").collect()]
 
 
-# ----------------------------------------------------------------------------------------------------- files of brokers
+# Files of brokers.
 
 FILES = ("txn-mixed-0", "txn-mixed-1")
 
@@ -176,7 +176,7 @@ def decode_partition(at: Setting) -> None:
     assert committed < found, f"{len(committed - found)} records are missing"
 
 
-# ------------------------------------------------------------------------------------------------------ topics, reading
+# Topics, reading.
 
 
 def partition_key_value(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -242,7 +242,7 @@ def from_brokers(reader: Any, at: Setting) -> Any:
     return reader.format("kcodec").option("kafka.bootstrap.servers", at.servers).option("subscribe", at.topic)
 
 
-# ------------------------------------------------------------------------------------------------------ topics, writing
+# Topics, writing.
 
 
 def write_topic(at: Setting) -> None:
@@ -311,7 +311,7 @@ CALLS: dict[str, Callable[[Setting], None]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------------- sessions
+# Sessions.
 
 
 @contextmanager

@@ -56,7 +56,7 @@ ODD_NAMES = (
 )
 
 
-# ------------------------------------------------------------------------------------------------------- records
+# Records.
 
 
 def random_bytes(random: Random, longest: int = 24) -> bytes | None:
@@ -112,7 +112,7 @@ def _deltas(records: list[RecordSpec]) -> int:
     return len(records) - 1 if last is None else last
 
 
-# ------------------------------------------------------------------------------------------------------- batches
+# Batches.
 
 
 def random_batch(random: Random, **header: Any) -> bytes:
@@ -168,7 +168,7 @@ def random_wrong_batch(random: Random, **header: Any) -> bytes:
     return random_batch_of(random, records, **header)
 
 
-# ---------------------------------------------------------------------------------------------------------- logs
+# Logs.
 
 
 @dataclass
@@ -273,7 +273,7 @@ def random_log(random: Random, steps: int = 12) -> Log:
     return log
 
 
-# ------------------------------------------------------------------------------------------------------- options
+# Options.
 
 
 def random_aborted(random: Random, log: Log) -> list[tuple[int, ...]] | None:
@@ -343,7 +343,7 @@ def _with_a_wrong_batch(random: Random, log: Log) -> tuple[str, bytes]:
     return f"batch {index} replaced by a wrong one", log.data[:begin] + wrong + log.data[end:]
 
 
-# ---------------------------------------------------------------------------------------------------- strategies
+# Strategies.
 
 
 def _randoms() -> st.SearchStrategy[Random]:

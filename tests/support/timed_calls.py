@@ -186,7 +186,7 @@ def leave(block: Any, error: BaseException | None = None) -> Any:
     return block.__exit__(type(error) if error is not None else None, error, None)
 
 
-# ------------------------------------------------------------------------------------------------------- the calls
+# The calls.
 
 CALLS: dict[str, Callable[[Stage], Prepared]] = {}
 
@@ -712,7 +712,7 @@ def _admin_calls() -> None:
 _admin_calls()
 
 
-# --------------------------------------------------------------------------------------------- the public classes
+# The public classes.
 
 
 def public_calls(module: ModuleType) -> set[str]:
