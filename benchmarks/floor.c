@@ -465,7 +465,7 @@ OUTLINE struct number long_varint(const uint8_t *p, int most) {
 
 INLINE int64_t unzigzag(uint64_t raw) { return (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1); }
 
-/* Sets `raw` to the varint at p without zig-zag decoding (odd: negative) and advances p. `most` bytes must be readable. */
+/* Sets `raw` to the varint at p before zig-zag decoding (odd: negative), and advances p. `most` bytes are readable. */
 #define VARINT(raw, most)                                                                                             \
     do {                                                                                                              \
         uint64_t b0 = p[0];                                                                                           \
@@ -673,7 +673,7 @@ int64_t floor_limit(const uint8_t *data, int64_t size, uint8_t *to, int what) {
 
 /* Two threads. */
 
-/* A helper thread sleeps until there is work. Both threads take ranges of about RANGE_BYTES of batches under one lock. */
+/* A helper thread sleeps until there is work. Both threads take ranges of about RANGE_BYTES under one lock. */
 struct pair {
     struct worker *own, *other;
     pthread_t thread;

@@ -2,10 +2,10 @@
 """The API reference of the documentation site, from signatures, stubs and docstrings, as reStructuredText.
 
 `docs/conf.py` replaces each block ``{public-names} MODULE`` of a page by `reference(MODULE)`. Sphinx's autodoc is not
-used: it has no signatures for the classes of the compiled core, whose stub `_fast.pyi` does, and it would read our
-docstrings, which are plain text, as reStructuredText.
+used: it finds no signatures for the classes of the compiled core, which are in the stub `_fast.pyi`, and it would
+interpret the docstrings of kcodec, which are plain text, as reStructuredText.
 
-An entry is a public function, class, exception or constant. `Entry.lacks()` names what a reader would miss in it.
+An entry is a public function, class, exception or constant. `Entry.lacks()` returns what is missing in it.
 tests/project/test_api_reference.py fails for every gap that is not in tests/lint/reference_gaps.txt, which this program
 writes: python tools/api_reference.py > tests/lint/reference_gaps.txt
 """
@@ -109,7 +109,7 @@ class Entry:
         return [one.arg for one in named if one.arg not in usual and not one.arg.startswith("_")]
 
     def lacks(self) -> Iterator[str]:
-        """Yield what a reader would miss: text, a signature, a parameter that no text names, the unit of a timeout."""
+        """Yield what is missing: a docstring, a signature, a parameter in no docstring, the unit of a timeout."""
         if not self.text.strip() and not self.full_name.endswith("__call__"):
             yield f"{self.full_name}: no docstring"
         for one in self.members:
@@ -152,7 +152,7 @@ def texts_by_name() -> dict[str, str]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------- collecting
+# Collecting the entries.
 
 
 @cache
@@ -181,7 +181,7 @@ def attribute_texts(kind: type) -> dict[str, str]:
 
 
 def stub_signature(node: ast.FunctionDef | ast.AsyncFunctionDef, value: object = None) -> str:
-    """Return the signature as the stub has it, on one line, with the defaults of `value` where the stub has `...`."""
+    """Return the signature in the stub, on one line, with the defaults of `value` in place of `...`."""
     if callable(value):
         live = inspect.signature(value).parameters
         given = [*node.args.posonlyargs, *node.args.args][::-1], node.args.defaults[::-1]
@@ -205,7 +205,8 @@ def live_signature(value: Callable[..., Any]) -> str:
 
 
 def shown(signature: inspect.Signature) -> str:
-    """Return a signature as Sphinx reads it: annotations without quotes, defaults whose repr is no code as `...`."""
+    """Return a signature that Sphinx can read: annotations without quotes, and `...` for a default whose repr is not
+    code."""
     parts: list[str] = []
     seen_star = False
     for one in signature.parameters.values():
@@ -325,7 +326,7 @@ def class_entry(name: str, module: str, kind: type) -> Entry:
             Entry(key, f"{module}.{name}", "value", f" = {one.value!r}", "", one) for key, one in values.items()
         ]
         return entry
-    # Exceptions and TypedDicts are not made by users; their attributes and keys count.
+    # Users do not create exceptions and TypedDicts; their attributes and keys are documented instead.
     signature = "" if is_exception or is_typeddict(kind) else live_signature(kind)
     if is_typeddict(kind):
         bases = [base.__name__ for base in getattr(kind, "__orig_bases__", ()) if is_typeddict(base)]
@@ -338,7 +339,7 @@ def class_entry(name: str, module: str, kind: type) -> Entry:
 
 
 def constructor(node: ast.ClassDef) -> str:
-    """Return how a class of the core is made; "()" for one that only kcodec makes."""
+    """Return the parameters of the constructor of a class of the core; "()" if only kcodec creates instances."""
     for one in node.body:
         if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__"):
             if "Never" in ast.unparse(one.args):
@@ -367,7 +368,7 @@ def stub_members(node: ast.ClassDef, module: str, owner: str, kind: type) -> Ite
 
 
 def live_members(kind: type, owner: str) -> Iterator[Entry]:
-    """Yield fields, properties and methods of a Python class, those of our own base classes included."""
+    """Yield fields, properties and methods of a Python class, including those of base classes in kcodec."""
     ours = [base for base in kind.__mro__ if base.__module__.startswith("kcodec")]
     seen: set[str] = set()
     fields = {one.name for one in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
@@ -400,7 +401,7 @@ def without_self(signature: str, is_static: bool) -> str:
     return signature if is_static else re.sub(r"^\((?:self|cls)(?:: [^,)]+)?(?:, )?", "(", signature)
 
 
-# ------------------------------------------------------------------------------------------ other tables of the site
+# Other tables of the site.
 
 
 def exceptions_by_call() -> str:
@@ -427,7 +428,7 @@ def command_help(command: str) -> str:
     return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-# ------------------------------------------------------------------------------------------------------------- pages
+# Pages.
 
 
 @cache

@@ -47,7 +47,7 @@ class SourceError(Exception):
 
 
 def without_blocks(text: str) -> str:
-    """Replace each marked `if` by the lines that are for threads."""
+    """Replace each marked `if` by its lines for the sync API."""
     while True:
         lines = text.splitlines(keepends=True)
         marked = (
@@ -59,7 +59,7 @@ def without_blocks(text: str) -> str:
         if node is None:
             return text
         assert node.end_lineno is not None and node.body[-1].end_lineno is not None
-        # Line numbers start at 1, so that these are the indexes of the lines behind `if` and behind `else`.
+        # Line numbers start at 1, so these are the indexes of the lines after `if` and after the block.
         first, end = node.lineno, node.end_lineno
         if "False" in lines[node.lineno - 1]:
             if node.orelse:
@@ -107,7 +107,7 @@ def sync_name(name: str) -> str:
 
 def sync_docstring(text: str) -> str:
     """Return a docstring of the sync API, whose examples do not await. Comments of examples keep their column."""
-    text = re.sub(r"\n\s*\n( *\"\"\")$", r"\n\1", text)  # where a replacement leaves nothing of the last paragraph
+    text = re.sub(r"\n\s*\n( *\"\"\")$", r"\n\1", text)  # if a replacement has removed the last paragraph
     lines = []
     for line in text.split("\n"):
         code, mark, comment = line.partition("  # ")
@@ -146,7 +146,7 @@ def ruff(text: str, path: Path, *command: str) -> str:
 
 
 def convert(text: str, name: str) -> str:
-    """Return the sync module that the source of an asyncio module stands for. Raise SourceError."""
+    """Return the sync module for the source of an asyncio module. Raise SourceError."""
     text = without_async(with_replacements(without_blocks(text)))
     left = re.search(r"# (?:A?SYNC)\b.*", text)
     if left:

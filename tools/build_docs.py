@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the documentation site and check it: no warning, no broken link, nothing loaded from elsewhere, words found.
+"""Build the documentation site and check that it has no warnings, no broken links and nothing loaded from other hosts,
+and that its search finds certain words.
 
 Usage: python tools/build_docs.py [--output DIRECTORY]
 
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What a reader looks for in the search; `tests/prove/prove_docs.py` builds the site and looks for them.
+#: Words that the search must find; `tests/prove/prove_docs.py` builds the site and checks this.
 SEARCHED = ("flush", "read_committed", "aborted", "SIGTERM", "install")
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=\"((?:https?:)?//[^\"]+)\"")
 
@@ -82,7 +83,7 @@ def problems(output: Path) -> list[str]:
 
 
 def main() -> int:
-    """Build and check; 0 if nothing is wrong."""
+    """Build and check the site. Return 0 if there are no problems."""
     parser = argparse.ArgumentParser(description="Build the documentation site and check it.")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "docs", help="folder of the site")
     output = parser.parse_args().output

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the sdist, a wheel from it, and try the wheel where there is no compiler.
+"""Build the sdist and a wheel from it, and test the wheel in an environment without a compiler.
 
     python tools/build_wheel.py [--python PATH ...] [--dist dist]
 
-For each Python: a wheel by PEP 517 from the unpacked sdist, in an isolated environment; auditwheel repairs it to the
-manylinux tag its symbols allow and says which (Linux; other systems keep the tag pip gave it); then it is installed
-with its dependencies, as wheels alone, into a fresh environment whose PATH holds nothing but that environment, and
-tests/smoke.py is run from another folder. One line a Python; the exit status is 0 if all passed.
+For each Python, a wheel is built by PEP 517 from the unpacked sdist, in an isolated environment. On Linux auditwheel
+repairs it to the manylinux tag that its symbols allow; on other systems the tag does not change. The wheel is then
+installed with its dependencies, from wheels only, into a new environment whose PATH contains only that environment, and
+tests/smoke.py is run from another folder. One line is printed for each Python. The exit status is 0 if all passed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOT_SHIPPED = re.compile(r"\.(c|h|pxi|pyx|o|pyc)$")
 
 
 def run(command: Sequence[str | Path], environment: dict[str, str] | None = None, folder: Path = ROOT) -> str:
-    """What it said; SystemExit with that if it failed."""
+    """Run a command and return its output. Raise SystemExit with the output if it failed."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=folder,
@@ -48,12 +48,12 @@ def run(command: Sequence[str | Path], environment: dict[str, str] | None = None
 
 
 def interpreter(folder: Path) -> Path:
-    """The Python of a virtual environment."""
+    """Return the Python of a virtual environment."""
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def build_environment(folder: Path) -> Path:
-    """A Python with what builds and repairs wheels."""
+    """Create an environment with the tools that build and repair wheels, and return its Python."""
     venv.create(folder, with_pip=True)
     tools = TOOLS if sys.platform == "linux" else TOOLS[:1]
     run([interpreter(folder), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *tools])
@@ -61,7 +61,7 @@ def build_environment(folder: Path) -> Path:
 
 
 def build_sdist(builder: Path, dist: Path) -> Path:
-    """The sdist, which holds the sources of the core and nothing compiled."""
+    """Build the sdist, which has the sources of the core and no compiled files, and return its path."""
     run([builder, "-m", "build", "--sdist", "--outdir", dist, ROOT])
     (found,) = dist.glob("kcodec-*.tar.gz")
     with tarfile.open(found) as archive:
@@ -73,7 +73,7 @@ def build_sdist(builder: Path, dist: Path) -> Path:
 
 
 def unpacked(sdist: Path, folder: Path) -> Path:
-    """The folder of sources in it."""
+    """Unpack the sdist and return the folder with the sources."""
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (found,) = folder.iterdir()
@@ -81,7 +81,8 @@ def unpacked(sdist: Path, folder: Path) -> Path:
 
 
 def build_wheel(python: Path, sources: Path, folder: Path) -> Path:
-    """The wheel as pip makes it for any user: build requirements of pyproject.toml in an environment of their own."""
+    """Build the wheel with pip as a user does, with the build requirements of pyproject.toml in an isolated
+    environment."""
     folder.mkdir()
     run([python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--disable-pip-version-check", "-w", folder, sources])
     (found,) = folder.glob("kcodec-*.whl")
@@ -89,7 +90,7 @@ def build_wheel(python: Path, sources: Path, folder: Path) -> Path:
 
 
 def repaired(builder: Path, wheel: Path, dist: Path) -> tuple[Path, str]:
-    """The wheel that may be shipped, and what was done to it."""
+    """Return the wheel that can be published, and a description of the repair."""
     dist.mkdir(parents=True, exist_ok=True)
     if sys.platform != "linux":
         return Path(shutil.copy(wheel, dist)), "as built"
@@ -104,7 +105,8 @@ def repaired(builder: Path, wheel: Path, dist: Path) -> tuple[Path, str]:
 
 
 def check_contents(wheel: Path) -> None:
-    """Python, stub, marker and the compiled core; no sources of the core, nothing cached."""
+    """Check that the wheel has the Python code, the stub, py.typed and the compiled core, and no sources of the core
+    and no cached files."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     extra = [name for name in names if NOT_SHIPPED.search(name) or name.startswith("tests/")]
@@ -114,7 +116,8 @@ def check_contents(wheel: Path) -> None:
 
 
 def try_wheel(python: Path, wheel: Path, folder: Path) -> str:
-    """Install it from wheels alone where no compiler can be found, and run the smoke test; its last line."""
+    """Install the wheel from wheels only, in an environment without a compiler, and run the smoke test. Return its last
+    line."""
     run([python, "-m", "venv", folder / "venv"])
     inside = interpreter(folder / "venv").parent
     environment = {"PATH": str(inside), "HOME": str(folder)}
@@ -131,7 +134,7 @@ def try_wheel(python: Path, wheel: Path, folder: Path) -> str:
 
 
 def main() -> int:
-    """Everything, for each Python."""
+    """Build and test the wheel for each Python. Return the exit status."""
     parser = argparse.ArgumentParser(description="build and try wheels")
     parser.add_argument("--python", type=Path, nargs="+", default=[Path(sys.executable)], help="default: this one")
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where wheels and sdist go (default: dist)")

@@ -56,7 +56,7 @@ COVERED = (
     *("src", "docs", "tools", "examples", "benchmarks/README.md"),
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "Makefile", "pyproject.toml", "setup.py"),
 )
-#: Those among them that are not rewritten yet; the list only shrinks.
+#: Files and folders in COVERED that are not searched, because they have not been rewritten yet.
 REMAINING: tuple[str, ...] = ()
 #: Folders of tests: names only.
 TESTS: tuple[str, ...] = ("tests",)

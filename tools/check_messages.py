@@ -3,11 +3,12 @@
 
 Usage: python tools/check_messages.py [--quiet]
 
-The newest Kafka decides about all that it has, 3.9.1 about what that dropped; where both have a version, both are
-asked. Compared are the type of the message (request, response, key or value of a record), versions, api keys, flexible
-versions, and of every field: that it is there, order, type, nullability, tag, default, whether it is ignorable, and the
-Python type that the table shows. Records of internal topics are compared with the newest only: the coordinators of
-3.9.1 numbered their keys otherwise. A difference is one line; exit code 1.
+Messages and versions are compared with the newest Kafka, those that it has dropped with 3.9.1, and those in both with
+both. Compared are the type of the message (request, response, key or value of a record), versions, API keys and
+flexible versions, and for each field its presence, order, type, nullability, tag, default, whether it is ignorable, and
+its Python type in the table. Records of internal topics are compared only with the newest Kafka, because the
+coordinators of 3.9.1 use other numbers for their keys. Each difference is printed in one line, and the exit code is
+then 1.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ TYPES: dict[type[Message], str] = {
     MetadataRecord: "metadata",
 }
 RECORD_TYPES = {TYPES[CoordinatorKey], TYPES[CoordinatorValue], TYPES[MetadataRecord]}
-# Fields that the older release has by another name: message, its name there -> the name in the newest.
+# Fields with another name in the older release: (message, name there) -> name in the newest.
 RENAMED = {("TxnOffsetCommitRequest", "generation_id"): "generation_id_or_member_epoch"}
-# What only concerns the values of a message, and not its bytes: the newer release has the say.
+# Properties of fields that do not affect the bytes of a message. They are compared with the newer release only.
 OF_VALUES = {"default", "ignorable"}
 
 
 def shown_default(field: Field) -> Any:
-    """A table's default in the terms of `Present`."""
+    """Return the default of a field of a table in the form of `Present`."""
     if field.default is None or field.is_array:
         return field.default
     if not isinstance(field.kind, str):
@@ -76,7 +77,7 @@ def shown_default(field: Field) -> Any:
 
 
 def declared(kind: type[Struct], version: int, path: str = "") -> Iterator[Present]:
-    """Every field that a table has in a version, in the terms of Kafka's definitions."""
+    """Yield every field that a table has in a version, in the terms of Kafka's definitions."""
     for name, field in fields(kind).items():
         if not field.versions.hold(version):
             continue
@@ -96,14 +97,14 @@ def declared(kind: type[Struct], version: int, path: str = "") -> Iterator[Prese
 
 
 def field_differences(ours: Present, theirs: Present, ignored: set[str]) -> Iterator[str]:
-    """How one field differs."""
+    """Yield the differences of one field."""
     for name, our, their in zip(Present._fields, ours, theirs, strict=True):
         if our != their and name not in ignored:
             yield f"{ours.path}: {name} is {our!r}, Kafka has {their!r}"
 
 
 def version_differences(ours: Iterable[Present], theirs: Iterable[Present], only_wire: set[str]) -> Iterator[str]:
-    """How the fields of one version differ; of the fields in `only_wire` nothing but their bytes counts."""
+    """Yield the differences of the fields of one version. For fields in `only_wire` only their bytes are compared."""
     our, their = {field.path: field for field in ours}, {field.path: field for field in theirs}
     yield from (f"{path} is missing" for path in their if path not in our)
     yield from (f"{path} is not in Kafka" for path in our if path not in their)
@@ -117,7 +118,7 @@ def version_differences(ours: Iterable[Present], theirs: Iterable[Present], only
 
 
 def paths(definition: Json) -> set[str]:
-    """The path of every field that a definition has in any version."""
+    """Return the paths of all fields that a definition has in any version."""
     return {
         field.path
         for version in Versions.of(definition["validVersions"]).numbers()
@@ -126,7 +127,7 @@ def paths(definition: Json) -> set[str]:
 
 
 def annotation_differences(kind: type[Struct], seen: set[type[Struct]]) -> Iterator[str]:
-    """Where a class shows its reader another Python type than its field has."""
+    """Yield the fields whose annotation in a class differs from the Python type of the field."""
     if kind in seen:
         return
     seen.add(kind)
@@ -144,7 +145,7 @@ def annotation_differences(kind: type[Struct], seen: set[type[Struct]]) -> Itera
 
 
 def message_differences(kind: type[Message], new: Json | None, old: Json | None) -> Iterator[str]:
-    """How one message differs from what the releases have; either may lack it."""
+    """Yield the differences of one message from its definitions in both releases, one of which may be missing."""
     known = [definition for definition in (new, old) if definition is not None]
     if not known:
         yield "neither release has it"
@@ -175,13 +176,14 @@ def message_differences(kind: type[Message], new: Json | None, old: Json | None)
 
 
 def renamed(message: str, theirs: Iterable[Present]) -> Iterator[Present]:
-    """The fields of a release under the names of the newest."""
+    """Yield the fields of a release with their names in the newest release."""
     for field in theirs:
         yield field._replace(path=RENAMED.get((message, field.path), field.path))
 
 
 def record_differences() -> Iterator[str]:
-    """Definitions of records of the newest without a class, and how those differ that another class reads."""
+    """Yield definitions of records in the newest release that have no class, and differences of those that another
+    class reads."""
     declared_kinds = {kind.__name__: kind for kind in messages.all_messages()}
     for name, definition in definitions(NEW_JARS).items():
         if definition["type"] not in RECORD_TYPES:
@@ -196,7 +198,7 @@ def record_differences() -> Iterator[str]:
 
 
 def differences(kinds: Iterable[type[Message]] | None = None) -> list[str]:
-    """Every difference of these messages, of all if none are named, a line each."""
+    """Return every difference of these messages, or of all messages, one line each."""
     seen: set[type[Struct]] = set()
     found = list(record_differences()) if kinds is None else []
     for kind in messages.all_messages() if kinds is None else kinds:
@@ -208,7 +210,7 @@ def differences(kinds: Iterable[type[Message]] | None = None) -> list[str]:
 
 
 def main() -> None:
-    """Print the differences; exit code 1 if there are any."""
+    """Print the differences. Exit with code 1 if there are any."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quiet", action="store_true", help="say nothing when all is well")
     arguments = parser.parse_args()

@@ -34,7 +34,7 @@ def say(text: str) -> None:
 
 
 class Step:
-    """A target of the Makefile that is made on a thread of its own; `wait` ends the demo if it failed."""
+    """A target of the Makefile that is built on a separate thread. `wait` ends the demo if it failed."""
 
     def __init__(self, what: str, *targets: str) -> None:
         self._what = what
@@ -53,7 +53,7 @@ class Step:
         self._status, self._output, self._seconds = done.returncode, done.stdout, time.monotonic() - began
 
     def wait(self) -> None:
-        """Wait for its end. Print what it took, or its output if it failed."""
+        """Wait for the end of the step. Print its duration, or its output if it failed."""
         self._thread.join()
         if self._status:
             print(self._output, file=sys.stderr)
@@ -62,7 +62,7 @@ class Step:
 
 
 def show(*parts: str) -> None:
-    """Run parts of examples/demo.py; their failure is ours."""
+    """Run parts of examples/demo.py. Exit if they fail."""
     environment = {
         **os.environ,
         "JAVA_HOME": str(CACHE / "java"),
@@ -74,7 +74,7 @@ def show(*parts: str) -> None:
 
 
 def downloaded(pip_log: Path) -> float:
-    """Megabytes that pip downloaded, by its log, and that Ivy has (Kafka's jars)."""
+    """Return the megabytes that pip downloaded, according to its log, and of the jars that Ivy has downloaded."""
     text = pip_log.read_text("utf-8", "replace") if pip_log.exists() else ""
     sizes = re.findall(r"Downloading \S+ \(([\d.]+) (bytes|kB|MB|GB)\)", text)
     ivy = sum(path.stat().st_size for path in (CACHE / "ivy").rglob("*") if path.is_file())
@@ -89,7 +89,7 @@ def main() -> None:
     options = parser.parse_args()
     CACHE.mkdir(exist_ok=True)
     pip_log = CACHE / "pip-demo.log"
-    os.environ["PIP_LOG"] = str(pip_log)  # also for pip within make; it appends
+    os.environ["PIP_LOG"] = str(pip_log)  # also used by pip within make, which appends to the log
     before = downloaded(pip_log)
     Step("a virtual environment with setuptools and Cython", f"{VENV}/.build-tools").wait()
     compiled = Step("the C extension is compiled", "extension")
@@ -103,7 +103,7 @@ def main() -> None:
     if spark is None:
         show("story", "captures", "copy")
     else:
-        # What needs neither Java nor Spark runs meanwhile.
+        # Parts that need neither Java nor Spark run during the download.
         show(*(("captures",) if options.kafka else ("story", "captures", "copy")))
         spark.wait()
         Step("a Java", "java").wait()

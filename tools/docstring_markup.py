@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docstrings as reStructuredText. Ours are plain text, in which reStructuredText would find unintended markup.
+"""Conversion of docstrings to reStructuredText. The docstrings of kcodec are plain text, in which reStructuredText
+would find unintended markup.
 
-`as_rst` escapes everything except what our docstrings use: code in backticks, examples, lists and definitions.
+`as_rst` escapes everything except for code in backticks, examples, lists and definitions.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def as_rst(text: str, names: tuple[str, ...] = (), targets: Collection[str] = ()
     """Return a docstring as lines of reStructuredText. names: the parameters or attributes that it may define.
     targets: full names to which code in backticks links.
 
-    Our docstrings are plain text with code in backticks, examples that are indented or begin with ``>>>``, lists with
+    Docstrings are plain text with code in backticks, examples that are indented or begin with ``>>>``, lists with
     ``- ``, and definitions ``name: text`` of parameters, which become a list of definitions.
     """
     lines: list[str] = []
@@ -110,7 +111,7 @@ def block_as_rst(block: list[str], names: tuple[str, ...], targets: Collection[s
 
 
 def list_as_rst(block: list[str], targets: Collection[str]) -> list[str]:
-    """Return a list whose items may go over several lines."""
+    """Return a list whose items may have several lines."""
     lines = []
     for line in block:
         is_item = line.startswith("- ")

@@ -40,14 +40,15 @@ BASES = {
 
 
 class Source(NamedTuple):
-    """A message of both releases. new, old: the definitions, None where a release lacks it; versions: of the table."""
+    """A message in both releases. new, old: its definitions, None if a release does not have it; versions: the versions
+    of the table."""
 
     new: Json | None
     old: Json | None
     versions: Versions
 
     def releases(self, version: int) -> Json | None:
-        """The definition that decides about a version."""
+        """Return the definition that applies to a version."""
         for definition in (self.new, self.old):
             if definition is not None and version in Versions.of(definition["validVersions"]):
                 return definition
@@ -55,19 +56,20 @@ class Source(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A field in both releases; one of them may lack it."""
+    """A field in both releases, one of which may not have it."""
 
     new: Json | None
     old: Json | None
 
     @property
     def either(self) -> Json:
-        """The newer one."""
+        """Return the newer field, or the older one if there is no newer one."""
         return self.new or self.old or {}
 
 
 def paired(new: Iterable[Json], old: Iterable[Json]) -> Iterator[Pair]:
-    """Fields of both, by name, in the order of the newer one; what only the older has stays behind its neighbour."""
+    """Yield the fields of both releases, paired by name, in the order of the newer one. A field of the older one only
+    keeps its position after its predecessor."""
     waiting = {field["name"]: field for field in old}
     newer = list(new)
     names = {field["name"] for field in newer}
@@ -81,14 +83,15 @@ def paired(new: Iterable[Json], old: Iterable[Json]) -> Iterator[Pair]:
 
 
 class Draft:
-    """Writes the classes of one message, structs before those that hold them."""
+    """Writes the classes of one message. A struct comes before the classes that contain it."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.classes: dict[str, list[str]] = {}
 
     def spelt(self, pair: Pair, key: str = "") -> str:
-        """The versions in which a field is there, or, with a key ("nullableVersions"), also has that."""
+        """Return the versions that have a field or, with a key such as "nullableVersions", in which it also has that
+        property."""
         numbers = []
         for version in self.source.versions.numbers():
             decides = self.source.releases(version)
@@ -105,7 +108,7 @@ class Draft:
         return str(first) if first == last else f"{first}-{last}"
 
     def field(self, pair: Pair) -> str | None:
-        """The line of a field, None if none of the versions has it."""
+        """Return the line of a field, or None if no version has it."""
         field, versions = pair.either, self.spelt(pair)
         if versions == "none":
             return None
@@ -140,12 +143,12 @@ class Draft:
                 yield definition, field
 
     def struct(self, name: str, pairs: list[Pair]) -> None:
-        """The class of a struct, without its fields' classes, which come before it."""
+        """Add the class of a struct. The classes of its fields come before it."""
         lines = [line for pair in pairs if (line := self.field(pair)) is not None]
         self.classes[name] = [f"class {name}(Struct):", *lines]
 
     def message(self, name: str) -> None:
-        """The class of the message itself."""
+        """Add the class of the message itself."""
         definition = self.source.new or self.source.old or {}
         new = self.source.new["fields"] if self.source.new else ()
         old = self.source.old["fields"] if self.source.old else ()
@@ -159,7 +162,7 @@ class Draft:
 
 
 def source(name: str, highest: int | None = None) -> Source:
-    """A message of both releases, up to its highest stable version or the one given."""
+    """Return a message of both releases, up to its highest stable version or `highest`."""
     new, old = definitions(NEW_JARS).get(name), definitions(OLD_JARS).get(name)
     if new is None and old is None:
         raise SystemExit(f"neither release has a message {name}")
@@ -168,7 +171,7 @@ def source(name: str, highest: int | None = None) -> Source:
 
 
 def drafted(name: str, highest: int | None = None, docstring: Callable[[str], str] = lambda name: "...") -> str:
-    """The classes of a message as text."""
+    """Return the classes of a message as text."""
     draft = Draft(source(name, highest))
     draft.message(name)
     blocks = []
@@ -178,7 +181,7 @@ def drafted(name: str, highest: int | None = None, docstring: Callable[[str], st
 
 
 def main() -> None:
-    """Print the drafts of the messages named."""
+    """Print the drafts of the requested messages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="+", metavar="NAME")
     parser.add_argument("--highest", type=int, help="leave out versions above this one")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write those parts of docs/ that are drawn from the code: messages, errors, options, states of a transaction.
+"""Write the parts of docs/ that are generated from the code: messages, errors, options, states of a transaction.
 
 Usage: python tools/draw_docs.py
 
-A part is between the lines ``<!-- drawn: NAME -->`` and ``<!-- end -->``; `tests/project/test_docs.py` fails
-when one of them is not what would be drawn.
+A part is between the lines ``<!-- drawn: NAME -->`` and ``<!-- end -->``. `tests/project/test_docs.py` fails if a part
+differs from what this program would write.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ REGION = re.compile(r"(<!-- drawn: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def home(kind: type[Message]) -> str:
-    """The module that declares a message, by its last name."""
+    """Return the last part of the name of the module that declares a message."""
     return kind.__module__.rpartition(".")[2]
 
 
 def draw_apis() -> str:
-    """Every API: its number, the versions kcodec speaks, from which one on they are flexible, and where it stands."""
+    """Return every API with its key, the versions that kcodec supports, the first flexible one, and the module that
+    declares it."""
     lines = ["| key | API | versions | flexible | declared in |", "| --- | --- | --- | --- | --- |"]
     for key, request in messages.all_requests().items():
         name = request.__name__.removesuffix("Request")
@@ -51,7 +52,7 @@ def draw_apis() -> str:
     return "\n".join(lines) + "\n"
 
 
-# Who sends a request, by the package that names its class; the first that fits.
+# The clients that send a request, by the package that uses its class; the first matching package counts.
 SENDERS = {
     "network": "every client",
     "cluster/list_offsets": "consumer",
@@ -69,7 +70,7 @@ SENDERS = {
 
 
 def draw_api_users() -> str:
-    """Every API that the clients use: the versions they can speak, and which of them sends it."""
+    """Return every API that the clients use, with the versions that they support and the clients that send it."""
     senders: dict[str, list[str]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         inside = path.relative_to(SOURCE).as_posix()
@@ -86,14 +87,15 @@ def draw_api_users() -> str:
 
 
 def named(path: Path) -> set[str]:
-    """The names that a module's code uses, bare or behind a dot; what only texts and imports say is not among them."""
+    """Return the names that the code of a module uses, alone or after a dot, without those only in strings and
+    imports."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     bare = {node.id for node in nodes if isinstance(node, ast.Name)}
     return bare | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
 def draw_others() -> str:
-    """The messages that are neither request nor response."""
+    """Return the messages that are neither requests nor responses."""
     lines = ["| message | record type | versions | flexible | declared in |", "| --- | --- | --- | --- | --- |"]
     for kind in messages.all_messages():
         if not issubclass(kind, Request | Response):
@@ -104,14 +106,14 @@ def draw_others() -> str:
 
 
 def draw_errors() -> str:
-    """Every error code with its remedy."""
+    """Return every error code with its remedy."""
     lines = ["| code | name | remedy | what it says |", "| --- | --- | --- | --- |"]
     lines += [f"| {row.code} | {row.name} | {row.remedy} | {row.text} |" for row in ERRORS.values() if row.code]
     return "\n".join(lines) + "\n"
 
 
 def draw_options(made: type) -> str:
-    """What a class takes when it is made: names and defaults of its parameters, what they do from its docstring."""
+    """Return the parameters of a class's constructor: names, defaults, and descriptions from the docstring."""
     parameters = {name.strip("_"): one for name, one in inspect.signature(made).parameters.items()}
     _, _, rest = (inspect.getdoc(made) or "").partition("\n\n")
     rows: list[tuple[list[str], str]] = []
@@ -134,7 +136,7 @@ def draw_options(made: type) -> str:
 
 
 def draw_methods(kind: type) -> str:
-    """The public methods of a class, with the first sentence of what each says of itself."""
+    """Return the public methods of a class, with the first sentence of each docstring."""
     lines = ["| method | what it does |", "| --- | --- |"]
     for name, method in sorted(inspect.getmembers(kind, inspect.isfunction)):
         summary = (inspect.getdoc(method) or "").partition("\n\n")[0].replace("\n", " ")
@@ -144,7 +146,7 @@ def draw_methods(kind: type) -> str:
 
 
 def shown_default(parameter: inspect.Parameter) -> str:
-    """Return a default as a user types it; empty for an object, whose repr does not help."""
+    """Return a default as a user types it; empty for an object without a useful repr."""
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:
         return ""
     if parameter.default is inspect.Parameter.empty:
@@ -176,7 +178,7 @@ DRAWN: dict[str, Callable[[], str]] = {
 
 
 def with_current_parts(text: str) -> str:
-    """Return a page with all of its drawn parts as the code has them now."""
+    """Return a page with all of its drawn parts updated."""
     return REGION.sub(lambda found: found[1] + DRAWN[found[2]]() + found[3], text)
 
 

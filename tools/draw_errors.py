@@ -86,7 +86,7 @@ INTERNAL = {
 BUILTIN = {
     name for name, found in vars(builtins).items() if isinstance(found, type) and issubclass(found, BaseException)
 }
-#: What a placeholder says in place of the name of a function.
+#: Text of a placeholder in place of the name of a function.
 CALLED = {
     "_as_time": "its time",
     "_name": "partition",
@@ -211,7 +211,7 @@ def placeholder(node: ast.expr) -> str:
 
 
 def texts(node: ast.expr, names: dict[str, list[ast.expr]], depth: int = 0) -> list[str]:
-    """Return the texts that an expression can have, with placeholders; none if it holds no words of its own."""
+    """Return the texts that an expression can have, with placeholders; none if it contains no literal words."""
     match node:
         case ast.Constant(value=str(text)):
             return [text]
@@ -237,7 +237,7 @@ def texts(node: ast.expr, names: dict[str, list[ast.expr]], depth: int = 0) -> l
 
 
 def shown_texts(node: ast.expr, names: dict[str, list[ast.expr]], depth: int) -> list[str]:
-    """Return the texts of a local variable that holds a sentence, or else a placeholder."""
+    """Return the texts of a local variable that contains a sentence, or else a placeholder."""
     if isinstance(node, ast.Name) and depth < 2:
         found = [text for value in names.get(node.id, ()) for text in texts(value, names, depth + 1)]
         if 0 < len(found) <= MOST_TEXTS and len(found) == len(names[node.id]) and all(map(has_words, found)):

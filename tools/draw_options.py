@@ -44,8 +44,8 @@ from __future__ import annotations
 
 '''
 WRITERS = ProducerConfig.names() - NOT_FOR_WRITERS
-# The TypedDicts: name, what takes these options, base, the declarations of its keys. A TypedDict cannot have two bases
-# with a common one, so that the keys of a consumer are repeated in those of a session.
+# The TypedDicts: name, the class that accepts these options, base, and the declarations of the keys. A TypedDict cannot
+# have two bases with a common base, so the keys of a consumer are repeated in those of a session.
 CLASSES: list[tuple[str, str, str, list[tuple[type[OptionSet], Collection[str]]]]] = [
     ("SecurityOptions", "TLS and SASL", "TypedDict", [(SecurityConfig, SecurityConfig.names())]),
     (
@@ -73,7 +73,7 @@ CLASSES: list[tuple[str, str, str, list[tuple[type[OptionSet], Collection[str]]]
 
 
 def descriptions(options: type[OptionSet]) -> dict[str, str]:
-    """The docstrings below the fields of a class of options. Raises ValueError for a field without one."""
+    """Return the docstrings below the fields of a class of options. Raise ValueError for a field without one."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(options))).body
     assert isinstance(body, ast.ClassDef)
     found = {}
@@ -88,7 +88,7 @@ def descriptions(options: type[OptionSet]) -> dict[str, str]:
 
 
 def shown_range(field: dataclasses.Field[Any]) -> str:
-    """What is accepted, with the unit; "" for any text."""
+    """Return the accepted values with their unit; "" if any string is accepted."""
     name, declared = field.name, declaration(field)
     unit = declared.unit or ("ms" if name.endswith("_ms") else "bytes" if name.endswith("_bytes") else "")
     if declared.choices:
@@ -98,14 +98,14 @@ def shown_range(field: dataclasses.Field[Any]) -> str:
 
 
 def shown_default(field: dataclasses.Field[Any]) -> str:
-    """The default as one writes it; "" for an object."""
+    """Return the default as a literal; "" for an object."""
     if field.default is not dataclasses.MISSING:
         return f"`{field.default!r}`"
     return "required" if field.default_factory is dataclasses.MISSING else ""
 
 
 def draw_table(options: type[OptionSet], beginning: str = "") -> str:
-    """The options of a class whose names have this beginning, as a table of docs/."""
+    """Return the options of a class whose names begin with `beginning`, as a table for docs/."""
     texts = descriptions(options)
     lines = ["| option | default | range | what it does |", "| --- | --- | --- | --- |"]
     for name, field in options.fields().items():
@@ -119,7 +119,7 @@ def draw_table(options: type[OptionSet], beginning: str = "") -> str:
 
 
 def annotation(field: dataclasses.Field[Any]) -> str:
-    """The type for callers: of one that has choices, these."""
+    """Return the type of an option for callers, which is a Literal if it has choices."""
     declared = declaration(field)
     kind = declared.accepts or str(field.type)
     if declared.choices:
@@ -128,7 +128,7 @@ def annotation(field: dataclasses.Field[Any]) -> str:
 
 
 def homes(options: type[OptionSet]) -> dict[str, str]:
-    """The import statement of each name that the annotations of a class may use."""
+    """Return the import statement of each name that the annotations of a class may use."""
     module = inspect.getmodule(options)
     assert module is not None
     found: dict[str, str] = {}
@@ -145,12 +145,12 @@ def homes(options: type[OptionSet]) -> dict[str, str]:
 
 
 def drawn_keys(options: type[OptionSet], names: Collection[str]) -> Iterator[tuple[str, set[str]]]:
-    """The lines of each key of a TypedDict, and the imports that its type needs."""
+    """Yield the lines of each key of a TypedDict, and the imports that its type needs."""
     texts, known = descriptions(options), homes(options)
     for name, field in options.fields().items():
         if name in names:
             kind = annotation(field)
-            # What is quoted are values of Literal, not names.
+            # Quoted words are values of Literal, not names.
             words = re.findall(r"[A-Za-z]\w+", re.sub(r"'[^']*'|\"[^\"]*\"", "", kind))
             limits = "; ".join(
                 f"{title}: {shown.replace('`', '')}"
@@ -162,7 +162,7 @@ def drawn_keys(options: type[OptionSet], names: Collection[str]) -> Iterator[tup
 
 
 def draw() -> str:
-    """The module, as `ruff format` leaves it."""
+    """Return the module, formatted by `ruff format`."""
     imports = {"from typing import Literal, TypedDict"}
     classes = []
     for name, what, base, declarations in CLASSES:
@@ -180,7 +180,7 @@ def draw() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the module, or only compare it."""
+    """Write the module, or with --check only compare it. Return the exit status."""
     source = draw()
     if TARGET.exists() and TARGET.read_text(encoding="utf-8") == source:
         return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables and charts of docs/performance.md, from the files in benchmarks/results; no figure is typed by hand.
+"""The tables and charts of docs/performance.md, all of which are generated from the files in benchmarks/results.
 
 Usage: python tools/draw_performance.py [--check]      --check: write nothing, fail if a chart is stale
 
@@ -54,7 +54,7 @@ def rows_of(name: str, part: str) -> list[Row]:
 
 
 def not_measured(command: str) -> str:
-    """Return what is written in place of a table without results."""
+    """Return the text that replaces a table without results."""
     return f'Not measured yet. This command measures it: `make bench ARGS="--part {command}"`\n'
 
 
@@ -89,7 +89,7 @@ def cases(rows: dict[tuple[str, str], Row]) -> list[tuple[str, str]]:
 
 
 def draw_shapes() -> str:
-    """Return what each shape of records is."""
+    """Return a table that describes the shapes of records."""
     return table(("shape", "records"), SHAPES.items())
 
 
@@ -192,7 +192,7 @@ def ratio_cell(row: Row, name: str) -> str:
 
 
 def draw_decode() -> str:
-    """Return decoding, next to aiokafka and to the C decoder."""
+    """Return the figures of decoding, compared with aiokafka and the C decoder."""
     rows = by_key(result("kcodec")["parts"]["decode"], builder="aiokafka")
     lines = []
     for codec, shape in cases(rows):
@@ -206,7 +206,7 @@ def draw_decode() -> str:
 
 
 def draw_threads() -> str:
-    """Return how much faster two threads are than one, next to two threads of the C decoder."""
+    """Return how much faster two threads are than one, compared with two threads of the C decoder."""
     rows = [row for row in rows_of("kcodec", "threads") if row["times"] > 1]
     lines = []
     for row in rows:
@@ -217,7 +217,7 @@ def draw_threads() -> str:
 
 
 def draw_decode_peers() -> str:
-    """Return decoding next to the consumers of Java, Go and Rust."""
+    """Return the figures of decoding, compared with the consumers of Java, Go and Rust."""
     rows = by_key(result("peers")["parts"]["peers"], builder="aiokafka")
     names = ("kcodec", "java", "go", "rust")
     lines = [
@@ -228,7 +228,7 @@ def draw_decode_peers() -> str:
 
 
 def draw_encode() -> str:
-    """Return encoding, from Arrow and from rows, next to aiokafka, Java and Rust."""
+    """Return the figures of encoding from Arrow and from rows, compared with aiokafka, Java and Rust."""
     own = by_key(result("kcodec")["parts"]["encode"])
     peers = by_key(result("peers")["parts"]["encode"])
     lines = []
@@ -240,7 +240,8 @@ def draw_encode() -> str:
 
 
 def draw_send() -> str:
-    """Return `send` record by record, next to confluent-kafka; its latency; and asyncio next to aiokafka."""
+    """Return the figures of `send` for single records and its latency, compared with confluent-kafka, and of asyncio,
+    compared with aiokafka."""
     more = {"elapsed": "elapsed time, ratio", "broker": "processor time of the broker, ratio"}
     text = drawn("send", {"cells": ("cpu", "ns"), "asyncio": ("cpu", "ns")}, "send", more)
     latency = rows_of("send", "latency")
@@ -279,24 +280,24 @@ def draw_consume() -> str:
 
 
 def draw_poll() -> str:
-    """Return how many records a second arrive as objects."""
+    """Return the number of records per second that are returned as objects."""
     return draw_consumed("poll", "rate", ("`poll`", "confluent-kafka `consume`", "aiokafka `getmany`"))
 
 
 def draw_iteration() -> str:
-    """Return a loop over the consumer next to a loop over the lists of `poll`."""
+    """Return the figures of a loop over the consumer, compared with a loop over the lists of `poll`."""
     parts = {"iteration": ("rate", "records a second")}
     return drawn("consumer", parts, "consumer", {"cpu": "processor time, ratio"})
 
 
 def draw_transactions() -> str:
-    """Return transactions a second, and what is left of the throughput with frequent commits."""
+    """Return the transactions per second, and the share of the throughput that remains with frequent commits."""
     parts = {"rate": ("rate", "a second"), "cost": ("share", "share"), "ordinary": ("rate", "records a second")}
     return drawn("transactions", parts, "transactions")
 
 
 def draw_partitions() -> str:
-    """Return topics of many partitions on a broker that was just started."""
+    """Return the figures of topics with many partitions on a broker that was just started."""
     parts = dict.fromkeys(("send", "poll", "admin"), ("elapsed", "s"))
     more = {"cpu": "processor time, ratio", "broker": "processor time of the broker, ratio"}
     return drawn("many-partitions", parts, "partitions", more)
@@ -308,13 +309,13 @@ def draw_import() -> str:
 
 
 def draw_topics() -> str:
-    """Return topics read by Spark, next to Spark's own connector."""
+    """Return the figures of topics read by Spark, compared with Spark's own connector."""
     more = {"rate": "rows a second, ratio", "broker": "processor time of the broker, ratio"}
     return drawn("topics", {"topics": ("cpu", "ns a row")}, "topics", more)
 
 
 def draw_sink() -> str:
-    """Return the exactly-once sink of Spark next to the at-least-once sink."""
+    """Return the figures of Spark's exactly-once sink, compared with the at-least-once sink."""
     more = {"cpu": "processor time, ratio", "broker": "processor time of the broker, ratio"}
     text = drawn("spark-sink", {"sink": ("rate", "rows a second")}, "sink", more)
     idle = rows_of("spark-sink", "idle")
@@ -338,7 +339,7 @@ def draw_session() -> str:
 
 
 def draw_files() -> str:
-    """Return what is measured on segments of 1 GB: memory, seeks, and the command line."""
+    """Return the figures measured on segments of 1 GB: memory, seeks, and the command line."""
     lines: list[tuple[str, str]] = []
     for row in result("kcodec")["parts"]["segment"]:
         what = f"peak memory: {row['megabytes']:,} MB streamed to pyarrow, codec {row['codec']}, shape {row['shape']}"
@@ -363,7 +364,7 @@ def draw_spark() -> str:
 
 
 def draw_messages() -> str:
-    """Return how long messages of the protocol take."""
+    """Return the times for reading and writing messages of the protocol."""
     lines = []
     for row in result("messages")["parts"]["messages"]:
         others = {name: row[name] for name in ("kafka-python", "aiokafka") if name in row}
@@ -382,12 +383,12 @@ def draw_messages() -> str:
 
 
 def draw_facade() -> str:
-    """Return how much processor time the facade of confluent_kafka takes next to confluent_kafka."""
+    """Return the processor time of the facade of confluent_kafka, compared with confluent_kafka."""
     return drawn("facade", dict.fromkeys(("produce", "poll"), ("cpu", "ns a record")), "facade")
 
 
 def draw_facade_aiokafka() -> str:
-    """Return how much processor time the facade of aiokafka takes next to aiokafka."""
+    """Return the processor time of the facade of aiokafka, compared with aiokafka."""
     return drawn("facade-aiokafka", {"clients": ("cpu", "µs a record")}, "facade-aiokafka")
 
 
@@ -410,14 +411,15 @@ def draw_compat() -> str:
     return table(heads, lines) if lines else not_measured("compat")
 
 
-# ------------------------------------------------------------------------------------------------------------ charts
+# Charts.
 
 Bars = list[tuple[str, float]]
 WIDTH, LABEL, BAR_WIDTH, ROW, HEAD = 720, 190, 400, 22, 34
 
 
 def chart(title: str, panels: list[tuple[str, Bars]], unit_of: Callable[[float], str]) -> str:
-    """Return horizontal bars as SVG, one panel below the other, each with its own scale. The first bar is kcodec's."""
+    """Return a chart of horizontal bars as SVG, with one panel below the other and a scale for each. The first bar is
+    kcodec's."""
     height = 40 + sum(HEAD + ROW * len(bars) + 10 for _, bars in panels)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
@@ -478,7 +480,7 @@ def speed_chart() -> str:
 
 
 def transaction_chart() -> str:
-    """Return transactions a second of each client."""
+    """Return the chart of the transactions per second of each client."""
     rates = {name: value for row in rows_of("transactions", "rate") for name, value in row["medians"].items()}
     bars = [
         (name.replace("kcodec send", "kcodec"), rates[name]) for name in ("kcodec send", "confluent-kafka", "aiokafka")
@@ -488,7 +490,7 @@ def transaction_chart() -> str:
 
 
 def codec_chart() -> str:
-    """Return decoding in each codec, next to aiokafka."""
+    """Return the chart of decoding in each codec, compared with aiokafka."""
     rows = by_key(result("kcodec")["parts"]["decode"], builder="aiokafka")
     panels = [
         (f"codec {codec}", [(name, rows[codec, "a"][name]["median"]) for name in ("kcodec", "aiokafka")])
@@ -531,7 +533,7 @@ CHARTS: dict[str, Callable[[], str]] = {
 
 
 def stale_charts() -> list[str]:
-    """Return the charts that are not what the results say now."""
+    """Return the charts that differ from the current results."""
     paths = {name: IMAGES / name for name in CHARTS}
     return [name for name, path in paths.items() if not path.exists() or path.read_text("utf-8") != CHARTS[name]()]
 

@@ -19,7 +19,7 @@ import kcodec
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 FIRST_TIMESTAMP = 1_767_225_600_000
-# Name of the file: (transactions, producers, records of a transaction at most, transactions open at a time).
+# Name of the file: (transactions, producers, maximum number of records of a transaction, concurrent transactions).
 PICTURES = {
     "timeline-3.svg": (3, 3, 20, 3),
     "timeline.svg": (16, 5, 14, 3),

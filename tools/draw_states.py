@@ -45,7 +45,7 @@ def draw_meanings() -> str:
 
 
 def draw_diagram() -> str:
-    """Return the table as a Mermaid state diagram; an arrow between the same two states carries all its events."""
+    """Return the table as a Mermaid state diagram. One arrow between two states has all of their events."""
     arrows: dict[tuple[State, State], list[str]] = {}
     for state, transitions in TRANSITIONS.items():
         for event, following in transitions.items():

@@ -24,10 +24,10 @@ Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def definitions(body: list[ast.stmt], owner: object) -> Iterator[tuple[Definition, str]]:
-    """The classes, functions, methods and properties of a stub that the core describes, with its docstrings."""
+    """Yield the classes, functions, methods and properties of a stub that have a docstring in the core, with it."""
     seen = set()
     for node in body:
-        if not isinstance(node, Definition) or node.name in seen:  # of overloads, the first one
+        if not isinstance(node, Definition) or node.name in seen:  # only the first overload has the docstring
             continue
         seen.add(node.name)
         found = vars(owner).get(node.name)
@@ -40,7 +40,7 @@ def definitions(body: list[ast.stmt], owner: object) -> Iterator[tuple[Definitio
 
 
 def draw(source: str) -> str:
-    """The stub with the docstrings of the core, as `ruff format` leaves it."""
+    """Return the stub with the docstrings of the core, formatted by `ruff format`."""
     lines = source.splitlines()
     found = list(definitions(ast.parse(source).body, _fast))
     for node, text in sorted(found, key=lambda one: one[0].lineno, reverse=True):
@@ -58,7 +58,7 @@ def draw(source: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the stub, or only compare it."""
+    """Write the stub, or with --check only compare it. Return the exit status."""
     source = STUB.read_text(encoding="utf-8")
     drawn = draw(source)
     if drawn == source:

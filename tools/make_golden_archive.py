@@ -20,7 +20,7 @@ ARCHIVE = Path(__file__).resolve().parent.parent / "tests" / "golden" / "golden.
 
 
 def check_against_manifest(folder: Path) -> int:
-    """How many files the manifest vouches for; a file that differs from it or is missing is a SystemExit."""
+    """Return the number of files in the manifest. Raise SystemExit if a file is missing or differs from it."""
     files = json.loads((folder / "manifest.json").read_text("utf-8"))["files"]
     for entry in files:
         path = folder / entry["path"]
@@ -31,7 +31,7 @@ def check_against_manifest(folder: Path) -> int:
 
 
 def pack(folder: Path) -> bytes:
-    """The archive of all regular files below `folder`, by name."""
+    """Return an archive of all regular files below `folder`, sorted by name."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
@@ -46,7 +46,7 @@ def pack(folder: Path) -> bytes:
 
 
 def main() -> None:
-    """Checks, packs, writes."""
+    """Check the files, and write the archive."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's message definitions, as JSON inside its jars: found, and read version by version.
+"""Kafka's message definitions, which are JSON files in its jars, read for one version at a time.
 
-Two releases are used: the newest for all that it has, and 3.9.1 for versions that 4.0 dropped (KIP-896). A definition
-says of each field from which version to which it is there, may be null, and is tagged; `present` turns that into the
-fields of one version, which is what the drafting tool and the check compare by.
+Two releases are used: the newest one, and 3.9.1 for versions that 4.0 dropped (KIP-896). A definition has ranges of
+versions in which each field exists, may be null, and is tagged. `present` returns the fields of one version, which the
+drafting tool and the check use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 class Versions(NamedTuple):
-    """A range of versions, both ends included; of none, `last` is below `first`."""
+    """A range of versions, including both ends. If it is empty, `last` is below `first`."""
 
     first: int
     last: int
@@ -41,7 +41,7 @@ class Versions(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Versions:
-        """From Kafka's spelling: "0+", "1-3", "2", "none"."""
+        """Return the range for a text in a definition: "0+", "1-3", "2", "none"."""
         if text == "none":
             return cls(0, -1)
         first, dash, last = text.rstrip("+").partition("-")
@@ -51,13 +51,13 @@ class Versions(NamedTuple):
         return isinstance(version, int) and self.first <= version <= self.last
 
     def numbers(self) -> range:
-        """Each version."""
+        """Return all versions of the range."""
         return range(self.first, self.last + 1)
 
 
 @cache
 def definitions(jars: tuple[Path, ...]) -> dict[str, Json]:
-    """The definitions in some jars by name."""
+    """Return the definitions in some jars by name."""
     found: dict[str, Json] = {}
     for jar in jars:
         with zipfile.ZipFile(jar) as archive:
@@ -70,17 +70,18 @@ def definitions(jars: tuple[Path, ...]) -> dict[str, Json]:
 
 
 def snake_case(name: str) -> str:
-    """kcodec's name of a field: IsrNodes -> isr_nodes, KRaftVersion -> kraft_version."""
+    """Return kcodec's name of a field: IsrNodes -> isr_nodes, KRaftVersion -> kraft_version."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name.replace("KRaft", "Kraft")).lower()
 
 
 def element(kind: str) -> tuple[str, bool]:
-    """A type without its "[]", and whether it had one."""
+    """Return a type without its "[]", and whether it had one."""
     return kind.removeprefix("[]"), kind.startswith("[]")
 
 
 def inner_fields(definition: Json, field: Json) -> list[Json]:
-    """The fields of a field's struct, written in place or among the definition's common structs; [] of a plain kind."""
+    """Return the fields of a field's struct, which is defined inside the field or in the common structs; [] for a plain
+    type."""
     if field.get("fields"):
         fields: list[Json] = field["fields"]
         return fields
@@ -93,14 +94,15 @@ def inner_fields(definition: Json, field: Json) -> list[Json]:
 
 
 def field_versions(field: Json) -> str:
-    """The versions a field is in; one that is only ever tagged does not say so twice."""
+    """Return the versions of a field. A field that is always tagged may have only "taggedVersions"."""
     return str(field.get("versions", field.get("taggedVersions", "none")))
 
 
 class Present(NamedTuple):
-    """A field in one version. kind: Kafka's word, "struct" for structs; tag: None where the field is not tagged.
+    """A field in one version. kind: Kafka's name of the type, "struct" for structs; tag: None if the field is not
+    tagged.
 
-    flexible: whether its length is a varint, None where it is as the version has it.
+    flexible: whether its length is a varint; None if this depends only on the version.
     """
 
     path: str
@@ -114,7 +116,7 @@ class Present(NamedTuple):
 
 
 def plain_default(field: Json, kind: str, is_array: bool) -> Any:
-    """A field's default as Python has it; a definition writes most of them as texts."""
+    """Return the default of a field as a Python value. Most defaults in definitions are strings."""
     written = field.get("default")
     if written == "null":
         return None
@@ -132,7 +134,7 @@ def plain_default(field: Json, kind: str, is_array: bool) -> Any:
 
 
 def present(definition: Json, version: int, fields: list[Json] | None = None, path: str = "") -> Iterator[Present]:
-    """Every field that a version has, structs before what is inside them."""
+    """Yield every field of a version, structs before their own fields."""
     for field in definition["fields"] if fields is None else fields:
         if version not in Versions.of(field_versions(field)):
             continue
@@ -165,13 +167,13 @@ PYTHON_TYPES = {
 
 
 def python_type(kind: str, is_array: bool, is_nullable: bool) -> str:
-    """The annotation of a field. kind: Kafka's word, or the name of a struct's class."""
+    """Return the annotation of a field. kind: Kafka's name of the type, or the name of a struct's class."""
     name = PYTHON_TYPES.get(kind, kind)
     return (f"list[{name}]" if is_array else name) + (" | None" if is_nullable else "")
 
 
 def stable_versions(new: Json | None, old: Json | None) -> Versions:
-    """All versions that either release has, without an unstable one of the newest: only the request says that it is."""
+    """Return all versions of both releases without an unstable one of the newest, which only requests declare."""
     known = [definition for definition in (new, old) if definition is not None]
     ranges = [Versions.of(definition["validVersions"]) for definition in known]
     last = max(versions.last for versions in ranges)
@@ -181,5 +183,5 @@ def stable_versions(new: Json | None, old: Json | None) -> Versions:
 
 
 def missing_jars() -> list[Path]:
-    """The jars that are not there."""
+    """Return the jars that are missing."""
     return [jar for jar in (*NEW_JARS, *OLD_JARS) if not jar.is_file()]

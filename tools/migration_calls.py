@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program calls in kcodec for each public method of other clients: the data of tools/migration_table.py.
+"""The counterparts in kcodec of each public method of other clients, for tools/migration_table.py.
 
-A cell names calls of kcodec as `call()`, or says what to do instead. tests/project/test_migration_table.py checks that
-the calls exist, and that no method of an installed client is missing.
+A cell contains calls of kcodec as `call()`, or a text that describes what to do instead.
+tests/project/test_migration_table.py checks that the calls exist, and that no method of an installed client is missing.
 """
 
 from __future__ import annotations

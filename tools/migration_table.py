@@ -82,7 +82,7 @@ This page lists every public method and option of aiokafka {aiokafka}, kafka-pyt
 
 
 def methods(kind: str) -> dict[str, list[str]]:
-    """The public methods of a kind of client, and the packages that have each."""
+    """Return the public methods of a kind of client, and the packages that have each."""
     found: dict[str, list[str]] = {}
     for package, classes in CLIENTS[kind][0].items():
         for client in classes:
@@ -93,7 +93,7 @@ def methods(kind: str) -> dict[str, list[str]]:
 
 
 def options() -> dict[str, list[str]]:
-    """The options of all clients, and the packages that have each. Those of librdkafka have dots."""
+    """Return the options of all clients, and the packages that have each. Those of librdkafka contain dots."""
     found: dict[str, list[str]] = {}
 
     def add(package: str, names: Iterable[str]) -> None:
@@ -113,7 +113,8 @@ def options() -> dict[str, list[str]]:
 
 
 def librdkafka_properties() -> list[str]:
-    """The names in the table of properties that the librdkafka of confluent-kafka prints, which is CONFIGURATION.md."""
+    """Return the names in the table of properties that confluent-kafka's librdkafka prints, which is
+    CONFIGURATION.md."""
     folder = Path(confluent_kafka.__file__).parent
     (path,) = folder.parent.glob("confluent_kafka.libs/librdkafka*")
     library, libc = ctypes.CDLL(str(path)), ctypes.CDLL(None)
@@ -129,7 +130,7 @@ def librdkafka_properties() -> list[str]:
 
 
 def option_cell(name: str) -> str | None:
-    """What kcodec has for an option; None if nothing says it."""
+    """Return the counterpart of an option in kcodec; None if it is not known."""
     own = name.replace(".", "_").replace("-", "_")
     known = {one for kind in (ClientConfig, ProducerConfig, ConsumerConfig, SecurityConfig) for one in kind.names()}
     ours = own if own in known else counterparts().get(own)
@@ -140,13 +141,13 @@ def option_cell(name: str) -> str | None:
 
 
 def missing() -> list[str]:
-    """The names that have no row."""
+    """Return the names that have no row."""
     absent = [f"{kind}.{name}" for kind, (_, cells) in CLIENTS.items() for name in methods(kind) if name not in cells]
     return absent + [f"option {name}" for name in options() if option_cell(name) is None]
 
 
 def draw() -> str:
-    """The page. Raise ValueError for a name without a row."""
+    """Return the page. Raise ValueError for a name without a row."""
     absent = missing()
     if absent:
         raise ValueError(f"no row for {', '.join(absent)}: add them to tools/migration_calls.py or foreign_options.py")
@@ -161,14 +162,14 @@ def draw() -> str:
 
 
 def table(head: str, rows: dict[str, tuple[list[str], str]]) -> str:
-    """Rows of name, packages and what kcodec has."""
+    """Return a table with the columns name, packages and counterpart in kcodec."""
     lines = [f"| {head} | client | kcodec |", "| --- | --- | --- |"]
     lines += [f"| `{name}` | {', '.join(packages)} | {cell} |" for name, (packages, cell) in rows.items()]
     return "\n".join(lines) + "\n"
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or only compare it."""
+    """Write the page, or with --check only compare it. Return the exit status."""
     page = draw()
     if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page:
         return 0

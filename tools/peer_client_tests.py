@@ -66,7 +66,8 @@ def started(kind: str, settings: Mapping[str, Any], certificates: Path) -> Itera
     else:
         own = {"node_id", "users", *LISTENERS}
         options = {KAFKA_NAMES.get(name, name): value for name, value in settings.items() if name not in own}
-        # the tests of all clients expect what Kafka and the embedded broker do by default, and ApacheKafka does not
+        # The tests expect automatic creation of topics, Kafka's and the embedded broker's default but not
+        # ApacheKafka's.
         with ApacheKafka(KAFKA_VERSION, auto_create_topics_enable=True, **options) as kafka:
             yield {"PLAINTEXT": kafka.bootstrap_servers}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of other projects whose own tests tools/peer_client_tests.py runs: what each needs in place of its broker.
+"""Clients of other projects whose own tests tools/peer_client_tests.py runs, and the replacements for their brokers.
 
 The tests are copied from a checkout into a temporary folder. Only the fixtures that start a broker are replaced, by
 text that is appended to the copied conftest.py or by environment variables that the tests have for this purpose.
@@ -23,7 +23,7 @@ from peer_public import make_public
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ROOT / ".cache" / "peer-tests"
-#: The version of Kafka whose APIs the embedded broker has: the tests choose what they run by it.
+#: The version of Kafka whose APIs the embedded broker has, by which the tests select what to run.
 KAFKA_VERSION = "4.4.0"
 #: Packages that the tests import. Without their dependencies, so that they bring no second pytest.
 EXTRA_PACKAGES = (
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def port(self) -> str:
-        """The port of this listener."""
+        """Port of this listener."""
         return self.address.rsplit(":", 1)[1]
 
 
@@ -118,7 +118,7 @@ class PythonPeer:
             raise SystemExit(
                 f"{run.checkout} has no folder {self.tests}: give a checkout of {self.package}'s repository"
             )
-        # The tests without the package next to them, so that the installed one is tested.
+        # Only the tests are copied, not the package next to them, so that the installed package is tested.
         shutil.copytree(source, run.folder / self.tests, ignore=shutil.ignore_patterns("__pycache__"))
         if run.is_public:
             make_public(self.package, run.folder / self.tests)
@@ -144,7 +144,7 @@ class PythonPeer:
 
 
 def install_extras() -> None:
-    """Install the packages that the tests import into a folder of their own, once."""
+    """Install the packages that the tests import into a separate folder, once."""
     done = EXTRAS / "complete.txt"
     wanted = "\n".join(EXTRA_PACKAGES)
     if done.exists() and done.read_text("utf-8") == wanted:
@@ -187,7 +187,7 @@ def junit_results(report: Path) -> list[Result]:
                 message = " ".join((child.get("message") or child.text or "").split())[:MESSAGE_LENGTH]
                 break
         known = results.get(name)
-        if known is None or known.status != FAILED:  # an error while a fixture ends is a second case of the same name
+        if known is None or known.status != FAILED:  # an error in a fixture's teardown is a second case with this name
             results[name] = Result(name, status, message, float(case.get("time", "0")))
     return list(results.values())
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""confluent-kafka-python for tools/peer_client_tests.py: its tests, and what takes the place of its brokers.
+"""confluent-kafka-python for tools/peer_client_tests.py: its tests, and the replacements for its brokers.
 
-Not run, as they are not about the clients of the facade: tests of the asyncio clients, of share consumers, of Schema
-Registry, of the documentation, and soak tests.
+Tests of the asyncio clients, of share consumers, of Schema Registry and of the documentation, and soak tests are not
+run, because they do not concern the clients of the facade.
 """
 
 from __future__ import annotations

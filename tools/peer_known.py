@@ -14,7 +14,7 @@ AUTHORIZER = "needs an authorizer"
 KERBEROS = "needs a Kerberos server"
 CODEC = "the package for the codec is not installed"
 
-#: Begins the message of an error of tests/support/embedded_kafka.py, whose text is the reason.
+#: Beginning of the message of an error of tests/support/embedded_kafka.py, whose text is the reason.
 NEEDS = "NeedsApacheKafka: "
 #: Client -> pattern of a test's name -> reason. The first pattern that matches counts.
 KNOWN: dict[str, dict[str, str]] = {
@@ -69,7 +69,7 @@ AIOKAFKA_ATTRIBUTES = (
     *("producer_send_timeout", "producer_send_reenque_resets_waiters", "producer_send_error"),
     "producer_correct_time_returned",
 )
-#: What the error of such a test says.
+#: Message of the error of such a test.
 NO_ATTRIBUTE = re.compile(r"has no attribute '(\w+)'|does not have the attribute '(\w+)'")
 #: The same for runs with the facade of kcodec in place of the client.
 KNOWN_WITH_FACADE: dict[str, dict[str, str]] = {

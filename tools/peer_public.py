@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of other clients whose statements on private attributes have a public counterpart, or none and are left out.
+"""Replacements for statements in tests of other clients that use private attributes.
 
-With `--public`, tools/peer_client_tests.py replaces these statements in its copy of the tests. What a test checks with
-public calls then counts for a facade, too. The same tests run with the own client as the control.
+With `--public`, tools/peer_client_tests.py replaces these statements in its copy of the tests by public calls, or
+leaves them out if there is no public counterpart. The tests can then check a facade as well. The same tests run with
+the project's own client as the control.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ PUBLIC: dict[str, dict[str, dict[str, str]]] = {
     "aiokafka": {
         "test_consumer.py": {
             "assert consumer._fetcher is not None": "assert not consumer._closed",
-            # How many Fetch requests aiokafka sends.
+            # It checks the number of Fetch requests that aiokafka sends.
             "with self.count_fetch_requests(consumer, 1):": "if True:",
             "self.assertIn(tp, consumer._fetcher._records)": NOTHING,
             "self.assertNotIn(tp, consumer._fetcher._records)": NOTHING,
             "self.assertNotIn(tp2, consumer._fetcher._records)": NOTHING,
-            # That the rebalance waits for the listener: the test also counts its calls.
+            # It checks that the rebalance waits for the listener. The test also counts the calls of the listener.
             "self.consumer._coordinator._rejoin_needed_fut.done()": "rejoin",
             "main_self.assertTrue(\n                        rejoin\n                    )": NOTHING,
             "main_self.assertFalse(\n                        rejoin\n                    )": NOTHING,
@@ -41,7 +42,7 @@ PUBLIC: dict[str, dict[str, dict[str, str]]] = {
 
 
 def make_public(client: str, tests: Path) -> None:
-    """Replace the statements in a copy of a client's tests. Raise SystemExit if one is not there."""
+    """Replace the statements in a copy of a client's tests. Raise SystemExit if one is missing."""
     for name, statements in PUBLIC.get(client, {}).items():
         text = (tests / name).read_text("utf-8")
         for old, new in statements.items():

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aiokafka's and kafka-python's own record tests, with and without kcodec behind their record classes.
+"""Run aiokafka's and kafka-python's own record tests with and without the adapters of kcodec.compat.
 
     python tools/peer_record_tests.py aiokafka=PATH kafka-python=PATH [--write FILE]
 
 PATH is a checkout of the client's repository at a tag near the installed version (aiokafka v0.14.0, kafka-python
-3.0.x); its tests are copied into a temporary folder and run against the installed package, in a process each. Nothing
-of them is kept. What is known to fail with the adapter is in KNOWN, with the reason; anything else that fails with it
-and passes without it ends the program with exit status 1.
+3.0.x). Its tests are copied into a temporary folder and run against the installed package, each client in a separate
+process. KNOWN lists the tests that are known to fail with the adapter, with the reason. The exit status is 1 if any
+other test passes without the adapter and fails with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECONDS = 600
 
 @dataclass(frozen=True)
 class Peer:
-    """A client: its adapter's module, and where its tests lie."""
+    """A client: the module of its adapter, and the path of its tests."""
 
     adapter: str
     tests: str
@@ -39,7 +39,7 @@ PEERS = {
     "aiokafka": Peer("kcodec.compat.aiokafka", "tests/record"),
     "kafka-python": Peer("kcodec.compat.kafka_python", "test/record"),
 }
-# Beginning of a test's name -> why it fails with the adapter, and rightly.
+# Beginning of a test's name -> why it is right that the test fails with the adapter.
 KNOWN = {
     "test_default_records.py::test_unavailable_codec": (
         "expects an error where the client's own package for a codec is not installed; kcodec brings its own"
@@ -53,10 +53,10 @@ OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED) (?:\[\d+\] )?(\S+)")
 
 
 def outcomes(folder: Path, peer: Peer, with_adapter: bool) -> dict[str, str]:
-    """Test -> PASSED, FAILED, ERROR; what is skipped is left out."""
+    """Return the outcome of each test: PASSED, FAILED or ERROR. Skipped tests are left out."""
     plugin = folder / "install_kcodec.py"
     plugin.write_text(PLUGIN.format(module=peer.adapter), "utf-8")
-    # no conftest: theirs wants a broker in a container; these tests use nothing of it
+    # --noconftest: their conftest.py needs a broker in a container, and these tests do not use its fixtures.
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "--noconftest", "-p", "no:cacheprovider", "--tb=no"]
     command += ["-W", "ignore", *(["-p", plugin.stem] if with_adapter else []), peer.tests]
     paths = [str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
@@ -80,19 +80,19 @@ def outcomes(folder: Path, peer: Peer, with_adapter: bool) -> dict[str, str]:
 
 
 def reason(test: str) -> str | None:
-    """Why a test is known to fail with the adapter."""
+    """Return why a test is known to fail with the adapter."""
     return next((why for name, why in KNOWN.items() if test.startswith(name)), None)
 
 
 def judged(name: str, checkout: Path) -> tuple[list[str], bool]:
-    """(lines of the report, whether all is as it should be) for one client."""
+    """Return the lines of the report for one client, and whether its results are as expected."""
     peer = PEERS[name]
     if not (checkout / peer.tests).is_dir():
         raise SystemExit(f"{checkout} holds no {peer.tests}: give the checkout of {name}'s repository")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         top = Path(peer.tests).parts[0]
-        # the tests without the package next to them, so that the installed one is used
+        # Only the tests are copied, not the package next to them, so that the installed package is used.
         shutil.copytree(checkout / top, folder / top, ignore=shutil.ignore_patterns("__pycache__"))
         without, ours = (outcomes(folder, peer, with_adapter) for with_adapter in (False, True))
     lines = [f"{name} {importlib.metadata.version(name)}"]
@@ -109,7 +109,7 @@ def judged(name: str, checkout: Path) -> tuple[list[str], bool]:
 
 
 def main() -> int:
-    """Prints the report, and writes it where asked."""
+    """Print the report, and write it to a file if requested."""
     parser = argparse.ArgumentParser(description="other clients' own record tests on kcodec's adapters")
     parser.add_argument("checkouts", nargs="+", metavar="CLIENT=PATH", help=f"{' or '.join(PEERS)}, and its checkout")
     parser.add_argument("--write", type=Path, help="write the report into a file, too")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Result files that are made of reports: a later run of a command replaces its own report and keeps the others.
+"""Result files that consist of reports: a later run of a command replaces its own report and keeps the others.
 
 A report begins with what ran and the counts. Its second line has the command, the date and the versions. Its other
 lines are indented, and an empty line ends it. So a file can be written in several runs, for example one for each

@@ -24,11 +24,11 @@ PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/po
 
 
 class MissingPostgres(RuntimeError):
-    """PostgreSQL is missing; the text names the remedy."""
+    """PostgreSQL is missing. The message contains the remedy."""
 
 
 def candidates() -> Iterator[Path]:
-    """Directories that may hold initdb and postgres: of the PATH, of packages of systems, of the Python package."""
+    """Yield directories that may contain initdb and postgres: from the PATH, system packages and the Python package."""
     found = shutil.which("initdb")
     if found:
         yield Path(found).resolve().parent
@@ -65,7 +65,7 @@ def binaries() -> Path:
 
 
 def main() -> None:
-    """Nothing to do, or one installation; an exit code of 1 and one line if that does not help either."""
+    """Install the package if PostgreSQL is missing. Print one line and exit with code 1 if it is still missing."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("requirements", type=Path)
     arguments = parser.parse_args()

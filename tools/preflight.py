@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say in one line what this machine lacks for building kcodec; say nothing when nothing is missing.
+"""Print one line if something is missing on this machine for building kcodec, and nothing otherwise.
 
-Run by the Makefile before anything else, with the machine's own python3. Written so that a Python too old for
-kcodec still gets as far as telling so: annotations in quotes, no f-strings, standard library only.
+The Makefile runs this program first, with the machine's own python3. A Python that is too old for kcodec must be able
+to run it as well, so it has annotations in quotes, no f-strings and imports from the standard library only.
 """
 
 import os
@@ -16,7 +16,7 @@ PROBE = "#include <Python.h>\n#include <pthread.h>\nint main(void) { return PY_M
 
 
 def c_compiler() -> "list[str] | None":
-    """The compiler the extension will be built with: $CC, else the one Python was built with, else cc."""
+    """Return the compiler that will build the extension: $CC, else the one that built Python, else cc."""
     for candidate in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"):
         if candidate and shutil.which(candidate.split()[0]):
             return candidate.split()
@@ -24,7 +24,7 @@ def c_compiler() -> "list[str] | None":
 
 
 def compiles(compiler: "list[str]", source: str) -> bool:
-    """Whether `compiler` accepts `source` with Python's headers on its path."""
+    """Return whether `compiler` compiles `source` with Python's headers on its path."""
     folder = tempfile.mkdtemp()
     try:
         path = os.path.join(folder, "probe.c")
@@ -38,7 +38,7 @@ def compiles(compiler: "list[str]", source: str) -> bool:
 
 
 def missing() -> "str | None":
-    """One line that says what to install, or None."""
+    """Return one line about what to install, or None."""
     version = "%d.%d" % sys.version_info[:2]
     if sys.version_info < (3, 11):
         return (

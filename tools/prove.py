@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The long proofs: what `make test` does in short, at length, and what it cannot do at all. Results go into a file.
+"""Long tests: longer versions of what `make test` does, and tests that it cannot do at all, with a file of results.
 
     python tools/prove.py [--only NAME ...] [--edits 100000] [--results FOLDER] [--list]
 
-Each part is a function below that gives an Outcome: passed, failed, or not run, with the reason. Written are
-`prove-<date>.json` and `.txt` in tests/results (or FOLDER), after each part, so that an interrupted run leaves what it
-had. A run with --only adds its parts to the file of the day. The exit status is 0 if no part failed.
+Each part is a function below whose Outcome is passed, failed, or not run, with the reason. After each part, the files
+`prove-<date>.json` and `.txt` in tests/results (or FOLDER) are written, so that an interrupted run keeps its results. A
+run with --only adds its parts to the file of the day. The exit status is 0 if no part failed.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from proving import FAILED, NOT_RUN, PASSED, ROOT, SCRATCH, Outcome, judged, run
 
 from kcodec.testing.jars import TESTED_VERSIONS
 
-# --------------------------------------------------------------------------------------------------------------- parts
+# Parts.
 
 
 def prove_edits(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Random edits of golden and generated sets: kcodec gives what the oracle gives."""
+    """Random edits of golden and generated record sets: kcodec agrees with the reference implementation."""
     seed = int(time.time())
     command = [sys.executable, "tests/fuzz/run.py", "--edits", str(arguments.edits), "--seed", str(seed)]
     return judged(run([*command, "--minutes", "120"]))
 
 
 def prove_messages(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Edited bytes of every message and version: kcodec reads, writes or refuses as a slow reference and Kafka do."""
+    """Edited bytes of every message and version: kcodec handles them as a slow reference and Kafka do."""
     command = [sys.executable, "tests/prove/prove_messages.py", "--edits", str(2 * arguments.edits)]
     return judged(run([*command, "--seed", str(int(time.time())), "--minutes", "60"]))
 
@@ -51,7 +51,7 @@ def prove_long(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_brokers(arguments: argparse.Namespace) -> tuple[str, str]:
-    """The tests that use a broker, on Kafka 4.3.1; what differs on 3.9.1 is part of `make test`."""
+    """The tests that use a broker, on Kafka 4.3.1. Differences of 3.9.1 are tested by `make test`."""
     status, details = PASSED, []
     for version in TESTED_VERSIONS[1:-1]:
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not spark", "--no-header", "--kafka-version", version]
@@ -70,13 +70,13 @@ def prove_spark(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_big(arguments: argparse.Namespace) -> tuple[str, str]:
-    """A log of a gigabyte streamed in a fresh process below 200 MB."""
+    """A log of a gigabyte is streamed in a new process with less than 200 MB of memory."""
     program = ROOT / "tests" / "prove" / "prove_big_file.py"
     return judged(run([sys.executable, program, SCRATCH]))
 
 
 def prove_peers(arguments: argparse.Namespace) -> tuple[str, str]:
-    """aiokafka's and kafka-python's own record tests on kcodec.compat, where --peers says where they lie."""
+    """aiokafka's and kafka-python's own record tests on kcodec.compat, if --peers has their checkouts."""
     if not arguments.peers:
         return NOT_RUN, "give --peers aiokafka=CHECKOUT kafka-python=CHECKOUT"
     written = arguments.results / "peer-record-tests.txt"
@@ -85,7 +85,7 @@ def prove_peers(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_broker_peers(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Kafka's tools and, where --peers says where they are, other clients' tests on the embedded broker."""
+    """Kafka's tools and, if --peers has their checkouts, other clients' tests on the embedded broker."""
     written = arguments.results / "broker-peer-tests.txt"
     programs = [[ROOT / "tests" / "prove" / "prove_broker_tools.py"]]
     if arguments.peers:
@@ -113,7 +113,7 @@ def prove_shared(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_random_faults(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Transactions under random faults, several at once, on three brokers: the log says what was reported."""
+    """Transactions under random faults, several at once, on three brokers: the log agrees with the reports."""
     program = ROOT / "tests" / "prove" / "prove_random_faults.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see random-faults.txt")
 
@@ -149,19 +149,19 @@ def prove_stopped(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_session_faults(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Every request and answer of a group transact session cut, late and swallowed: each record once, calls in time."""
+    """Every request and response of a session cut, delayed and dropped: each record once, calls in time."""
     program = ROOT / "tests" / "prove" / "prove_session_faults.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
 def prove_session_stopped(arguments: argparse.Namespace) -> tuple[str, str]:
-    """A session stopped at each wire step until another one has done its work: nothing twice, usable, or it says so."""
+    """A session stopped at each wire step until another one has done its work: no duplicates, usable or an error."""
     program = ROOT / "tests" / "prove" / "prove_stopped_sessions.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
 
 def prove_session_times(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Before KIP-447: EndTxn held until another member took over; time-outs that kcodec refuses show duplicates."""
+    """Before KIP-447: EndTxn delayed until another member took over; timeouts that kcodec rejects cause duplicates."""
     program = ROOT / "tests" / "prove" / "prove_session_times.py"
     return judged(run([sys.executable, program, "--results", arguments.results]))
 
@@ -179,7 +179,7 @@ def prove_outbox(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_rebalances(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Members, ours and Java's, come and go in both protocols: every record delivered, in calm rounds none twice."""
+    """Members of kcodec and Java join and leave in both protocols: all records delivered, without kills none twice."""
     program = ROOT / "tests" / "prove" / "prove_rebalances.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see rebalances.txt")
 
@@ -247,7 +247,7 @@ def prove_group_coordinator(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_read_topic(arguments: argparse.Namespace) -> tuple[str, str]:
-    """read_topic of two gigabytes from a real broker, in a fresh process below 300 MB, as much for an eighth of it."""
+    """read_topic of two gigabytes from a real broker in a new process below 300 MB, and of an eighth of it."""
     program = ROOT / "tests" / "prove" / "prove_read_topic.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see read-topic.txt")
 
@@ -271,7 +271,7 @@ def prove_groups(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_truncation(arguments: argparse.Namespace) -> tuple[str, str]:
-    """A log cut by an unclean election: consumers go on where the logs part, or say so; a control misses records."""
+    """A log truncated by an unclean election: consumers continue at the divergence or report it; a control does not."""
     program = ROOT / "tests" / "prove" / "prove_truncation.py"
     return judged(run([sys.executable, program, "--results", arguments.results]), "see truncation-DATE.txt")
 
@@ -384,11 +384,11 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[str, str]]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------------- results
+# Results.
 
 
 def machine() -> dict[str, str]:
-    """What the results were found on."""
+    """Return a description of the machine and the commit."""
     commit = run(["git", "rev-parse", "--short", "HEAD"])
     return {
         "commit": commit.last_line if commit.status == 0 else "unknown",
@@ -399,7 +399,7 @@ def machine() -> dict[str, str]:
 
 
 def write(outcomes: dict[str, Outcome], folder: Path) -> Path:
-    """Both files of the day; parts that an earlier run of the day did are kept."""
+    """Write both files of the day. Parts of earlier runs of the day are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / f"prove-{datetime.date.today().isoformat()}"
     found: dict[str, dict[str, object]] = {}
@@ -418,7 +418,7 @@ def write(outcomes: dict[str, Outcome], folder: Path) -> Path:
 
 
 def main() -> int:
-    """Runs the parts asked for, or all."""
+    """Run the requested parts, or all. Return the exit status."""
     parser = argparse.ArgumentParser(description="the long proofs")
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), help="these parts")
     parser.add_argument("--edits", type=int, default=100_000, help="random edits (default: %(default)s)")

@@ -21,7 +21,7 @@ CORE_INCLUDES = [f"-I{path}" for path in sorted(CORE.iterdir()) if path.is_dir()
 KNOWN_ANSWERS = ROOT / "tests" / "c" / "known_answers.c"
 MINGW = ("x86_64-w64-mingw32-gcc-posix", "x86_64-w64-mingw32-gcc")
 WINE = ("wine64", "wine", "/usr/lib/wine/wine64")
-# Under a sanitizer the memory bounds and the ten milliseconds of a stall say nothing.
+# Under a sanitizer, limits of memory and the limit of ten milliseconds for a stall are meaningless.
 SANITIZED_TESTS = (
     "test_golden.py",
     "test_hostile.py",
@@ -49,7 +49,7 @@ NOT_UNDER_SANITIZERS = (
 
 
 def sanitizer_library(name: str) -> Path | None:
-    """Where gcc keeps the run-time library of a sanitizer."""
+    """Return the path of gcc's run-time library of a sanitizer, or None."""
     if shutil.which("gcc") is None:
         return None
     found = Path(run(["gcc", f"-print-file-name={name}"]).last_line)
@@ -57,7 +57,7 @@ def sanitizer_library(name: str) -> Path | None:
 
 
 def prove_warnings(arguments: argparse.Namespace) -> tuple[str, str]:
-    """The extension, what Cython generates included, and the C of the tests: no warning of gcc or clang."""
+    """The extension, including the code that Cython generates, and the C code of the tests compile without warnings."""
     compilers = [name for name in COMPILERS if shutil.which(name)]
     if not compilers:
         return NOT_RUN, f"not installed: {', '.join(COMPILERS)}"
@@ -82,7 +82,7 @@ def prove_warnings(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def sanitized() -> tuple[dict[str, str], str | None]:
-    """Return the environment in which the sanitized core is imported, and why it is missing."""
+    """Return the environment in which the sanitized core is imported, and the reason if it is missing."""
     library = sanitizer_library("libasan.so")
     if library is None:
         return {}, "gcc or its libasan is not installed"
@@ -103,13 +103,13 @@ def sanitized() -> tuple[dict[str, str], str | None]:
 
 
 def prove_sanitizers(arguments: argparse.Namespace) -> tuple[str, str]:
-    """The tests of the core with AddressSanitizer and UndefinedBehaviorSanitizer built in, without optimisation."""
+    """The tests of the core, compiled with AddressSanitizer and UndefinedBehaviorSanitizer and without optimization."""
     environment, missing = sanitized()
     if missing is not None:
         return (NOT_RUN if "not installed" in missing else FAILED), missing
     tests = test_files(SANITIZED_TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-k", NOT_UNDER_SANITIZERS]
-    # -s: what pytest captures would be lost with the process when a sanitizer ends it
+    # -s: output captured by pytest would be lost when a sanitizer ends the process.
     first = run([*command, "-s", *tests], {**environment, "KCODEC_PROFILE": "short"})
     if first.status:
         return judged(first)
@@ -127,7 +127,7 @@ def prove_hostile(arguments: argparse.Namespace) -> tuple[str, str]:
     environment, missing = sanitized()
     if missing is not None:
         return (NOT_RUN if "not installed" in missing else FAILED), missing
-    # pyarrow's own allocators would hide its buffers from the sanitizer
+    # With pyarrow's own allocators the sanitizer could not check its buffers.
     environment["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     # An edited file can ask pyarrow for more memory than there is, which pyarrow reports as an error.
     environment["ASAN_OPTIONS"] = f"{environment.get('ASAN_OPTIONS', '')}:allocator_may_return_null=1".lstrip(":")
@@ -168,7 +168,7 @@ print("ended")
 
 
 def prove_leaks(arguments: argparse.Namespace) -> tuple[str, str]:
-    """LeakSanitizer at the end of a process that decoded in every way: no lost block that the core had asked for."""
+    """LeakSanitizer at the end of a process that decoded in every way finds no leaked block that the core allocated."""
     environment, missing = sanitized()
     if missing is not None:
         return (NOT_RUN if "not installed" in missing else FAILED), missing
@@ -189,14 +189,14 @@ def prove_leaks(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def prove_fuzz(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Every fuzz target for two minutes under sanitizers, on libFuzzer where there is clang."""
+    """Every fuzz target for two minutes under sanitizers, with libFuzzer if clang is installed."""
     return judged(
         run([sys.executable, "tests/fuzz/hunt.py", "--seconds", "120"]), "see tests/results/fuzz-*.txt for longer runs"
     )
 
 
 def compile_alone(compiler: str, folder: Path, program: Path, flags: Sequence[str]) -> Done:
-    """The C files and a program over them by a cross compiler; the program lies in `folder`."""
+    """Compile the C files and a program that uses them with a cross compiler, into `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     sources = sorted(CORE.rglob("*.c"))

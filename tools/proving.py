@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of tools/prove.py share: running and judging a command, building the core with other switches."""
+"""Functions shared by the parts of tools/prove.py: running and judging a command, building the core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS_IN_A_PART = 4 * 3600
 
 @dataclass
 class Outcome:
-    """How a part ended."""
+    """The outcome of a part."""
 
     name: str
     status: str
@@ -30,20 +30,23 @@ class Outcome:
 
 @dataclass
 class Done:
-    """A command that ran: its exit status and the end of what it said."""
+    """The result of a command: its exit status and the end of its output."""
 
     status: int
     output: str
 
     @property
     def last_line(self) -> str:
-        """The last line that is not empty."""
+        """Last line that is not empty."""
         lines = [line for line in self.output.splitlines() if line.strip()]
         return lines[-1].strip() if lines else ""
 
 
 def run(command: Sequence[str | Path], environment: dict[str, str] | None = None, folder: Path = ROOT) -> Done:
-    """Run it with the environment added; its output is kept, not shown. Programs find the helpers of the tests."""
+    """Run a command with additional environment variables and return its result; its output is not shown.
+
+    PYTHONPATH includes the folders of test helpers.
+    """
     variables = {**os.environ, **(environment or {})}
     paths = [variables.get("PYTHONPATH", ""), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "prove")]
     variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
@@ -71,7 +74,7 @@ def test_files(names: Sequence[str]) -> list[str]:
 
 
 def judged(done: Done, detail: str | None = None) -> tuple[str, str]:
-    """(status, detail) of a command that says in its exit status whether all is well."""
+    """Return (status, detail) for a command that passed if its exit status is 0."""
     if done.status == 0:
         return PASSED, detail or done.last_line
     lines = done.output.splitlines()
@@ -81,7 +84,8 @@ def judged(done: Done, detail: str | None = None) -> tuple[str, str]:
 
 
 def build_with(name: str, environment: dict[str, str]) -> Path | str:
-    """A copy of the sources built with these switches; the folder to import it from, or what went wrong."""
+    """Build a copy of the sources with these environment variables. Return the folder to import it from, or an error
+    text."""
     folder = SCRATCH / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -3,9 +3,9 @@
 
     python tools/run_tests.py [ARGUMENT OF PYTEST ...]
 
-tests/support/parallel_tests.py says which test belongs to which pass. Both passes run, whatever the first one found,
-unless it was interrupted. The exit status is that of the first pass that failed; a pass without a test is no failure
-if the other pass has one. The last line sums up both passes, in pytest's form.
+tests/support/parallel_tests.py assigns tests to passes. The second pass runs even if the first one failed, unless it
+was interrupted. The exit status is that of the first pass that failed. A pass without tests is not a failure if the
+other pass has tests. The last line has the totals of both passes, in pytest's format.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Each worker may have a broker and a Spark of its own, and waits for them half of the time.
+#: Each worker may start a broker and Spark, for which it waits half of the time.
 MOST_WORKERS = 4
-#: Tests of time and memory: one for a processor, which it shares with nothing but the broker it waits for.
+#: Tests of time and memory: one for each processor, which it shares only with the broker that it waits for.
 MOST_QUIET_WORKERS = 2
 INTERRUPTED, NO_TESTS = 2, 5
-#: The outcomes in pytest's order, those that it names in the plural.
+#: The outcomes in pytest's order and spelling.
 OUTCOMES = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
 
 

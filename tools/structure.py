@@ -26,9 +26,9 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 PATTERNS = ("*.py", "*.pyx", "*.pxi", "*.c", "*.h")
 GENERATED = re.compile(r"generated (by|from) .*do not edit", re.IGNORECASE | re.DOTALL)
 
-#: Circles of modules that stay, each with the reason.
+#: Import circles that are intended, each with the reason.
 EXPLAINED_CIRCLES: dict[frozenset[str], str] = {}
-#: Packages whose modules declare the same classes on purpose, one for each API or client: the names count once.
+#: Packages whose modules intentionally declare the same classes, for another API or client. Their names count once.
 COUNTERPARTS = {
     "kcodec.client.aio.": "kcodec.client.",
     "kcodec.compat._aiokafka_classes": "kcodec.compat._kafka_python_classes",
@@ -57,9 +57,10 @@ EXPLAINED_NAMES: dict[str, str] = {
 
 
 class Import(NamedTuple):
-    """One import, its module named in full. is_early: done as soon as the importer is; is_typing: for type checkers.
+    """One import, with the full name of its module.
 
-    name: what is imported from the module, which may be a module itself; "" for the module.
+    is_early: it is executed when the importing module is imported. is_typing: it is only for type checkers.
+    name: the name imported from the module, which may be a module itself; "" for the module.
     """
 
     module: str
@@ -69,12 +70,12 @@ class Import(NamedTuple):
 
     @property
     def inner(self) -> str:
-        """The name in full, as that of a module."""
+        """Full name of the imported name, if it is a module."""
         return f"{self.module}.{self.name}"
 
 
 def source_files(*patterns: str) -> list[Path]:
-    """The files of src/kcodec that match any of the patterns, sorted."""
+    """Return the files of src/kcodec that match any of the patterns, sorted."""
     return sorted(path for pattern in patterns for path in (SOURCE / "kcodec").rglob(pattern))
 
 
@@ -88,12 +89,12 @@ def module_name(path: Path) -> str:
 
 @cache
 def parsed(path: Path) -> ast.Module:
-    """The syntax tree of a Python file."""
+    """Return the syntax tree of a Python file."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports(tree: ast.AST, package: list[str], early: bool = True, typing: bool = False) -> Iterator[Import]:
-    """Every import below `tree`, relative ones resolved against `package`; `from kcodec import log` is kcodec.log."""
+    """Yield every import below `tree`. Relative imports are resolved against `package`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, early, typing) for alias in node.names)
@@ -113,7 +114,7 @@ def imports(tree: ast.AST, package: list[str], early: bool = True, typing: bool 
 
 
 def cython_imports(text: str) -> Iterator[Import]:
-    """The same for a Cython file, by its import lines; `cimport` concerns C and is not meant."""
+    """Yield the imports of a Cython file, from its import lines. `cimport` is ignored."""
     for indent, module in re.findall(r"^([ \t]*)(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]", text, re.MULTILINE):
         if module:
             yield Import(module, not indent)
@@ -122,7 +123,7 @@ def cython_imports(text: str) -> Iterator[Import]:
 
 
 def imports_of(path: Path) -> Iterator[Import]:
-    """The imports of one file."""
+    """Return the imports of one file."""
     if path.suffix != ".py":
         return cython_imports(path.read_text(encoding="utf-8"))
     name = module_name(path)
@@ -131,7 +132,7 @@ def imports_of(path: Path) -> Iterator[Import]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """The groups of nodes that reach each other (Tarjan), each sorted."""
+    """Return the groups of nodes that reach each other (Tarjan's algorithm), each sorted."""
     numbers: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
@@ -161,7 +162,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 @cache
 def module_circles() -> list[list[str]]:
-    """The groups of modules that import each other, directly or through others."""
+    """Return the groups of modules that import each other, directly or through others."""
     modules = {module_name(path): path for path in source_files("*.py")}
     graph: dict[str, set[str]] = {}
     for name, path in modules.items():
@@ -172,7 +173,7 @@ def module_circles() -> list[list[str]]:
 
 @cache
 def equal_names() -> dict[str, list[str]]:
-    """Names of classes that several modules declare, counterparts counted once: name -> modules."""
+    """Return the names of classes that several modules declare, with these modules. Counterparts count once."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for path in source_files("*.py"):
         module = counterpart = module_name(path)
@@ -186,12 +187,12 @@ def equal_names() -> dict[str, list[str]]:
 
 
 def is_generated(path: Path) -> bool:
-    """Whether the head of the file says that a tool writes it."""
+    """Return whether the beginning of the file marks it as generated."""
     return GENERATED.search(path.read_text(encoding="utf-8")[:600]) is not None
 
 
 def python_lines(path: Path) -> int:
-    """The code lines of a Python file."""
+    """Return the number of code lines of a Python file."""
     lines = path.read_text(encoding="utf-8").splitlines()
     code = {at for at, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
     docstrings: set[int] = set()
@@ -206,19 +207,20 @@ def python_lines(path: Path) -> int:
 
 
 def cython_lines(text: str) -> int:
-    """The code lines of Cython source: a string in triple quotes that begins its line is a docstring."""
+    """Return the number of code lines of Cython source. A string in triple quotes that begins its line is a
+    docstring."""
     text = re.sub(r'^[ \t]*r?""".*?"""[ \t]*$', "", text, flags=re.MULTILINE | re.DOTALL)
     return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in text.splitlines())
 
 
 def c_lines(text: str) -> int:
-    """The code lines of C source."""
+    """Return the number of code lines of C source."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
     return sum(bool(line.strip()) for line in text.splitlines())
 
 
 def code_lines(path: Path) -> int:
-    """The code lines of one file."""
+    """Return the number of code lines of one file."""
     if path.suffix == ".py":
         return python_lines(path)
     text = path.read_text(encoding="utf-8")
@@ -226,7 +228,7 @@ def code_lines(path: Path) -> int:
 
 
 class Size(NamedTuple):
-    """The size of a package; its sub-packages are counted by themselves."""
+    """The size of a package, without its sub-packages."""
 
     package: str
     files: int
@@ -236,7 +238,7 @@ class Size(NamedTuple):
 
 
 def sizes() -> list[Size]:
-    """The size of each package, without generated files."""
+    """Return the size of each package, without generated files."""
     lines: dict[str, list[int]] = defaultdict(list)
     for path in source_files(*PATTERNS):
         if not is_generated(path):
@@ -249,7 +251,7 @@ def sizes() -> list[Size]:
 
 
 def report() -> Iterator[str]:
-    """The lines that the program prints, without what --check finds."""
+    """Yield the lines that the program prints, without the findings of --check."""
     rows = sizes()
     yield f"{'package':32} {'files':>5} {'lines':>6} {'largest':>7} {'circles':>7}"
     for row in rows:
@@ -270,7 +272,7 @@ def faults(
     explained_circles: Mapping[frozenset[str], str],
     explained_names: Mapping[str, str],
 ) -> Iterator[str]:
-    """What --check refuses: what is not explained, and explanations without a use."""
+    """Yield the findings of --check: circles and names that are not explained, and explanations that are not needed."""
     found = {frozenset(circle) for circle in circles}
     for circle in sorted(map(sorted, found - explained_circles.keys())):
         yield f"modules import each other in a circle: {', '.join(circle)}; move what they share below both"
@@ -283,7 +285,7 @@ def faults(
 
 
 def main() -> int:
-    """Print the report; with --check, then what is wrong."""
+    """Print the report and, with --check, the findings. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit with 1 if there is something to correct")
     arguments = parser.parse_args()

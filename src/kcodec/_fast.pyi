@@ -957,9 +957,8 @@ class TransactionScanner:
 
     The CRC of every batch of at most 256 bytes is checked, as a corrupt end-transaction marker (78 to 81 bytes) must
     not end a transaction. above_offset: if it is a number, every base offset must be above it, and it advances with
-    each
-    batch. last_position: position of the last batch read. max_timestamp: the largest timestamp since it was last set to
-    None. Messages of magic 0 and 1 are read as batches without a producer, with their stored offset.
+    each batch. last_position: position of the last batch read. max_timestamp: the largest timestamp since it was last
+    set to None. Messages of magic 0 and 1 are read as batches without a producer, with their stored offset.
     """
 
     path: str | None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of administration with right and wrong fields, and what of their responses Kafka and the broker share."""
+"""Requests of administration with valid and invalid fields, and the parts of their responses that must be equal."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def of_replicas(topic: str) -> Iterator[tuple[Any, int]]:
 
 
 def shared(response: Any) -> Any:
-    """What Kafka and the broker have in common of a response: all but ids, addresses and defaults of the cluster."""
+    """Return the parts of a response that must be equal: all except ids, addresses and defaults of the cluster."""
     match response:
         case messages.DescribeConfigsResponse():
             return [
@@ -156,7 +156,7 @@ def shared(response: Any) -> Any:
                 )
                 for one in response.topics
             ]
-        case messages.AlterReplicaLogDirsResponse():  # Kafka gives them in the order of a hash table
+        case messages.AlterReplicaLogDirsResponse():  # Kafka returns them in the order of a hash table
             return [
                 (one.topic_name, sorted((p.partition_index, p.error_code) for p in one.partitions))
                 for one in response.results

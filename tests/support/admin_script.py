@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster in virtual time for the flows of Admin: its metadata may change at any moment, and a test says what each
-API answers.
+"""A cluster in virtual time for the flows of Admin. Its metadata may change at any moment, and a test defines the
+responses of each API.
 
     script = AdminScript(nodes=3)
     script.topics["orders"] = {0: 1, 1: 2}                       # partition -> leader
     script.epochs["orders", 0], script.topic_ids["orders"] = 3, UUID(int=7)
-    script.answers["ListOffsets"] = function(node, request) -> response, an exception, or None for no answer at all
+    script.answers["ListOffsets"] = function(node, request) -> response, an exception, or None for no response at all
     script.run(flow) -> its result
     script.asked == [("ListOffsets", 1), ...]                    # without Metadata and FindCoordinator
 
-Every message goes through its bytes, at the highest version that caller and class allow.
+Every message is encoded and decoded, at the highest version that the caller and the class allow.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AdminScript:
             raise task.error
         return task.result  # type: ignore[return-value]
 
-    # The network
+    # The network.
 
     def start_call(self, call: Call, done: Done) -> Callable[[], None]:
         kind = call.request.kind if isinstance(call.request, ByVersion) else type(call.request)

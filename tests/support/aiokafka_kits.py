@@ -22,7 +22,7 @@ THEIRS: Any = {
 
 
 class Kit(NamedTuple):
-    """The classes of one of the two, and the address of the broker."""
+    """The classes of aiokafka or of the facade, and the address of the broker."""
 
     name: str
     producer_class: Any
@@ -62,7 +62,7 @@ async def read(consumer: Any, count: int) -> list[bytes]:
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Notes the calls."""
+    """Records the calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []

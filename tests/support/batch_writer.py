@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An independent writer of record batches of magic 2, right ones and deliberately wrong ones; nothing of kcodec.
+"""An independent writer of valid and deliberately invalid record batches of magic 2, which uses nothing of kcodec.
 
     RecordSpec(key, value, headers=(), timestamp_delta=0, offset_delta=None, attributes=0, null_length=-1, padding=0)
         headers: (name bytes, value bytes or None); offset_delta None: one above the record before;
-        null_length: the negative number that stands for null; padding: bytes each varint is longer than it need be
+        null_length: the negative number for null; padding: number of bytes by which each varint is longer than needed
     build_record(spec, offset_delta) -> bytes
     build_batch(records, *, compression="none", flavour="", <header fields by Kafka's names>, payload=None,
                 edit_payload=None, crc=None, batch_length=None, records_count=None) -> bytes
         last_offset_delta, max_timestamp, records_count, batch_length and crc follow from the rest unless given;
-        payload: the bytes behind the header, as they are; edit_payload: called with the records before compression
+        payload: the bytes after the header, unchanged; edit_payload: called with the records before compression
     end_transaction_marker(control_type, *, producer_id, base_offset, ...) -> bytes        0 ABORT, 1 COMMIT
     control_batch(control_type, value, **header) -> bytes       any control record: LEADER_CHANGE 2 ... unknown ones
     empty_batch(**header) -> bytes                              as the cleaner leaves one behind
     compress(compression, data, flavour) -> bytes               FLAVOURS[compression] names the ways, the first is usual
-    fix_crc(data, position=0) -> bytes                          the CRC of the batch there made right
+    fix_crc(data, position=0) -> bytes                          the data with the CRC of that batch corrected
     varint(value, padding=0, bits=32) -> bytes
 
 Layouts: DefaultRecordBatch, DefaultRecord, EndTransactionMarker; RFC 1952, RFC 8878, lz4 frame format, xerial snappy.
@@ -47,7 +47,7 @@ FLAVOURS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class RecordSpec:
-    """What a record is to hold, and how oddly it is to be written."""
+    """The contents of a record, and unusual properties of its encoding."""
 
     key: bytes | None = None
     value: bytes | None = b""
@@ -127,7 +127,8 @@ def build_batch(
     payload: bytes | None = None,
     edit_payload: Callable[[bytes], bytes] | None = None,
 ) -> bytes:
-    """One batch; every header field may be said, also wrongly; `unused_attributes` is or-ed in, codec bits too."""
+    """Build one batch. Every header field may be given, also a wrong value. `unused_attributes` is or-ed to the
+    attributes, including codec bits."""
     deltas = _offset_deltas(records)
     if payload is None:
         payload = b"".join(build_record(spec, delta) for spec, delta in zip(records, deltas, strict=True))
@@ -161,9 +162,9 @@ def build_batch(
 
 
 def fix_crc(data: bytes, position: int = 0) -> bytes:
-    """The same bytes with the CRC of the batch at `position` made right, as far as its length and the data reach.
+    """Return the same bytes with the CRC of the batch at `position` corrected, as far as its length and the data reach.
 
-    Of magic 2; other magics have theirs elsewhere (legacy_writer.py).
+    The batch must be of magic 2; legacy_writer.py has the function for magic 0 and 1.
     """
     if len(data) - position < 21:
         return data
@@ -172,7 +173,7 @@ def fix_crc(data: bytes, position: int = 0) -> bytes:
     return data[: position + 17] + struct.pack(">I", crc32c(covered)) + data[position + 21 :]
 
 
-# -------------------------------------------------------------------------------------------------- particular batches
+# Special batches.
 
 
 def control_batch(control_type: int, value: bytes | None, **header: Any) -> bytes:
@@ -200,11 +201,11 @@ def empty_batch(**header: Any) -> bytes:
     return build_batch([], **{"base_timestamp": -1, **header})
 
 
-# ---------------------------------------------------------------------------------------------------------- compression
+# Compression.
 
 
 def compress(compression: str, data: bytes, flavour: str = "") -> bytes:
-    """A stream that every reader has to take, written in one of the ways of FLAVOURS."""
+    """Return a stream that every reader must accept, in one of the variants of FLAVOURS."""
     if flavour not in FLAVOURS[compression]:
         raise ValueError(f"{compression} has no flavour {flavour!r}")
     if compression == "none":

@@ -89,7 +89,7 @@ BOMBS: dict[str, tuple[str, Callable[[int], bytes]]] = {
 
 
 def batch_of(payload: bytes, count: int, codec: str = "none") -> bytes:
-    """A batch with these bytes behind its header and a right CRC, by the package, as the oracle's is slow."""
+    """Return a batch with these bytes after its header and a correct CRC, computed by a package because it is fast."""
     import crc32c
     from batch_writer import COMPRESSIONS, build_batch
 
@@ -154,7 +154,7 @@ def _rising_records(size: int) -> tuple[bytes, int]:
 
 
 def peak_bytes() -> int:
-    """VmHWM: the most this process ever had resident."""
+    """Return VmHWM, the peak resident memory of this process."""
     for line in Path("/proc/self/status").read_text("ascii").splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core of the embedded broker without sockets and with a clock that a test moves: requests in, responses out."""
+"""The core of the embedded broker without sockets, with a clock that a test advances."""
 
 from __future__ import annotations
 

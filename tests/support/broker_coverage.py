@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What random sequences have to reach: error codes of each API, and transitions of transactional ids.
+"""The error codes of each API and the transitions of transactional ids that random sequences must reach.
 
-EXPECTED lists what one node can respond, and each of it has to occur LEAST times in ALL sequences. What it cannot
-respond, or not to these requests, is in IMPOSSIBLE, with the reason.
+EXPECTED lists the error codes that one node can return. Each must occur LEAST times in ALL sequences. IMPOSSIBLE lists
+those that one node cannot return, or not to these requests, with the reason.
 """
 
 from __future__ import annotations

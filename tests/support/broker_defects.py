@@ -44,7 +44,7 @@ def defective(defect: Defect) -> Iterator[None]:
         setattr(defect.owner, defect.attribute, original)
 
 
-# ---------------------------------------------------------------------------------------------------- partition leaders
+# Partition leaders.
 
 
 def _smaller_window(original: Any) -> Any:
@@ -131,7 +131,7 @@ def _unverified(original: Any) -> Any:
     return lambda self, context, transactional_id, parts: {}
 
 
-# ---------------------------------------------------------------------------------------------- transaction coordinator
+# Transaction coordinator.
 
 
 def _epoch_not_bumped(original: Any) -> Any:
@@ -194,7 +194,7 @@ def _fence_without_abort(original: Any) -> Any:
     return init
 
 
-# ------------------------------------------------------------------------------------------------------ groups, offsets
+# Groups, offsets.
 
 
 def _pending_at_once(original: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests that the steps of a random sequence stand for, about groups and their offsets.
+"""The requests for the steps of a random sequence that concern groups and their offsets.
 
 A method has the name of a kind of step, and returns the request and its version.
 """

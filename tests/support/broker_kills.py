@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers that are killed under load: one node of three, in turn, so that the cluster goes on.
+"""Brokers that are killed under load: one of three nodes at a time, so that the cluster continues to work.
 
 Not the only node: after SIGKILL and restart of a single node Kafka 4.3.1 may complete a prepared transaction without
 writing its markers (docs/transactions-limits.md), which no client can prevent.
@@ -14,12 +14,12 @@ from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.node import Node
 
 NODES = 3
-#: For brokers that hold each other's replicas.
+#: Options of brokers that have replicas of each other's partitions.
 OPTIONS: dict[str, Any] = {"nodes": NODES, "heap": "160m", "broker_session_timeout_ms": 2000}
 
 
 class BrokerKills:
-    """Takes one node down after the other, each once the node before is back and in sync."""
+    """Stops one node after the other, each when the previous one is running and in sync again."""
 
     def __init__(self, kafka: ApacheKafka, topics: dict[str, int]) -> None:
         if len(kafka.nodes) < NODES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is compared of two brokers: a response, or the batches of a log, with what may differ masked.
+"""The parts of responses and logs of two brokers that are compared, where everything that may differ is masked.
 
 Everything of a response is compared except the names in HIDDEN. Of a batch, every byte is: base offset, sizes,
 attributes, epochs and sequences as numbers, the records as they are. Masked are timestamps that the broker writes,
@@ -22,7 +22,7 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages import group_records
 from kcodec.protocol.schema import CoordinatorKey, CoordinatorValue, Struct, fields
 
-#: Fields of responses that say nothing about the state, or in another wording.
+#: Fields of responses that do not depend on the state, or whose wording differs.
 HIDDEN = {
     "throttle_time_ms",
     "error_message",
@@ -109,7 +109,7 @@ class Masks:
             return value.hex()
         return f"{len(value)} bytes, {hashlib.sha1(value, usedforsecurity=False).hexdigest()}"
 
-    # --------------------------------------------------------------------------------------------------------- batches
+    # Batches.
 
     def batches(self, data: bytes) -> Shown:
         """Return the batches of a response. The last one may be there in part."""

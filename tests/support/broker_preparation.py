@@ -19,7 +19,7 @@ from kcodec.broker.transactions.state import State
 from kcodec.constants import TRANSACTION_STATE_TOPIC
 from kcodec.protocol import messages
 
-#: So long that no prepared transaction times out before its sequence begins.
+#: Long enough that no prepared transaction times out before its sequence begins.
 TIMEOUT_MS = 900_000
 LEADER_MS = 10_000
 
@@ -36,7 +36,7 @@ def kafka_properties(profile: Profile) -> dict[str, Any]:
         "group_coordinator_append_linger_ms": 0,
         # In a run of more than ten minutes, Kafka would remove the empty groups of the sequence at that moment.
         "offsets_retention_check_interval_ms": 86_400_000,
-        # The controller of a slow machine receives the broker's heartbeats late, and would refuse new topics.
+        # On a slow machine the controller receives the broker's heartbeats late, and would reject new topics.
         "broker_session_timeout_ms": 120_000,
     }
     if profile.has_clock:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batches that a random sequence produces: right ones, and ones that a leader refuses."""
+"""The batches that a random sequence produces: valid ones, and ones that a leader rejects."""
 
 from __future__ import annotations
 

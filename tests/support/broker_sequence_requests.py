@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests that the steps of a random sequence stand for, about transactions and logs.
+"""The requests for the steps of a random sequence that concern transactions and logs.
 
 A method has the name of a kind of step, and returns the request and its version.
 """
@@ -153,7 +153,7 @@ class Requests(Names):
         )
         return messages.WriteTxnMarkersRequest(markers=[marker]), version
 
-    # ---------------------------------------------------------------------------------------------------------- reads
+    # Reads.
 
     def fetch(
         self,

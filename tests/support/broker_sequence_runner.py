@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the steps of a random sequence on one broker, and keeps what has to be equal on every other one.
+"""Runs the steps of a random sequence on one broker, and keeps the results that must be equal on all brokers.
 
-Each step is one request, repeated while its error passes by itself. After a step that may have ended a transaction, the
-runner waits until the markers are written. At the end come the bytes of the coordinators' logs.
+Each step is one request, repeated while its error is transient. After a step that may have ended a transaction, the
+runner waits until the markers are written. The last results are the bytes of the coordinators' logs.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Runner(GroupRequests, Requests):
                 target.learn(slot, *known)
         self._mark_ms = target.now_ms()
 
-    # ------------------------------------------------------------------------------------------------------ beginning
+    # Beginning.
 
     def _create_topics(self) -> None:
         own = {"retention.ms": "-1", "max.message.bytes": "20000"}
@@ -148,7 +148,7 @@ class Runner(GroupRequests, Requests):
         found = self.target.send(request, 5).topics[0].partitions[0]
         return int(found.offset) if found.error_code == 0 else -1
 
-    # ---------------------------------------------------------------------------------------------------------- steps
+    # Steps.
 
     def run(self, step: Step) -> Shown:
         """Run one step and return what is compared of its response."""
@@ -226,7 +226,7 @@ class Runner(GroupRequests, Requests):
                 self._stuck |= waiting
             self.target.wait(2)
 
-    # ------------------------------------------------------------------------------------------------ internal topics
+    # Internal topics.
 
     def _internal_ends(self) -> dict[str, list[int]]:
         found = {}

@@ -173,7 +173,7 @@ class Sequence:
     def _restart(self, slot: int) -> None:
         self.next = {key: value for key, value in self.next.items() if key[0] != slot}
 
-    # --------------------------------------------------------------------------------------------------- transactions
+    # Transactions.
 
     def init(self, slot: int, *, plain: bool = False) -> Step:
         """InitProducerId, with the own identity or without."""
@@ -347,7 +347,7 @@ class Sequence:
         }
         return Step("markers", arguments)
 
-    # ---------------------------------------------------------------------------------------------------------- groups
+    # Groups.
 
     def _membership(self) -> dict[str, Any]:
         """Return how a commit names the member that it comes from."""
@@ -424,7 +424,7 @@ class Sequence:
             arguments |= {"epoch": self._pick(("own", 0), ("own", 0), ("own", 1))}
         return Step("offset_fetch", arguments)
 
-    # ----------------------------------------------------------------------------------------------------------- reads
+    # Reads.
 
     def fetch(self, slot: int) -> Step:
         """Fetch of one partition, at times of both."""
@@ -482,7 +482,7 @@ class Sequence:
         """DeleteRecords."""
         return Step("delete", {"partition": self.random.randrange(2), "offset": self._pick(1, 2, 4, 99, -1)})
 
-    # -------------------------------------------------------------------------------------------------- odd requests
+    # Odd requests.
 
     def odd(self) -> Step:
         """Return a request that no correct client sends, or sends rarely."""
@@ -612,7 +612,7 @@ class Sequence:
             self._restart(slot)
         return Step(kind, arguments)
 
-    # ------------------------------------------------------------------------------------------------------------ time
+    # Time.
 
     def time_passes(self) -> list[Step]:
         """Return a wait until transactions have timed out, or until everything that is idle has expired.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The brokers that random sequences of requests go to: any broker over TCP, or the embedded core without sockets.
 
-A target keeps what it calls things: producer ids, member ids and topic ids are other numbers on each broker, and are
-replaced by their order of appearance. On the core, time is a clock that the target moves, so that a sequence takes
-milliseconds and nothing depends on the machine.
+Producer ids, member ids and topic ids differ on each broker, so a target replaces them by their order of appearance. On
+the core, time is a clock that the target advances, so that a sequence takes milliseconds and nothing depends on the
+machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RESPONSE_SECONDS = 20.0
 RETRY_MS = 5000
 #: The time for a transactional id whose transaction the coordinator has given up: its errors do not pass.
 STUCK_MS = 20
-#: Errors that pass: a step that gets one of them is tried again.
+#: Transient errors: a step that fails with one of them is repeated.
 PASSING = (14, 15, 16, 19, 51)
 MOST_LEFT = 40
 UNKNOWN_PRODUCER_ID = 987_654
@@ -36,7 +36,7 @@ ADMIN_CLIENT = "__admin_client"
 
 
 class Identity(NamedTuple):
-    """A producer id as the broker gave it, and an epoch."""
+    """A producer id that the broker allocated, and an epoch."""
 
     producer_id: int
     epoch: int
@@ -63,7 +63,7 @@ class Target:
         self.generation = -1
         self.session = 0
 
-    # ----------------------------------------------------------------------------------------------------------- names
+    # Names.
 
     def symbol(self, producer_id: int) -> str:
         """Return the name of a producer id."""
@@ -82,7 +82,7 @@ class Target:
         if not known or known[-1] != found:
             known.append(found)
 
-    # -------------------------------------------------------------------------------------------------------- requests
+    # Requests.
 
     def send(self, request: Any, version: int, client: str | None = None) -> Any:
         """Send a request and return the response."""
@@ -117,7 +117,7 @@ class Target:
         self.ask(request, 5, lambda response: [response.error_code])
 
     def ask(self, request: Any, version: int, codes: Callable[[Any], Any], patience_ms: int = RETRY_MS) -> Any:
-        """Send a request until the response has no error that passes. codes: its error codes."""
+        """Send a request until the response has no transient error. codes: its error codes."""
         deadline = self.now_ms() + patience_ms
         while True:
             response = self.send(request, version)

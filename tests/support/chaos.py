@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs chaos_worker.py against a real Kafka, does harm at points of its progress, and judges what is in the log.
+"""Runs chaos_worker.py against a real Kafka, injects faults at points of its progress, and checks the log.
 
     story = Story(kafka, count=50_000, seed=1)
-    report = story.run([*[kill_producer] * 20, *[kill_broker] * 5])       # harm, spread over the run at random
+    report = story.run([*[kill_producer] * 20, *[kill_broker] * 5])       # faults at random points of the run
     assert report.faults() == []
 
-The judge is Kafka's own consumer with read_committed; what it delivers must be the numbers 0 ... count - 1, each once.
+Kafka's own consumer with read_committed must then deliver the numbers 0 ... count - 1, each once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kcodec.testing.kafka import ApacheKafka, Node
 
 WORKER = Path(__file__).with_name("chaos_worker.py")
 QUIET_SECONDS = 150.0
-# Harm comes a moment after a commit was reported, anywhere in the transactions that follow.
+# A fault is injected a moment after a commit was reported, anywhere in the following transactions.
 LONGEST_DELAY_SECONDS = 0.15
 # transaction.state.log.num.partitions of kcodec.testing.kafka.
 COORDINATOR_PARTITIONS = 3
@@ -37,9 +37,9 @@ COORDINATOR_PARTITIONS = 3
 
 @dataclass
 class Report:
-    """What was reported and what was found. Errors are those the application met, by class.
+    """The reported outcomes and the records in the log. Errors are those that the application caught, by class.
 
-    torn: transactions that are visible in part. other_replicas: replicas whose files say otherwise than the consumer.
+    torn: transactions that are partly visible. other_replicas: replicas whose files differ from the consumer's records.
     """
 
     count: int
@@ -58,7 +58,7 @@ class Report:
     aborted_in_log: int = 0
 
     def judge(self, committed: Sequence[ConsumedRecord], everything: int) -> None:
-        """Fill in what a read_committed consumer got; `everything`: how many records read_uncommitted gives."""
+        """Set the records of a read_committed consumer; `everything`: the number of read_uncommitted records."""
         numbers: Counter[int] = Counter()
         attempts: dict[str, int] = defaultdict(int)
         last: dict[int, int] = {}
@@ -78,13 +78,13 @@ class Report:
         self.aborted_in_log = everything - len(committed)
 
     def faults(self) -> list[str]:
-        """What exactly-once does not allow."""
+        """Return the violations of exactly-once."""
         names = ("lost", "duplicates", "aborted_read", "torn", "out_of_order", "other_replicas")
         return [f"{getattr(self, name)} {name}" for name in names if getattr(self, name)]
 
 
 class Story:
-    """One application, its topic and its harm. `seed` decides when what is done; timing is the machine's."""
+    """One application, its topic and its faults. `seed` determines the faults and their order, but not their timing."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Story:
         self._failed: list[BaseException] = []
 
     def run(self, harm: Sequence[Callable[[Story], None]]) -> Report:
-        """Let the application work, do each harm once at a random point of its progress, judge."""
+        """Run the application, inject each fault once at a random point of its progress, and check the log."""
         began = time.monotonic()
         points = sorted(self.random.sample(range(self.report.count * 9 // 10), len(harm)))
         todo = list(zip(points, self.random.sample(list(harm), len(harm)), strict=True))
@@ -137,7 +137,7 @@ class Story:
         return self.report
 
     def _replicas_unlike(self, committed: Sequence[ConsumedRecord]) -> int:
-        """In how many replicas' files kcodec reads other committed records than the Java consumer got."""
+        """Return the number of replicas in whose files kcodec reads other committed records than the Java consumer."""
         delivered: dict[int, list[tuple[int, bytes | None]]] = defaultdict(list)
         for record in committed:
             delivered[record.partition].append((record.offset, record.value))
@@ -150,14 +150,14 @@ class Story:
         return unlike
 
     def kill_worker(self) -> None:
-        """SIGKILL the application and start it again; what it had said until then still counts."""
+        """SIGKILL the application and start it again. Its output until then still counts."""
         assert self._worker is not None
         self._worker.kill()
         self._worker.wait()
         self._start_worker()
 
     def down_for_a_while(self, node: Node) -> None:
-        """SIGKILL this node, and have it back after a second or less, while the application goes on."""
+        """SIGKILL this node and start it again within a second, while the application continues."""
         self.repair()
         node.kill()
         pause = self.random.uniform(0, 1)
@@ -174,7 +174,7 @@ class Story:
         self._repairs[-1].start()
 
     def repair(self) -> None:
-        """Wait until all nodes are back and all replicas in sync, before the next harm is done."""
+        """Wait until all nodes are running and all replicas in sync, before the next fault."""
         for thread in self._repairs:
             thread.join()
         self._repairs.clear()

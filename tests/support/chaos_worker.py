@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An application that is killed again and again: it writes the numbers 0, 1, 2 ... into a topic, each once.
+"""An application that is killed repeatedly. It writes the numbers 0, 1, 2 ... to a topic, each once.
 
-Its progress is the committed offset of a group, sent in the transaction with the records, as in
-consume-transform-produce: whoever starts it again needs to know nothing. Every second transaction is first tried with
-an abort at its end. What it says on stdout, a line each: `committed N` (all numbers below N are), `aborted N`,
-`error CLASS text`, `done`.
+Its progress is the committed offset of a group, which it sends in the transaction with the records, as in
+consume-transform-produce. It can therefore be started again without any other state. Every second transaction is first
+aborted at its end. It prints lines: `committed N` (all numbers below N are committed), `aborted N`, `error CLASS text`,
+`done`.
 
-With --without-transactions it is the control: the numbers go through an idempotent producer, and progress is a file
-that is written when a chunk has been acknowledged. What was acknowledged and not yet written down is sent again.
+With --without-transactions it is the control: the numbers are sent by an idempotent producer, and the progress is a
+file that is written when a chunk has been acknowledged. Records acknowledged but not yet in the file are sent again.
 
 The number n goes to partition n % partitions; the value is "n attempt kind padding", kind C for data meant to be
 committed and A for data meant to be aborted. An attempt has an id that no other has.
@@ -27,13 +27,14 @@ from kcodec.errors import AbortableTransactionError, KcodecError
 from kcodec.offsets import ConsumerGroupMetadata
 
 VALUE_BYTES = 100
-# So that a transaction has several batches in a partition, and several of them are under way when something dies.
+# Small, so that a transaction has several batches in a partition, several of which are in flight when a process is
+# killed.
 BATCH_BYTES = 1000
 DEADLINE_SECONDS = 60.0
 
 
 class Abort(Exception):
-    """What the application raises in a transaction that it does not want."""
+    """Raised by the application to abort a transaction."""
 
 
 def say(*words: object) -> None:
@@ -41,7 +42,7 @@ def say(*words: object) -> None:
 
 
 def committed_offset(servers: str, group: str, source: TopicPartition) -> int:
-    """What the group has committed, once no open transaction can change it; 0 if nothing."""
+    """Return the committed offset of the group, when no open transaction can change it; 0 if there is none."""
     with Admin(bootstrap_servers=servers) as admin:
         offsets = admin.list_group_offsets(group, [source], require_stable=True, timeout=DEADLINE_SECONDS)
     found = offsets.get(source)
@@ -67,7 +68,7 @@ class Application:
         ]
 
     def run(self) -> None:
-        """Until all numbers are written; a producer that is of no use any more is replaced."""
+        """Write all numbers. A producer that cannot be used any more is replaced."""
         done = False
         while not done:
             try:
@@ -84,7 +85,8 @@ class Application:
                 say("error", type(error).__name__, str(error).replace("\n", " "))
 
     def write(self, producer: Producer) -> bool:
-        """Transactions with this producer; whether it came to the end. Raises what makes a new producer necessary."""
+        """Run transactions with this producer. Return whether all numbers are written. Raise an error that requires a
+        new producer."""
         arguments = self.arguments
         group = ConsumerGroupMetadata(arguments.group)
         first = committed_offset(arguments.servers, arguments.group, self.source)
@@ -95,7 +97,7 @@ class Application:
                     self.transact(producer, first, end, "A", group)
                     say("aborted", end)
                 self.transact(producer, first, end, "C", group)
-            except AbortableTransactionError as error:  # it is aborted, and the producer lives on
+            except AbortableTransactionError as error:  # it is aborted, and the producer can be used again
                 say("error", type(error).__name__, str(error).replace("\n", " "))
                 first = committed_offset(arguments.servers, arguments.group, self.source)
             else:

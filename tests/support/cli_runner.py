@@ -73,13 +73,13 @@ def orders(folder: Path) -> Path:
 
 
 def long_partition(folder: Path, batches: int, count: int = 1000, size: int = 100) -> Path:
-    """A partition of one segment: the same batch again and again, at rising offsets."""
+    """Write a partition of one segment, in which the same batch is repeated at rising offsets."""
     batch = plain(0, count, size)
     return write_partition(folder, [struct.pack(">q", at * count) + batch[8:] for at in range(batches)])
 
 
 def same_as_golden(text: str, name: str) -> bool:
-    """Whether this is what the file says; with KCODEC_WRITE_GOLDEN=1 the file is written, to be looked at."""
+    """Return whether the text equals the file. With KCODEC_WRITE_GOLDEN=1 the file is written, for review."""
     path = GOLDEN / name
     if os.environ.get("KCODEC_WRITE_GOLDEN") == "1":
         GOLDEN.mkdir(exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients under both I/O loops, a thread and an asyncio loop, for tests that hold for both."""
+"""Clients with both I/O loops, a thread and an asyncio loop, for tests that apply to both."""
 
 from __future__ import annotations
 

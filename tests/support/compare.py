@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec compared with the oracle: asks both about the same bytes and says where they differ.
+"""Comparison of kcodec with the reference decoder (reference.py) on the same bytes.
 
-    Way(columns, threads, binary_type, buffer, through_arrow)    how kcodec is asked; none of it may change the answer
+    Way(columns, threads, binary_type, buffer, through_arrow)    how kcodec is called, which must not change the result
     random_way(random) -> Way
-    difference(data, options, way=Way()) -> None, or a text: what kcodec answered and what the oracle says
-    difference_of(data, options, ways) -> the same of several ways, at the price of one question to the oracle
+    difference(data, options, way=Way()) -> None, or a text with both results
+    difference_of(data, options, ways) -> the same for several ways, with one call of the reference decoder
 
-`options` are keyword arguments of reference.decode; limits below those DecodeLimits takes are raised to them first.
-Compared are the records in every column asked for and as Record objects, counts, next_offset, remaining_bytes,
-bytes_needed, and of the error its class, position, base_offset, record and next_offset. An exception of another kind
-leaves as it is. Where bytes are wrong in two ways, both may be right:
+`options` are keyword arguments of reference.decode. Limits below the minimum of DecodeLimits are raised to it first.
+The records in every requested column and as Record objects are compared, as well as counts, next_offset,
+remaining_bytes and bytes_needed, and of the error its class, position, base_offset, record and next_offset. Other
+exceptions are not caught. If bytes are wrong in two ways, both of these results are accepted:
 
-- a count that the bytes cannot hold is refused before any record is read: no `record` then;
-- a stream that is damaged and too large is a DecodeError or a LimitExceededError, whatever is seen first;
-- under `None`, a marker behind one damaged batch settles nothing, and so it decides whether an earlier batch, damaged
-  as well, is opened: the first of the two in the data is an answer too, if it is the answer to the bytes up to there;
-- likewise a batch that proves damaged when it is opened is skipped, although a damaged batch before it leaves it
-  undecided and so unopened: its records are then in no count.
+- A count that the bytes cannot hold may be reported before any record is read, without `record`. - A stream that is
+corrupt and too large may be a DecodeError or a LimitExceededError. - With aborted_transactions=None, a marker after a
+corrupt batch does not end a transaction. It therefore affects whether
+  an earlier batch, which is corrupt as well, is decompressed. The corruption of the earlier one is accepted as the
+  result if it is the result for the bytes up to there.
+- A batch may be found to be corrupt and be skipped, although a corrupt batch before it leaves its transaction without
+an
+  outcome, so that it need not be decompressed. Its records are then in no count.
 
-Releases of libzstd differ in which damaged blocks they refuse. Where the system's accepts what the oracle's refuses,
-kcodec is asked again with the package's, which has to agree with the oracle.
+Releases of libzstd differ in which corrupt blocks they reject. If the system's library accepts a block that the
+reference's rejects, kcodec decodes again with the library of the package, which must agree with the reference.
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ LEAST_LIMIT = 61
 BUFFERS: dict[str, Callable[[bytes], Any]] = {
     "bytes": bytes,
     "bytearray": bytearray,
-    # in the middle of something larger: what lies around must not be touched, and would be wrong
+    # Inside of a larger buffer, whose other bytes are invalid and must not be read.
     "slice": lambda data: memoryview(b"\xff" * 7 + data + b"\xff" * 64)[7 : 7 + len(data)],
 }
 
 
 @dataclass(frozen=True)
 class Way:
-    """How kcodec is asked."""
+    """How kcodec is called."""
 
     columns: tuple[str, ...] = COLUMNS
     threads: int = 1
@@ -61,7 +63,7 @@ class Way:
 
 
 def random_way(random: random_module.Random) -> Way:
-    """Any of them; all columns in half of the cases."""
+    """Return a random way, with all columns in half of the cases."""
     columns = COLUMNS
     kind = random.randrange(4)
     if kind == 0:
@@ -142,12 +144,12 @@ def _differing_error(mine: Any, theirs: Any) -> str | None:
 
 
 def oracle_column(records: Sequence[Record], name: str) -> list[Any]:
-    """A column as the oracle has it."""
+    """Return a column of the records of the reference decoder."""
     return [getattr(record, name) for record in records]
 
 
 def arrow_columns(source: Any) -> dict[str, list[Any]]:
-    """What pyarrow sees in a result: timestamps as numbers, headers as tuples, names as Arrow strings."""
+    """Return a result as pyarrow reads it, with timestamps as numbers, headers as tuples and names as Arrow strings."""
     table = pa.table(source)
     table.validate(full=True)
     columns = {}
@@ -222,7 +224,8 @@ def _compare(data: bytes, options: dict[str, Any], way: Way, reported: tuple[Res
 
 
 def _has_found_earlier_corruption(data: bytes, options: dict[str, Any], way: Way) -> bool:
-    """Whether kcodec found an earlier damaged batch than the oracle, and answers as it would for the bytes before."""
+    """Return whether kcodec found an earlier corrupt batch than the reference, with the result for the bytes before
+    it."""
     if options.get("isolation_level") != "read_committed" or options.get("aborted_transactions") is not None:
         return False
     decoded, error = _ask(data, options, way)
@@ -247,7 +250,7 @@ def _has_found_earlier_corruption(data: bytes, options: dict[str, Any], way: Way
 
 
 def difference_of(data: bytes, options: dict[str, Any], ways: Iterable[Way]) -> str | None:
-    """The first way in which kcodec and the oracle differ, or None."""
+    """Return the first difference between kcodec and the reference, or None."""
     options = _possible(options)
     reported = _ask_oracle(data, options)
     for way in ways:
@@ -269,5 +272,5 @@ def difference_of(data: bytes, options: dict[str, Any], ways: Iterable[Way]) -> 
 
 
 def difference(data: bytes, options: dict[str, Any], way: Way = Way()) -> str | None:
-    """Where kcodec and the oracle differ, or None."""
+    """Return the difference between kcodec and the reference, or None."""
     return difference_of(data, options, (way,))

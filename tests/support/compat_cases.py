@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both adapters of kcodec.compat have to do, for test_compat_aiokafka.py and test_compat_kafka_python.py.
+"""Cases for both adapters of kcodec.compat, for test_compat_aiokafka.py and test_compat_kafka_python.py.
 
 Client(adapter, package, read, consume, errors)    one client with its adapter in place
 aborted_below_stable(partition) -> (data, aborted)          a log as read_committed gets it from a broker
@@ -32,9 +32,9 @@ class Client:
     """One client with kcodec behind it.
 
     read(data):  its record set.
-    consume(data, fetch_offset, isolation_level, aborted, check_crcs): what its consumer makes of the bytes of one Fetch
-                 response, as (records, next position); damage is raised where nothing was delivered before it.
-    errors:      what its consumer expects for damage.
+    consume(data, fetch_offset, isolation_level, aborted, check_crcs): the result of its consumer for the bytes of one
+                 Fetch response, as (records, next position). Corruption is raised if nothing was delivered before it.
+    errors:      exception classes that its consumer expects for corruption.
     """
 
     adapter: Any
@@ -44,11 +44,11 @@ class Client:
     errors: tuple[type[Exception], ...]
 
 
-# ----------------------------------------------------------------------------------------------------------- reading
+# Reading.
 
 
 def assert_record(record: Any, told: Truth, timestamp_type: str) -> None:
-    """A record of either client, as it is in a batch or as the consumer gives it away."""
+    """Check a record of either client, from a batch or from the consumer."""
     assert record.offset == told["offset"]
     assert record.timestamp == told["timestamp"]
     assert record.timestamp_type == ("CreateTime", "LogAppendTime").index(told.get("timestampType", timestamp_type))
@@ -59,7 +59,7 @@ def assert_record(record: Any, told: Truth, timestamp_type: str) -> None:
 
 
 def assert_faces_tell_the_truth(client: Client, partition: Partition) -> None:
-    """Every header field and record of a log by the client's own record classes."""
+    """Check every header field and record of a log read by the client's own record classes."""
     for path in partition.segments:
         records = client.read(path.read_bytes())
         for told in (batch for batch in partition.batches if batch["file"] == path.name):
@@ -83,7 +83,7 @@ def assert_faces_tell_the_truth(client: Client, partition: Partition) -> None:
 
 
 def assert_old_formats(client: Client, name: str, data: bytes, told: list[Truth]) -> None:
-    """Magic 0, 1 and 2 in any mixture, by the record classes and by the consumer, as Kafka's classes read them."""
+    """Check that the record classes and the consumer read mixed magic 0, 1 and 2 as Kafka's classes do."""
     errors = [line for line in told if "error" in line]
     expected = [(record, batch) for batch in told for record in batch.get("records", ())]
     found: list[Any] = []
@@ -126,7 +126,8 @@ def assert_old_formats(client: Client, name: str, data: bytes, told: list[Truth]
 
 
 def aborted_below_stable(partition: Partition) -> tuple[bytes, Aborted]:
-    """What a broker sends under read_committed: the batches below the last stable offset, and who aborted in them."""
+    """Return what a broker sends under read_committed: the batches below the last stable offset, and the aborted
+    transactions."""
     begun: dict[int, int] = {}
     aborted: Aborted = []
     for batch in partition.batches:
@@ -147,7 +148,7 @@ def aborted_below_stable(partition: Partition) -> tuple[bytes, Aborted]:
 
 
 def assert_consumer_delivers(client: Client, partition: Partition, isolation_level: str) -> None:
-    """The client's consumer gives away what Kafka's own gave, and its position ends behind the last batch."""
+    """Check that the client's consumer delivers the same records as Kafka's, and ends after the last batch."""
     told = partition.consumed(isolation_level)
     assert told is not None
     data, aborted = partition.log, None
@@ -163,7 +164,7 @@ def assert_consumer_delivers(client: Client, partition: Partition, isolation_lev
     assert position == (last[0] if last else partition.log_start_offset)
 
 
-# ------------------------------------------------------------------------------------------------------------ damage
+# Corruption.
 
 
 def batch_of(*values: bytes, base_offset: int = 0, **header: Any) -> bytes:
@@ -171,7 +172,7 @@ def batch_of(*values: bytes, base_offset: int = 0, **header: Any) -> bytes:
 
 
 def read_all(records: Any) -> int:
-    """Everything a consumer may ask of a record set; the number of records in it."""
+    """Call everything that a consumer may call on a record set. Return the number of its records."""
     count = 0
     while records.has_next():
         batch = records.next_batch()
@@ -184,7 +185,8 @@ def read_all(records: Any) -> int:
 
 
 def assert_hostile_bytes_raise_what_is_expected(client: Client, seed: int, count: int) -> None:
-    """Edited sets: records or the client's own error, by the faces and by the consumer, and both agree on damage."""
+    """Check edited record sets: the record classes and the consumer return records or raise the client's own error, and
+    agree about corruption."""
     draw = random.Random(seed)
     specs = [RecordSpec(key=b"k", value=b"v" * 40, headers=((b"name", b"x"), (b"n", None)))] * 3
     sets = [
@@ -208,7 +210,8 @@ def assert_hostile_bytes_raise_what_is_expected(client: Client, seed: int, count
 
 
 def server(*batches: bytes) -> Callable[[int], bytes]:
-    """What a broker sends for a fetch offset: from the batch that holds it on. Damaged batches keep their offsets."""
+    """Return what a broker sends for a fetch offset: the batch that contains it, and the following ones. Corrupt
+    batches keep their offsets."""
     ends = [int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big") for batch in batches]
 
     def fetch(offset: int) -> bytes:
@@ -218,11 +221,11 @@ def server(*batches: bytes) -> Callable[[int], bytes]:
 
 
 def damaged(batch: bytes) -> bytes:
-    """The batch with a byte of its last record changed: a wrong CRC."""
+    """Return the batch with a changed byte in its last record, so that its CRC is wrong."""
     return batch[:-2] + bytes([batch[-2] ^ 1]) + batch[-1:]
 
 
-# -------------------------------------------------------------------------------------- what other readers trip over
+# Cases that other readers handle incorrectly.
 
 
 def assert_odd_bytes_are_read_as_java_reads_them(client: Client) -> None:
@@ -238,7 +241,7 @@ def assert_odd_bytes_are_read_as_java_reads_them(client: Client) -> None:
 
 
 def assert_batches_may_be_taken_in_any_order(client: Client) -> None:
-    """Records decoded ahead go to the batch they are of, whether the batches before it were read or passed over."""
+    """Check that records decoded ahead belong to their batch, even if batches before it were skipped."""
     data = b"".join(
         build_batch(
             [RecordSpec(value=b"%d" % (at * 3 + record)) for record in range(3)],
@@ -258,7 +261,7 @@ def assert_batches_may_be_taken_in_any_order(client: Client) -> None:
             read.add(at)
 
 
-# ----------------------------------------------------------------------------------------------------------- install
+# install().
 
 
 def modules_of(package: str) -> Iterator[ModuleType]:
@@ -268,7 +271,7 @@ def modules_of(package: str) -> Iterator[ModuleType]:
 
 
 def snapshot(package: str) -> dict[tuple[str, str], int]:
-    """Every name in every loaded module of a package, and in the classes there: what an object's identity is."""
+    """Return the objects of all names in the loaded modules of a package and in their classes."""
     found = {}
     for module in modules_of(package):
         for name, value in vars(module).items():

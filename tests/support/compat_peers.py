@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aiokafka and kafka-python at work on a broker, each through its public face alone, for test_compat_broker.py.
+"""aiokafka and kafka-python with a broker, by their public APIs only, for test_compat_broker.py.
 
-peer.has_package_for(codec)                        whether it could, by itself; .packages: where it would find them
-peer.write(servers, topic, codec, transactions)    each one (its fate, rows of Row), one transactional id
-peer.read(servers, topic, isolation_level, start)  every record from `start` to the end there is now, per partition
-peer.read_past_damage(servers, topic)              the same, (records, errors): what it asks again, and then goes past
+peer.has_package_for(codec)                        whether it supports the codec by itself; .packages: their names
+peer.write(servers, topic, codec, transactions)    transactions as (outcome, rows of Row), with one transactional id
+peer.read(servers, topic, isolation_level, start)  every record from `start` to the current end, by partition
+peer.read_past_damage(servers, topic)              the same as (records, errors); it seeks past a corrupt batch
 
-As a program, `python tests/support/compat_peers.py SERVERS TOPIC`: kafka-python as it is reads past damage.
+As a program, `python tests/support/compat_peers.py SERVERS TOPIC`: kafka-python without the adapter reads past
+corruption.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import kcodec.compat.kafka_python
 from kcodec.errors import DecodeError
 
 SECONDS = 20.0
-REPEATS = 3  # how often damage is met before it is passed by
+REPEATS = 3  # number of errors for a corrupt batch before the reader seeks past it
 Records = dict[int, list["Read"]]
 
 
@@ -43,7 +44,7 @@ class Row(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a consumer gave away, all of it that both clients and Java's have."""
+    """A record that a consumer delivered, with the fields that both clients and Java's have."""
 
     offset: int
     timestamp: int
@@ -62,7 +63,7 @@ def read_of(record: Any) -> Read:
 
 
 class Aiokafka:
-    """Each call has an event loop of its own."""
+    """aiokafka. Each call has a new event loop."""
 
     name = "aiokafka"
     adapter = kcodec.compat.aiokafka
@@ -208,7 +209,7 @@ class KafkaPython:
                         found[partition.partition] += [read_of(record) for record in records]
                 except CorruptRecordError as error:
                     errors.append(error)
-                    print("raised", flush=True)  # for whoever watches this program
+                    print("raised", flush=True)  # for the test that started this program
                     if len(errors) == REPEATS:
                         if (behind := behind_damage(error)) is None:
                             return found, errors
@@ -219,7 +220,7 @@ class KafkaPython:
 
 
 def behind_damage(error: Exception) -> int | None:
-    """Where to go on, of which only kcodec's error behind the client's knows."""
+    """Return the offset after the corruption, which only kcodec's error, the cause of the client's error, has."""
     return error.__cause__.next_offset if isinstance(error.__cause__, DecodeError) else None
 
 

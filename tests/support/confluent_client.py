@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""confluent-kafka (librdkafka) in proofs: its producer next to ours, and its read_committed consumer as a reader."""
+"""confluent-kafka (librdkafka) in long tests: its producer, compared with kcodec's, and its read_committed consumer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SILENT.setLevel(logging.CRITICAL + 1)
 
 
 class ConfluentClient:
-    """A transactional producer of librdkafka, used as its documentation says: an abortable error is answered by an
-    abort, a retriable one by the same call, a fatal one by a new producer."""
+    """A transactional producer of librdkafka, used as documented: it aborts after an abortable error, repeats the call
+    after a retriable one, and creates a new producer after a fatal one."""
 
     def __init__(self, bootstrap_servers: str, transactional_id: str, topic: str, **options: Any) -> None:
         self.topic = topic
@@ -76,7 +76,8 @@ class ConfluentClient:
         return self.producer
 
     def _call(self, name: str) -> str:
-        """The call, repeated as long as that may help: what it came to, "abort" for an abortable error, "" fatal."""
+        """Call a function, and repeat it after retriable errors. Return the outcome: "abort" after an abortable error,
+        "" after a fatal one."""
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + CALL_SECONDS
@@ -100,7 +101,7 @@ class ConfluentClient:
 
 
 def end_open_transactions(bootstrap_servers: str, transactional_ids: list[str]) -> None:
-    """End what these ids left open, by fencing it, so that a reader meets no open transaction."""
+    """Abort open transactions of these ids by fencing them, so that a reader finds no open transaction."""
     from confluent_kafka import Producer
 
     for name in transactional_ids:
@@ -109,7 +110,7 @@ def end_open_transactions(bootstrap_servers: str, transactional_ids: list[str]) 
 
 
 def committed_offset(bootstrap_servers: str, group: str, topic: str, partition: int) -> int:
-    """What a group has committed; negative if nothing."""
+    """Return the committed offset of a group; negative if there is none."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "logger": SILENT})
@@ -121,7 +122,7 @@ def committed_offset(bootstrap_servers: str, group: str, topic: str, partition: 
 
 
 def _until_coordinated(call: Callable[[], Any]) -> Any:
-    """The call, again while its group has no coordinator (14, 15, 16): the first one of a broker takes a moment."""
+    """Call a function, and repeat it while its group has no coordinator: creating the first one takes a moment."""
     from confluent_kafka import KafkaException
 
     deadline = time.monotonic() + CALL_SECONDS

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec's consumer compared with Java's on one broker, record for record; and what there is to read.
+"""Comparison of kcodec's consumer with Java's on one broker, record by record, and random records for it.
 
-difference(servers, topics, isolation_level) -> None, or a text that says where the two part
+difference(servers, topics, isolation_level) -> None, or a text with the first difference
 random_workload(kafka, topic, seed, steps)  -> leaves transactions committed, aborted and open in a topic
 """
 
@@ -105,7 +105,7 @@ def random_workload(kafka: ApacheKafka, topic: str, partitions: int, seed: int, 
                 (producer.abort_transaction if rng.random() < 0.5 else producer.commit_transaction)()
                 is_open[producer] = False
         for isolation_level in ISOLATION_LEVELS:
-            # while transactions are open: the last stable offset holds read_committed back
+            # Compare while transactions are open, too, when read_committed ends at the last stable offset.
             count, reported = difference(kafka.bootstrap_servers, [topic], isolation_level)
             assert reported is None, f"seed {seed}, {isolation_level}, {count} records\n{reported}"
         for producer, was_open in is_open.items():

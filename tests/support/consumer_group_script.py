@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group coordinator of KIP-848 made of a few lines, for one member, in virtual time; and an application that is slow.
+"""A minimal group coordinator of KIP-848 for one member, in virtual time, and a slow application.
 
-`GroupWorld.set_target` says what the group wants the member to read; the coordinator goes there as Kafka's does
-(CurrentAssignmentBuilder): it asks for what must go, waits for the acknowledgement, then gives what is new. Faults are
-planned as in `transaction_script`; an exception in a plan is raised into the flow.
+`GroupWorld.set_target` sets the target assignment of the member. The coordinator reconciles it as Kafka's does
+(CurrentAssignmentBuilder): it revokes partitions, waits for the acknowledgement, and then assigns new ones. Faults are
+planned as in `transaction_script`; an exception in a plan is raised in the flow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def named(partitions: Iterable[tuple[UUID, int]]) -> frozenset[TopicPartition]:
 
 
 class GroupWorld(World):
-    """epoch: of the member as the coordinator knows it; given: what the member was told to read."""
+    """The coordinator. epoch: epoch of the member; given: the assignment that the member has received."""
 
     def __init__(self, request_timeout: float = 5.0) -> None:
         super().__init__(request_timeout=request_timeout)
@@ -59,12 +59,12 @@ class GroupWorld(World):
         self.topics = dict(TOPICS)
 
     def set_target(self, partitions: Partitions) -> None:
-        """What the member is to read from its next heartbeat on."""
+        """Set the target assignment of the member, which it receives with its next heartbeats."""
         self.target = partitions
         self.group_epoch += 1
 
     def forget_member(self) -> None:
-        """Its session is over."""
+        """End the session of the member."""
         self.member_id, self.epoch, self.given, self.pending = "", 0, frozenset(), frozenset()
         self.group_epoch += 1
 
@@ -164,11 +164,12 @@ class GroupWorld(World):
 
 
 class WrongStep(BaseException):
-    """The membership asked for something it must not ask for; not an Exception, which it would take for ours."""
+    """The membership sent an invalid request. It is not an Exception, so that the flow under test does not handle
+    it."""
 
 
 class Application:
-    """A consumer that takes `delay()` seconds for each step, and keeps what it was told."""
+    """A consumer that takes `delay()` seconds for each step, and records its callbacks."""
 
     def __init__(self, world: World, delay: Callable[[], float] = lambda: 0.0) -> None:
         self.world = world

@@ -15,7 +15,7 @@ from kcodec.flow import Flow, Signal, spawn, wait
 
 
 class Offsets:
-    """Committed offsets that are only written down. failing: the error of the next commit."""
+    """Committed offsets that are only recorded. failing: the error of the next commit."""
 
     unstable: frozenset[TopicPartition] = frozenset()
 
@@ -34,7 +34,7 @@ class Offsets:
 
 
 class Fetched:
-    """A fetcher that has what a test puts into `ready`; a partition moves on by what is taken."""
+    """A fetcher with the records that a test puts into `ready`. A position advances past the records that are taken."""
 
     def __init__(self, cluster: Any, assignment: Any, settings: Any, metrics: Any) -> None:
         self.buffer = self
@@ -82,7 +82,7 @@ class AtZero:
 
 
 class Member:
-    """A membership whose rebalances a test makes."""
+    """A membership whose rebalances are made by a test."""
 
     made: ClassVar[list[Member]] = []
 

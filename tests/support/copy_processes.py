@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a copy: workers that may be killed at any time and come back, and their readers."""
+"""The processes of a copy: workers that may be killed at any time and are restarted, and readers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Found = dict[int, list[tuple[int, str]]]  # partition -> (offset, value) in the 
 
 
 class Worker:
-    """A copier and what it says; `command` is requested again at each start, given the number of that life."""
+    """A copier and its output. `command` is called at each start with the number of the start."""
 
     def __init__(self, name: str, command: Callable[[int], Sequence[str]], log: Path) -> None:
         self.name = name
@@ -40,7 +40,7 @@ class Worker:
         self._reader: threading.Thread | None = None
 
     def start(self) -> None:
-        """A new life."""
+        """Start the process again."""
         self.lives += 1
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -63,7 +63,8 @@ class Worker:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended by a fault of its own; Kafka's tool may, as where it is fenced, and is started again."""
+        """Return whether the process failed. Kafka's tool may end, for example if it is fenced, and is started
+        again."""
         code = None if self._process is None else self._process.poll()
         return self._takes_end and code not in (None, 0, -signal.SIGKILL)
 
@@ -75,7 +76,7 @@ class Worker:
             self._process.wait()
 
     def end(self) -> None:
-        """Close its input; then SIGTERM, for which Kafka's tool waits; then SIGKILL. What it said is read."""
+        """Close its input, then send SIGTERM, which ends Kafka's tool, then SIGKILL, and read its output."""
         process = self._process
         if process is None:
             return
@@ -95,7 +96,7 @@ class Worker:
 
     @property
     def _takes_end(self) -> bool:
-        """Whether the end of its input ends it."""
+        """Return whether the process ends at the end of its input."""
         return str(self._command(self.lives)[0]) == sys.executable
 
     def _read(self, output: IO[str]) -> None:
@@ -127,7 +128,7 @@ class Reader:
         self._thread.start()
 
     def end(self) -> None:
-        """Let it read to the last stable offset there is now. `is_done` says whether it got there."""
+        """Let the reader read up to the current last stable offset. `is_done` becomes true when it is reached."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -150,13 +151,13 @@ class Reader:
 
 
 def kcodec_reader(servers: str, topic: str, partitions: int, log: Path) -> Reader:
-    """kcodec's Consumer in a process of its own."""
+    """Start kcodec's Consumer in a separate process."""
     command = [sys.executable, str(HERE / "support" / "copy_reader.py"), servers, topic, str(partitions)]
     return Reader("kcodec", command, partitions, log)
 
 
 def java_reader(servers: str, topic: str, partitions: int, log: Path) -> Reader:
-    """Kafka's KafkaConsumer in a process of its own."""
+    """Start Kafka's KafkaConsumer in a separate process."""
     java, libs = java_and_jars()
     command = [str(java), *JVM_OPTIONS, "-cp", f"{compile_judge()}:{class_path(libs)}", "kcodec.clients.TopicReader"]
     return Reader("Java", [*command, servers, topic, str(partitions)], partitions, log)
@@ -182,7 +183,7 @@ def java_copier_command(
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether it came true in time."""
+    """Wait until a condition is true. Return False if it is not true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec's read_committed consumer during a proof, as tests/java/TopicReader.java is Kafka's.
+"""A read_committed reader with kcodec's consumer, the counterpart of tests/java/TopicReader.java.
 
-It says each record of a topic as it comes, a line of partition, offset and value with tabs between. When its input ends
-it goes on to the last stable offset, says "done" and ends.
+It prints each record of a topic as a line of partition, offset and value, separated by tabs. When its input ends, it
+continues to the last stable offset, prints "done" and exits.
 
     python tests/support/copy_reader.py SERVERS TOPIC PARTITIONS
 """
@@ -46,7 +46,7 @@ def tell(consumer: Consumer) -> None:
 
 
 def end_offsets(consumer: Consumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """The last stable offsets; a broker that is away comes back."""
+    """Return the last stable offsets. Repeat the call while a broker is down."""
     while True:
         try:
             return consumer.end_offsets(partitions)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's own system test of transactions, re-made: numbered records are copied from a topic to another by the members
-of a group, while members and brokers are killed at points of the progress, and two read_committed readers, Kafka's and
-kcodec's, read at the same time.
+"""A version of Kafka's system test of transactions: members of a group copy numbered records from one topic to another,
+while members and brokers are killed at points of the progress, and two read_committed readers, Kafka's and kcodec's,
+read at the same time.
 
     story = CopyStory(kafka, count=100_000, sessions=3, protocol="consumer", seed=1)
     report = story.run([kill_session] * 6 + [kill_broker] * 4)
     assert report.faults() == [], story.reported()
     story.forget()
 
-The judge is what Kafka's own consumer finds afterwards: partition by partition it must be the input, in its order.
+Afterwards Kafka's own consumer must find the input in each partition, in order.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from kcodec import TopicPartition
 from kcodec.client import Admin, Producer
 from kcodec.testing.kafka import ApacheKafka, Node
 
-# What may be open when the workers have ended is ended by the coordinator within the time-out of a transaction.
+# The coordinator aborts transactions that are open when the workers have ended within the transaction timeout.
 MARKER_SECONDS = 30.0
 LONGEST_PAUSE_SECONDS = 1.0
-# Harm comes a moment after a point of the progress, anywhere in the transactions that follow.
+# A fault is injected a moment after a point of the progress, anywhere in the following transactions.
 LONGEST_DELAY_SECONDS = 0.3
-# Longer than the session of a member that is stopped: so others have its partitions when it goes on.
+# Longer than the session timeout of a stopped member, so that others own its partitions when it continues.
 ZOMBIE_SECONDS = 2.0
 KAFKA_OPTIONS: dict[str, Any] = {
     "group_consumer_session_timeout_ms": 6_000,
@@ -60,12 +60,12 @@ Values = dict[int, list[str]]  # partition -> values in order
 
 @dataclass
 class CopyReport:
-    """What was done and what was found.
+    """The injected faults and the results.
 
-    open:   partitions of the output that a transaction still holds back when all is over.
-    lag:    records of the input behind the offsets that the group committed.
-    unlike: readers that saw something else, or otherwise, than is there.
-    late:   records that had not come through when time was up; then not all harm may have been done.
+    open:   partitions of the output in which a transaction is still open at the end.
+    lag:    records of the input after the offsets that the group committed.
+    unlike: readers whose records differ from those in the log.
+    late:   records that were not copied in time; some faults may then not have been injected.
     """
 
     count: int
@@ -85,7 +85,7 @@ class CopyReport:
     seconds: float = 0.0
 
     def judge(self, expected: Values, found: Values) -> None:
-        """Count what makes the one differ from the other."""
+        """Count the differences."""
         for partition, wanted in expected.items():
             place = {value: number for number, value in enumerate(wanted)}
             times = Counter(found[partition])
@@ -98,7 +98,7 @@ class CopyReport:
         assert faultless == (expected == found)
 
     def faults(self) -> list[str]:
-        """What must not be."""
+        """Return the faults: counts that must be 0, and readers that differ."""
         names = ("lost", "duplicates", "disorder", "strange", "open", "lag", "late", "harm_left")
         found = [f"{getattr(self, name)} {name.replace('_', ' ')}" for name in names if getattr(self, name)]
         return found + [f"{name} saw otherwise" for name in self.unlike]
@@ -150,12 +150,13 @@ class CopyStory:
         self.workers = [self._session(name, seed) for name in ids[:sessions]]
         self.workers += [self._java_copier(name) for name in ids[sessions:]]
 
-    # -------------------------------------------------------------------------------------------------------- the run
+    # The run.
 
     def run(self, harm: Sequence[Callable[[CopyStory], None]]) -> CopyReport:
-        """Let the input be copied, do each harm once at a random point of the progress, judge.
+        """Copy the input, inject each fault once at a random point of the progress, and check the results.
 
-        The input comes in portions, each when the harm of the one before was done: so none is done behind the end.
+        The input is produced in portions, each after the faults of the previous one, so that no fault is left at the
+        end.
         """
         expected = self._make_values()
         began = time.monotonic()
@@ -185,7 +186,7 @@ class CopyStory:
         return self.report
 
     def forget(self) -> None:
-        """Remove what the processes said."""
+        """Remove the output of the processes."""
         self._scratch.cleanup()
 
     def _harm(self, action: Callable[[CopyStory], None]) -> None:
@@ -194,7 +195,8 @@ class CopyStory:
         self.report.harm[action.__name__.replace("_", " ")] += 1
 
     def _watch(self, reader: Reader, count: int, deadline: float) -> bool:
-        """Start again what was killed, until the reader has seen so many records. False: time was up before."""
+        """Restart killed processes until the reader has seen this number of records. Return False if time is up
+        before."""
         died_at: dict[str, float] = {}
         while len(reader.values) < count:
             if time.monotonic() > deadline:
@@ -204,7 +206,7 @@ class CopyStory:
             for worker in self.workers:
                 if worker.has_failed:
                     raise AssertionError(f"{worker.name} ended by itself\n{self.reported()}")
-                if not worker.is_running:  # killed; or Kafka's tool, which ends where it finds nothing to do
+                if not worker.is_running:  # it was killed, or it is Kafka's tool, which ends if there is nothing to do
                     since = died_at.setdefault(worker.name, time.monotonic() + self.random.uniform(0, 1))
                     if time.monotonic() > since:
                         del died_at[worker.name]
@@ -233,7 +235,7 @@ class CopyStory:
             self.report.errors += worker.errors
 
     def _held_back(self) -> int:
-        """How many partitions of the output have records behind their last stable offset."""
+        """Return the number of partitions of the output with records beyond their last stable offset."""
         stable, ends = (
             end_offsets(self.kafka.admin_servers, self.target, level)
             for level in ("read_committed", "read_uncommitted")
@@ -247,12 +249,12 @@ class CopyStory:
         return values
 
     def _write(self, producer: Producer, values: Values, first: int, end: int) -> None:
-        """These records of the input. Nobody waits for them: a broker that is away comes back."""
+        """Produce these records of the input without waiting: a broker that is down will be restarted."""
         for number in range(first, end):
             index, partition = divmod(number, self.partitions)
             producer.send(self.source, values[partition][index].encode(), partition=partition)
 
-    # ------------------------------------------------------------------------------------------------- processes, harm
+    # Processes and faults.
 
     def _session(self, name: str, seed: int) -> Worker:
         fixed: dict[str, Any] = {
@@ -287,12 +289,12 @@ class CopyStory:
                 thread.join()
 
     def reported(self) -> str:
-        """What the processes said on stderr, for whoever looks for a fault."""
+        """Return the stderr of the processes, for debugging."""
         logs = sorted(Path(self._scratch.name).glob("*.log"))
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
 
     def down_for_a_while(self, node: Node | EmbeddedKafka) -> None:
-        """SIGKILL this node, and have it back after a second or less."""
+        """SIGKILL this node, and start it again within a second."""
         self.repair()
         node.kill()
         self.later(self.random.uniform(0, LONGEST_PAUSE_SECONDS), node.start)
@@ -312,7 +314,7 @@ class CopyStory:
         self._repairs[-1].start()
 
     def repair(self) -> None:
-        """Wait until all nodes are back, what was stopped goes on, and the output's replicas are in sync."""
+        """Wait until all nodes are running, stopped processes continue, and the output's replicas are in sync."""
         for thread in self._repairs:
             thread.join()
         self._repairs.clear()
@@ -321,21 +323,21 @@ class CopyStory:
 
 
 def kill_session(story: CopyStory) -> None:
-    """SIGKILL a copier that runs; it comes back within a second."""
+    """SIGKILL a running copier, which is restarted within a second."""
     running = [worker for worker in story.workers if worker.is_running]
     if running:
         story.random.choice(running).signal(signal.SIGKILL)
 
 
 def leave_session(story: CopyStory) -> None:
-    """A copier ends in an orderly way, and comes back within a second: others are in the middle of their work."""
+    """Shut down a copier, which is restarted within a second, while the others are working."""
     running = [worker for worker in story.workers if worker.is_running]
     if running:
         story.random.choice(running).end()
 
 
 def stop_session(story: CopyStory) -> None:
-    """SIGSTOP a copier until the group has given it up and others have its partitions; then it goes on: a zombie."""
+    """SIGSTOP a copier until the group has removed it and others own its partitions. It then continues as a zombie."""
     running = [worker for worker in story.workers if worker.is_running]
     if running:
         worker = story.random.choice(running)
@@ -365,7 +367,7 @@ def kill_leader(story: CopyStory) -> None:
 
 
 def committed_offsets(story: CopyStory) -> dict[int, int]:
-    """What the group has committed, by partition of the input; 0 for nothing."""
+    """Return the committed offsets of the group by partition of the input; 0 if there is none."""
     partitions = [TopicPartition(story.source, partition) for partition in range(story.partitions)]
     with Admin(bootstrap_servers=story.kafka.admin_servers) as admin:
         offsets = admin.list_group_offsets(story.group, partitions, require_stable=True)

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that copies a topic to another, partition to partition, until its input ends; to be killed at any time.
+"""A process that copies a topic to another, partition to partition, until its input ends, and may be killed at any
+time.
 
-It is what Kafka's own TransactionalMessageCopier is, with a GroupTransactSession: so many records a transaction, a
-share of them aborted at random. On stdout, a line each: `copied N` (a transaction of N records committed), `aborted N`
-(on purpose), `undone N` (by a rebalance), `error CLASS text`. After an error it goes on with the same session, after
-one that says that it is of no use any more with a new one.
+It is the counterpart of Kafka's TransactionalMessageCopier with a GroupTransactSession. Each transaction has a fixed
+number of records, and a share of the transactions is aborted at random. It prints lines: `copied N` (a transaction of N
+records was committed), `aborted N` (intentionally), `undone N` (by a rebalance), `error CLASS text`. After an error it
+continues with the same session, or with a new one if the error requires that.
 
-With --asyncio the session is that of kcodec.client.aio. With --by-hand it is a Consumer and a Producer, as one does it
-with Kafka's clients; --stops lets it stop itself by SIGSTOP between poll and the first offsets it sends, and wait a
-little when it goes on, as if its work took long.
+With --asyncio the session is that of kcodec.client.aio. With --by-hand it uses a Consumer and a Producer, as programs
+with Kafka's clients do. With --stops it stops itself by SIGSTOP between poll and the first offsets that it sends, and
+waits for a moment when it continues, as if its work took long.
 
-Controls do it by hand and wrong. --control outside commits offsets outside the transactions, every fourth time: the
-process that takes over after a kill copies again what had been copied. --control nameless sends them within, without
-saying which generation of the group it belongs to (as before KIP-447): nothing fences it when its partitions are
-another's.
+Controls use a Consumer and a Producer incorrectly. --control outside commits offsets outside of the transactions, every
+fourth time: a process that takes over after a kill copies records again. --control nameless sends offsets in the
+transactions without the generation of the group (as before KIP-447), so that it is not fenced when its partitions are
+assigned to another member.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from kcodec.client import Consumer, GroupTransactSession, Producer, aio
 from kcodec.errors import AbortableTransactionError, FatalTransactionError, KcodecError, ProducerFencedError
 
 POLL_SECONDS = 0.2
-# A transaction that finds too little to copy ends all the same.
+# A transaction ends after this time even if there are not enough records to copy.
 TRANSACTION_SECONDS = 1.0
 RECORDS_A_POLL = 250
 CONTROL_COMMITS_EVERY = 4
@@ -50,7 +51,7 @@ def say_error(error: KcodecError) -> None:
 
 
 def consumer_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Of a member of the group. Under KIP-848 the session time-out is the broker's."""
+    """Return the options of a member of the group. With KIP-848 the broker determines the session timeout."""
     options: dict[str, Any] = {
         "bootstrap_servers": arguments.servers,
         "client_id": arguments.id,
@@ -66,7 +67,7 @@ def consumer_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def producer_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """As the system test has them: small batches, several in flight."""
+    """Return the options of Kafka's system test: small batches, several in flight."""
     return {
         "transactional_id": arguments.id,
         "transaction_timeout_ms": arguments.transaction_timeout_ms,
@@ -102,7 +103,7 @@ class Copier:
                 say_error(error)
 
     def copy(self) -> None:
-        """With one session, until the input ends or it is of no use any more."""
+        """Copy with one session, until the input ends or a new session is needed."""
         options = {**consumer_options(self.arguments), **producer_options(self.arguments)}
         with GroupTransactSession(topics=[self.arguments.source], **options) as session:
             while not self.is_over.is_set():
@@ -162,7 +163,7 @@ class Copier:
         return count
 
     def copy_by_hand(self) -> None:
-        """As one does it with Kafka's clients: the offsets are the consumer's positions, its generation goes along."""
+        """Copy with a Consumer and a Producer: offsets are the consumer's positions, sent with its group metadata."""
         own = {"bootstrap_servers": self.arguments.servers, "client_id": self.arguments.id}
         with (
             Consumer(enable_auto_commit=False, **consumer_options(self.arguments)) as consumer,
@@ -228,18 +229,18 @@ class Copier:
 
 
 def ends_of(records: Iterable[Any]) -> dict[TopicPartition, int]:
-    """Where one goes on behind these."""
+    """Return the offsets after these records."""
     return {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
 
 
 def to_committed(consumer: Consumer) -> None:
-    """Back to what the group has committed."""
+    """Seek to the committed offsets of the group."""
     for partition, offset in consumer.committed(list(consumer.assignment())).items():
         consumer.seek(partition, offset.offset if offset is not None else 0)
 
 
 def rewind(consumer: Consumer, records: Iterable[Any]) -> None:
-    """Back to where these begin."""
+    """Seek to the first offsets of these records."""
     first: dict[TopicPartition, int] = {}
     for record in records:
         first.setdefault(TopicPartition(record.topic, record.partition), record.offset)

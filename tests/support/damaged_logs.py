@@ -29,7 +29,7 @@ class StoredBatch:
 
 
 def forged(offset: int) -> bytes:
-    """A batch that verifies, to be the value of a record."""
+    """Return a valid batch, to be the value of a record."""
     return bytes(kcodec.encode([(b"forged", b"forged")], base_offset=offset, timestamp=7))
 
 
@@ -69,7 +69,7 @@ def segment_file(folder: Path, batch: StoredBatch) -> Path:
 
 
 def damage(folder: Path, stored: list[StoredBatch], random: Random) -> str:
-    """Corrupt one segment in a random way, and say how."""
+    """Corrupt one segment in a random way, and return a description."""
     batch = random.choice(stored)
     path = segment_file(folder, batch)
     data = bytearray(path.read_bytes())
@@ -101,7 +101,7 @@ def damage(folder: Path, stored: list[StoredBatch], random: Random) -> str:
 
 
 def verifying(folder: Path, stored: list[StoredBatch]) -> Iterator[StoredBatch]:
-    """The batches that are still in their place with a right CRC and their own offsets and length."""
+    """Return the batches that are still at their position with a correct CRC and unchanged offsets and length."""
     contents = {path.name: path.read_bytes() for path in folder.glob("*.log")}
     for batch in stored:
         data = contents[segment_file(folder, batch).name][batch.position : batch.position + len(batch.data)]

@@ -65,7 +65,7 @@ class TreeResponse(Response, key=7, versions="0-3", flexible="2+"):
     error_code: int = int16("0+")
 
 
-TEXT_AT = 46  # what stands before `text` in every version
+TEXT_AT = 46  # number of bytes before `text` in every version
 
 
 def tree(**given: Any) -> TreeRequest:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits of batches: what happens to bytes on the way, and what somebody with bad intentions writes.
+"""Edits of batches: accidental corruption of bytes, and malicious changes.
 
     every_cut(data)                     the data ended at each byte
     every_bit(data, repair=False)       one bit flipped at a time; repair: CRC made right again
@@ -56,7 +56,7 @@ ODD_WIDE = (1 << 62, (1 << 63) - 1, -(1 << 63))
 
 
 def batch_positions(data: bytes) -> list[int]:
-    """Where batches begin, by their lengths, as far as these make sense."""
+    """Return where batches begin, according to their lengths, as far as these are plausible."""
     positions, at = [], 0
     while len(data) - at >= 17:
         length = struct.unpack_from(">i", data, at + 8)[0]
@@ -68,12 +68,12 @@ def batch_positions(data: bytes) -> list[int]:
 
 
 def is_message(data: bytes, position: int) -> bool:
-    """Whether what begins there has magic 0 or 1."""
+    """Return whether a message of magic 0 or 1 begins there."""
     return len(data) > position + 16 and data[position + 16] < 2
 
 
 def repaired_at(data: bytes, position: int) -> bytes:
-    """The CRC of the batch at `position` made right, whatever its magic."""
+    """Return the data with the CRC of the batch at `position` corrected, for any magic."""
     return fix_message_crc(data, position) if is_message(data, position) else fix_crc(data, position)
 
 
@@ -91,7 +91,7 @@ def every_cut(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def every_bit(data: bytes, repair: bool = False) -> Iterator[tuple[str, bytes]]:
-    """Every bit flipped; the CRC field's own bits stay flipped even with repair, which would only undo them."""
+    """Flip every bit. Flipped bits of the CRC field are not repaired, because this would undo the edit."""
     crcs = set()
     for position in batch_positions(data):
         begin = 12 if is_message(data, position) else 17
@@ -124,7 +124,7 @@ def every_header_value(data: bytes, repair: bool = True) -> Iterator[tuple[str, 
 
 
 def with_payload(batch: bytes, payload: bytes) -> bytes:
-    """The batch with other bytes behind its header; length and CRC follow."""
+    """Return the batch with other bytes after its header, and with updated length and CRC."""
     head = bytearray(batch[:61])
     struct.pack_into(">i", head, 8, len(payload) + 49)
     return fix_crc(bytes(head) + payload)
@@ -154,7 +154,7 @@ def _varint_at(data: bytes, at: int) -> tuple[int, int]:
 
 
 def varint_places(payload: bytes) -> Iterator[tuple[str, int, int]]:
-    """(name, place, place behind it) of every varint in well-formed uncompressed records."""
+    """Yield (name, start, end) of every varint in well-formed uncompressed records."""
     at = 0
     while at < len(payload):
         for name in ("record_length", "timestamp_delta", "offset_delta", "key_length", "value_length", "headers_count"):
@@ -185,7 +185,7 @@ def every_length(batch: bytes) -> Iterator[tuple[str, bytes]]:
             yield f"{name} at {begin}: {what}", with_payload(batch, payload[:begin] + replacement + payload[end:])
 
 
-# --------------------------------------------------------------------------------------------------------------- random
+# Random.
 
 
 def _flip_bit(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:
@@ -230,7 +230,7 @@ def _header_value(random: random_module.Random, data: bytes, place: int) -> tupl
 
 
 def _payload_grows(random: random_module.Random, data: bytes, place: int) -> tuple[str, bytes]:
-    """Bytes in or out of a batch whose length follows, so that the next one is still found."""
+    """Insert or remove bytes in a batch and update its length, so that the next batch is still found."""
     positions = batch_positions(data)
     position = max((at for at in positions if at <= place), default=None)
     begin, least = (18, 14) if position is not None and is_message(data, position) else (61, 49)
@@ -247,7 +247,7 @@ EDITS = (_flip_bit, _set_byte, _cut, _remove, _insert, _repeat, _header_value, _
 
 
 def random_edit(random: random_module.Random, data: bytes, repair: bool | None = None) -> tuple[str, bytes]:
-    """One edit mostly, sometimes two or three; with repair each edited batch's CRC is right afterwards."""
+    """Make one edit, or sometimes two or three. With repair, the CRC of each edited batch is corrected."""
     if repair is None:
         repair = random.random() < 0.7
     names = []

@@ -3,7 +3,7 @@
 
     KCODEC_TEST_BROKER=embedded python -m pytest tests/producer tests/consumer
 
-Only the tests that use a broker are run. One that needs what a single node in this process cannot be (several nodes, a
+Only the tests that use a broker are run. A test that needs more than a single node in this process (several nodes, a
 process to kill, TLS) fails with NeedsApacheKafka, whose text is the reason.
 """
 
@@ -22,7 +22,7 @@ from kcodec.testing import kafka, pytest_plugin
 from kcodec.testing.jars import KAFKA_VERSION
 
 IS_EMBEDDED = os.environ.get("KCODEC_TEST_BROKER", "kafka") == "embedded"
-#: Fixtures that are a broker, or use one.
+#: Fixtures that start or use a broker.
 FIXTURES = {"apache_kafka", "apache_kafka_factory", "transaction_cluster", "guarded_kafka"}
 #: Settings of server.properties that have other names in BrokerSettings.
 NAMES = {
@@ -47,7 +47,7 @@ TOPIC_NAMES = {
 
 
 class NeedsApacheKafka(Exception):
-    """What a test needs that the embedded broker is not."""
+    """The test needs something that the embedded broker does not have."""
 
 
 class EmbeddedKafka(Broker):
@@ -84,7 +84,7 @@ class EmbeddedKafka(Broker):
 
     @property
     def nodes(self) -> list[Any]:
-        """Processes, of which there are none."""
+        """Return the processes, of which there are none."""
         return []
 
     def log_tail(self, lines: int = 60) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows and header fields for the tests of encode before Kafka's classes, and what those classes say of the result.
+"""Rows and header fields for the tests of encode with Kafka's classes, and checks of the result by these classes.
 
 Row(key, value, headers, timestamp)             ROWS, header_fields(): strategies of rows, of options of encode
 table_of(rows) -> pyarrow.Table                 judged_of(rows, offsets), dicts_of(rows, offsets)
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     timestamp: int
 
 
-# ------------------------------------------------------------------------------------------------------------- inputs
+# Inputs.
 
 BYTES = st.none() | st.binary(max_size=20) | st.binary(min_size=60, max_size=70).map(lambda piece: piece * 4)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -47,7 +47,7 @@ ROWS = st.lists(st.builds(Row, BYTES, BYTES, HEADERS, TIMES), min_size=1, max_si
 
 @st.composite
 def header_fields(draw: st.DrawFn) -> dict[str, Any]:
-    """What a batch says besides its records; such that Kafka's writer takes it."""
+    """Header fields of a batch that Kafka's writer accepts."""
     fields: dict[str, Any] = {"base_offset": draw(st.sampled_from([0, 1, 127, 1 << 40, INT64_MAX - (1 << 32)]))}
     fields["partition_leader_epoch"] = draw(st.sampled_from([-1, 0, 7, INT32_MAX]))
     if draw(st.booleans()):
@@ -85,7 +85,7 @@ def dicts_of(rows: Sequence[Row], offsets: Sequence[int]) -> list[dict[str, Any]
 
 
 def many_rows(size: int, count: int = 300) -> list[Row]:
-    """Some `size` bytes of values: half of them repeat themselves, half do not."""
+    """Return about `size` bytes of values, half of which can be compressed."""
     rng = random.Random(size)
     piece = size // count
     return [
@@ -95,7 +95,7 @@ def many_rows(size: int, count: int = 300) -> list[Row]:
 
 
 def assert_taken(judge: JavaJudge, data: bytes, records: Sequence[JudgedRecord]) -> None:
-    """Kafka reads these records out of the one batch, and a leader appends it."""
+    """Check that Kafka reads these records from the only batch, and that a leader appends it."""
     (batch,) = judge.record_set(data).batches
     assert batch.accepted
     assert list(batch.records) == list(records)

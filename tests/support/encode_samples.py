@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that the tests of encode share, and what is read back of them."""
+"""Rows that the tests of encode share, and the expected records."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ ORIGINALS: dict[str, dict[str, int]] = {
 
 
 class Enough(BaseException):
-    """A program has printed what the test waits for; like Ctrl-C, it ends the program."""
+    """Raised when a program has printed what the test waits for. It ends the program, as Ctrl-C does."""
 
 
 class Printed:
-    """The `print` of a program: it keeps the lines, and ends the program after `most` of them."""
+    """Replaces `print` in a program: it stores the lines, and ends the program after `most` of them."""
 
     def __init__(self, most: int | None = None) -> None:
         self.lines: list[str] = []
@@ -59,7 +59,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def load(name: str, printed: Printed) -> ModuleType:
-    """Import a program that prints there."""
+    """Import a program whose `print` is replaced by `printed`."""
     specification = importlib.util.spec_from_file_location(f"example_{name}", TASKS / f"{name}.py")
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A consumer in a process of its own, whose memory is measured: fetch_flood_client.py BOOTSTRAP PARTITIONS SECONDS.
+"""A consumer in a separate process, whose memory is measured: fetch_flood_client.py BOOTSTRAP PARTITIONS SECONDS.
 
-Prints the most resident bytes above the beginning while nothing is polled, then the number of partitions that are read
-in the end.
+It prints the peak increase of resident bytes while nothing is polled, and then the number of partitions that were read.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ log = world.log("orders")               # partition 0; log.append(values...), lo
 world.assign(("orders", 0)); world.run(1.0)
 world.fetcher.buffer.take(500)
 
-Every request goes through the bytes of its version and back. A log holds whole batches; `answers` says what a broker
-answers instead of what it has.
+Every request is encoded and decoded in its version. A log contains whole batches; `answers` defines other responses of
+a broker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FetchLog(Log):
     batches: list[tuple[int, int, bytes]] = field(default_factory=list)
     start: int = 0
     end: int = 0
-    #: Producer id, first offset, and offset of the ABORT marker where it matters that a fetch begins behind it.
+    #: Producer id, first offset, and the offset of the ABORT marker if a test fetches from an offset after it.
     aborted: list[tuple[int, ...]] = field(default_factory=list)
     stable: int | None = None
 
@@ -56,13 +56,14 @@ class FetchLog(Log):
         return self.add(build_batch(specs, base_offset=self.end, **header), len(values))
 
     def add(self, data: bytes, offsets: int) -> FetchLog:
-        """Bytes that take up so many offsets."""
+        """Append bytes that occupy this number of offsets."""
         self.batches.append((self.end, self.end + offsets - 1, data))
         self.end += offsets
         return self
 
     def read(self, offset: int, most: int) -> bytes:
-        """As a broker reads: from the batch with the offset on, the first one whole, the last one cut."""
+        """Read as a broker does: from the batch with the offset on, where the first batch is whole and the last one may
+        be incomplete."""
         found = b"".join(
             data for base, last, data in self.batches if last >= offset and (self.stable is None or base < self.stable)
         )
@@ -72,17 +73,17 @@ class FetchLog(Log):
 
 @dataclass
 class BrokerSession:
-    """What a broker keeps of a fetch session."""
+    """The state of a fetch session on a broker."""
 
     epoch: int
     partitions: dict[TopicPartition, FetchPartition]
 
 
 class FetchScript(ScriptedCluster):
-    """fetches: (time, node, version, request) of all that arrived.
+    """fetches: (time, node, version, request) of all requests that arrived.
 
-    data_of(node, partition, asked) -> FetchPartitionData or None: in place of what the log says. refusals: codes for
-    the next whole answers. fails: nodes that do not answer Fetch.
+    data_of(node, partition, asked) -> FetchPartitionData or None: replaces the data of the log. refusals: error codes
+    of the next responses. fails: nodes that do not respond to Fetch.
     """
 
     def __init__(self, *, nodes: int = 1, version: int = 18, seed: int = 0, **settings: Any) -> None:
@@ -102,10 +103,10 @@ class FetchScript(ScriptedCluster):
         self.fetcher = Fetcher(self.cluster, self.assignment, self.settings, NoMetrics())
         self.task = self.scheduler.spawn(self.fetcher.run(), "fetcher")
 
-    # The test's side
+    # Methods for tests.
 
     def log(self, topic: str = "orders", partitions: int = 1) -> FetchLog:
-        """A topic; its first partition."""
+        """Create a topic and return its first partition."""
         logs = [FetchLog(number % self.nodes + 1) for number in range(partitions)]
         self.topics[topic] = UUID(int=self.random.getrandbits(128)), logs  # type: ignore[assignment]
         return logs[0]
@@ -114,7 +115,7 @@ class FetchScript(ScriptedCluster):
         return self.topics[topic][1]  # type: ignore[return-value]
 
     def assign(self, *partitions: tuple[str, int], offset: int = 0) -> None:
-        """Read these from `offset` on; metadata is there."""
+        """Assign these partitions from `offset` on, with metadata."""
         found = [TopicPartition(*partition) for partition in partitions]
         self.cluster.add_topics({partition.topic for partition in found})
         self.run(0.1)
@@ -126,12 +127,12 @@ class FetchScript(ScriptedCluster):
         return self.assignment.partitions[TopicPartition(topic, partition)]
 
     def poll(self, count: int = 500, seconds: float = 0.3) -> list[bytes | None]:
-        """Values of records, after some time."""
+        """Run for some time, and return the values of records."""
         self.run(seconds)
         return [record.value for record in self.fetcher.buffer.take(count)]
 
     def drain(self, seconds: float = 3.0, count: int = 500) -> list[bytes | None]:
-        """Values of all that comes within some time."""
+        """Return the values of all records that arrive within some time."""
         found: list[bytes | None] = []
         until = self.now + seconds
         while self.now < until:
@@ -141,7 +142,7 @@ class FetchScript(ScriptedCluster):
 
     @property
     def asked(self) -> list[dict[TopicPartition, int]]:
-        """The offsets that each request named."""
+        """Return the offsets in each request."""
         by_id = {topic_id: name for name, (topic_id, _) in self.topics.items()}
         return [
             {
@@ -152,7 +153,7 @@ class FetchScript(ScriptedCluster):
             for _, _, _, request in self.fetches
         ]
 
-    # The brokers' side
+    # The brokers.
 
     def start_call(self, call: Call, done: Done) -> Callable[[], None]:
         if call.kind is not FetchRequest:
@@ -239,7 +240,7 @@ class FetchScript(ScriptedCluster):
     def _full(self, node: int, session_id: int, asked: dict[TopicPartition, FetchPartition]) -> FetchResponse:
         topics: dict[str, FetchableTopicResponse] = {}
         for partition, one in asked.items():
-            if partition.topic.startswith("?"):  # an id that is not, or no longer, that of a topic
+            if partition.topic.startswith("?"):  # a topic id that does not exist, or not any more
                 gone = FetchableTopicResponse(topic="", topic_id=UUID(partition.topic[1:]))
                 topics.setdefault(partition.topic, gone).partitions.append(error(partition, 100))
                 continue

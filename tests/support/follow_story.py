@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stories of a log that grows while it is read, for the tests of follow=True.
 
-A test writes from inside the reader: Script is its `stop`, asked before each look and after each chunk, and makes one
-step of the story each time. So nothing depends on how quick a thread is.
+A test writes inside the reader: Script is its `stop`, which is called before each check of the log and after each
+chunk, and executes one step each time. So nothing depends on the speed of a thread.
 
 BATCHES                                      twelve batches of three records, offsets 0 to 35
 appending(path, content) -> a step           pieces(content, size) -> iterator of bytes
@@ -24,7 +24,7 @@ BATCHES = [plain(at * 3, count=3, size=20 + 50 * (at % 7)) for at in range(12)]
 
 
 class Script:
-    """A `stop` that makes one step at each time it is asked, and stops some looks after the last."""
+    """A `stop` that executes one step each time it is called, and stops some calls after the last step."""
 
     def __init__(self, *steps: Callable[[], Any], looks: int = 4) -> None:
         self._steps = iter(steps)

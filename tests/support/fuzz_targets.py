@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fuzz targets of tests/fuzz: how those in C are built, what all start from, how they are replayed and run.
+"""The fuzz targets of tests/fuzz: building those in C, the inputs from which they start, replaying and running them.
 
-    C_TARGETS, PYTHON_TARGETS       their names; tests/fuzz/target_<name>.c and python_targets.py say what each holds
+    C_TARGETS, PYTHON_TARGETS       their names; target_<name>.c and python_targets.py in tests/fuzz describe them
     TARGETS                         both
     build(name, folder, engine)     the program; engine "replay", "own" (gcc alone), "libfuzzer" (clang), or "arm64",
                                     a replay without sanitizers that qemu-aarch64 runs
     write_seeds(name, folder)       inputs out of the golden bytes and generated batches, next to the committed corpus
 
-All C is compiled with the address and the undefined-behaviour sanitizer, and with exact buffers, so that a byte
-written past what was asked for is seen.
+All C code is compiled with AddressSanitizer and UndefinedBehaviorSanitizer, and with exact buffers, so that every write
+after the requested size is detected.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COVERAGE = {
     "arm64": [],
 }
 LINK = {"libfuzzer": ["-fsanitize=fuzzer,address,undefined"], "arm64": ["-static"]}
-SEED_BYTES = 6_000  # of one input that a run starts from: small ones are quick
+SEED_BYTES = 6_000  # maximum size of an input from which a run starts: small ones are fast
 ENVIRONMENT = {
     "ASAN_OPTIONS": "abort_on_error=1:detect_stack_use_after_return=1:allocator_may_return_null=1"
     ":max_allocation_size_mb=1024",
@@ -56,7 +56,7 @@ ENVIRONMENT = {
 
 
 def has_libfuzzer() -> bool:
-    """Whether there is a clang that links a fuzzer."""
+    """Return whether a clang is installed that can link libFuzzer."""
     if shutil.which("clang") is None:
         return False
     program = (
@@ -99,7 +99,7 @@ def build(name: str, folder: Path, engine: str, core: list[Path]) -> Path:
 
 
 def run(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """A target at work, with what the sanitizers shall do."""
+    """Run a target, with options of the sanitizers."""
     environment = {**os.environ, **ENVIRONMENT}
     return subprocess.run(
         command,
@@ -113,11 +113,11 @@ def run(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
     )
 
 
-# --------------------------------------------------------------------------------------------------------------- seeds
+# Seeds.
 
 
 def _golden_pieces(largest: int) -> Iterator[bytes]:
-    """Some batches in a row of every log that a broker wrote."""
+    """Yield some consecutive batches of every log that a broker wrote."""
     import golden_data
     from edits import batch_positions
 
@@ -134,7 +134,7 @@ def _golden_pieces(largest: int) -> Iterator[bytes]:
 
 
 def _generated_payloads() -> Iterator[tuple[str, bytes]]:
-    """(codec, compressed records) of every way a client writes them."""
+    """Yield (codec, compressed records) in every format that a client writes."""
     from batch_writer import FLAVOURS, RecordSpec, build_batch
 
     for codec, flavours in FLAVOURS.items():
@@ -178,7 +178,7 @@ def _legacy() -> Iterator[bytes]:
 
 
 def _noise() -> Iterator[bytes]:
-    """What nobody wrote; for targets that make their values out of any bytes."""
+    """Yield random bytes, for targets that create their values from arbitrary bytes."""
     chooser = random.Random(7)
     for number in range(24):
         head = bytes([chooser.choice((0x00, 0x10, 0x20, 0x81, 0x8C, 0x02)), chooser.randrange(128), 15 - number % 6])
@@ -214,7 +214,7 @@ def python_command(name: str) -> list[str]:
 
 
 def write_seeds(name: str, folder: Path) -> int:
-    """What a run of a target starts from in addition to its corpus; the number of inputs."""
+    """Write the inputs from which a run of a target starts, in addition to its corpus. Return their number."""
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     for count, data in enumerate(seeds_of(name), 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads tests/golden/golden.tar.xz: broker bytes and what Kafka's own classes say about them (golden/README.md).
+"""Loads tests/golden/golden.tar.xz: bytes of brokers, and how Kafka's own classes read them (golden/README.md).
 
     root() -> Path                        the archive, unpacked once into .cache/golden-<first 8 of its SHA-256>
     partitions(magic=None) -> list of Partition, by cluster and name; magic=2: those that hold nothing else
@@ -10,7 +10,7 @@
     same_bytes(value, reported) -> bool       compares bytes with base64, null, or {"size", "sha256"}
     same_headers(headers, reported) -> bool   names are compared as Java shows them
 
-A truth batch or record is the dict of its JSON line, spelt as golden/README.md says.
+An expected batch or record, called truth, is the dict of its JSON line. golden/README.md describes it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ Truth = dict[str, Any]
 
 @cache
 def root() -> Path:
-    """The unpacked archive. Processes may unpack at once, each into its own folder: the first to rename wins."""
+    """Return the unpacked archive. Several processes may unpack it at the same time, each into a separate folder; the
+    first one to rename its folder wins."""
     folder = CACHE / f"golden-{hashlib.sha256(ARCHIVE.read_bytes()).hexdigest()[:8]}"
     if folder.is_dir():
         return folder
@@ -127,7 +128,7 @@ class Partition:
 
     @property
     def remarks(self) -> list[Truth]:
-        """Truth lines that are no batch: what Kafka left unread or refused."""
+        """Truth lines that are not batches: bytes that Kafka did not read or rejected."""
         return [line for line in self._truth if "baseOffset" not in line]
 
     @property
@@ -141,7 +142,8 @@ class Partition:
 
     @property
     def offsets(self) -> Truth | None:
-        """logStartOffset, lastStableOffset, highWatermark ... of the broker at its end; None where nobody asked it."""
+        """logStartOffset, lastStableOffset, highWatermark ... of the broker at its end; None if they were not
+        requested."""
         truth: Truth | None = offsets(self.cluster)["partitions"].get(self.name)
         return truth
 
@@ -150,7 +152,7 @@ class Partition:
         return int(self.offsets["logStartOffset"]) if self.offsets else 0
 
     def consumed(self, isolation_level: str) -> list[Truth] | None:
-        """What Kafka's consumer delivered from the log start on; None where no consumer ran."""
+        """Return what Kafka's consumer delivered from the log start on; None if no consumer ran."""
         path = root() / self.cluster / "truth" / "consumer" / f"{self.name}.{isolation_level}.jsonl.gz"
         return _lines(path) if self.kind == "logs" and path.exists() else None
 
@@ -284,12 +286,12 @@ def legacy() -> list[tuple[str, bytes, list[Truth]]]:
 
 
 def unpack_bytes(reported: str | None) -> bytes | None:
-    """Bytes as the truth spells them."""
+    """Return bytes of a truth."""
     return None if reported is None else base64.b64decode(reported, validate=True)
 
 
 def same_bytes(value: bytes | None, reported: str | Truth | None) -> bool:
-    """Whether these are the bytes the truth speaks of."""
+    """Return whether these bytes equal those of the truth."""
     if isinstance(reported, dict):
         return (
             value is not None
@@ -300,7 +302,7 @@ def same_bytes(value: bytes | None, reported: str | Truth | None) -> bool:
 
 
 def same_headers(headers: Iterable[tuple[str, bytes | None]], reported: list[list[Any]]) -> bool:
-    """Whether these are the headers; names may hold surrogateescape or U+FFFD where they were not UTF-8."""
+    """Return whether these are the headers. Names that are not UTF-8 may contain surrogates or U+FFFD."""
     headers = list(headers)
     return len(headers) == len(reported) and all(
         java_string(name.encode("utf-8", "surrogateescape")) == reported_name and same_bytes(value, reported_value)

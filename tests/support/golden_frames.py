@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The captured request and response frames, with what Kafka's own classes read in them."""
+"""The captured request and response frames, and how Kafka's own classes read them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RENAMED = {"TxnOffsetCommitRequest": ("generationId", "generationIdOrMemberEpoch
 
 
 class Frame(NamedTuple):
-    """A request or a response without its header; told: how Kafka printed it."""
+    """A request or a response without its header, and the JSON that Kafka printed of it."""
 
     name: str
     kind: type[Message]
@@ -31,7 +31,7 @@ class Frame(NamedTuple):
 
 
 def response_header_size(version: int) -> int:
-    """Correlation id, and in version 1 tagged fields, of which no broker of these captures sent any."""
+    """Return the size of the header: the correlation id, and in version 1 an empty set of tagged fields."""
     return 4 + version
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random groups for tests of assignors, as Kafka's classes and ours are asked about them."""
+"""Random groups for tests that compare Kafka's and kcodec's assignors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kcodec.offsets import TopicPartition
 
 @dataclass
 class Group:
-    """One question to an assignor. topics: name -> the racks of each partition's replicas."""
+    """The input of an assignor. topics: name -> the racks of each partition's replicas."""
 
     assignor: str
     topics: dict[str, list[list[str]]]
@@ -26,12 +26,12 @@ class Group:
         return {name: dict(enumerate(map(frozenset, racks))) for name, racks in self.topics.items() if racks}
 
     def shares(self) -> Shares:
-        """As ours shares them out."""
+        """Return the assignment by kcodec's assignor."""
         shares: Shares = ASSIGNORS[self.assignor]().assign(self.known, self.members)
         return shares
 
     def question(self) -> dict[str, Any]:
-        """For AssignJudge.java."""
+        """Return the input for AssignJudge.java."""
         members = [
             {
                 "id": one.member_id,
@@ -50,7 +50,7 @@ class Group:
 def random_group(
     random: Random, assignor: str, *, is_equal: bool | None = None, has_racks: bool | None = None
 ) -> Group:
-    """A group without a past. is_equal: all want the same; None: either."""
+    """Return a group without earlier assignments. is_equal: all members have equal subscriptions; None: either."""
     is_equal = random.random() < 0.4 if is_equal is None else is_equal
     has_racks = random.random() < 0.5 if has_racks is None else has_racks
     racks = ["a", "b", "c"]
@@ -74,7 +74,7 @@ def random_group(
 
 
 def next_group(random: Random, group: Group, shares: Mapping[str, Sequence[TopicPartition]], generation: int) -> Group:
-    """The group of the next rebalance: some leave, some join, some say they are in an older generation."""
+    """Return the group of the next rebalance: some members leave, some join, some report an older generation."""
     topics = {name: list(racks) for name, racks in group.topics.items()}
     if random.random() < 0.2:
         name = random.choice(sorted(topics))
@@ -103,12 +103,12 @@ def next_group(random: Random, group: Group, shares: Mapping[str, Sequence[Topic
 
 
 def imbalance(shares: Mapping[str, Sequence[TopicPartition]]) -> int:
-    """The sum of the squares of what each has: the less, the more balanced."""
+    """Return the sum of the squares of the numbers of partitions: the less, the more balanced."""
     return sum(len(share) ** 2 for share in shares.values())
 
 
 def kept(group: Group, shares: Mapping[str, Sequence[TopicPartition]], had: dict[str, set[TopicPartition]]) -> int:
-    """How many partitions stayed with the member that had them."""
+    """Return the number of partitions that stayed with their member."""
     return sum(
         len(set(had[one.member_id]) & set(shares[one.member_id])) for one in group.members if one.member_id in had
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member of a group on a real broker, without a consumer around it: a client's thread, a membership, a handler.
 
-lock: shared by members that are looked at together; on_change: called under it after each change of what one has.
+lock: shared by members that are checked together; on_change: called with it held after each change of an assignment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_consumer(client: Client, settings: ConsumerSettings, handler: Any) -> M
 
 
 class GroupMember:
-    """One member; it polls all the time while `is_polling`. events: (time, what, partitions, generation)."""
+    """One member, which polls continuously while `is_polling`. events: (time, what, partitions, generation)."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class GroupMember:
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
         yield from sleep(self.revoke_seconds)
-        if self.is_slow_to_stop:  # what nobody may do, for a test that must notice it
+        if self.is_slow_to_stop:  # a deliberate defect, which the test must detect
             given_up = list(partitions)
             later = self.client.clock() + 1.0
             self.client.scheduler.call_at(later, lambda: self._note("stop", given_up, self.has.difference_update))
@@ -141,7 +141,7 @@ class GroupMember:
             self.io_loop.close()
 
     def kill(self) -> None:
-        """As a process that dies: nothing is said to the group."""
+        """Stop as a killed process does, without a request to the group."""
         with self.lock:
             self.has.clear()
         self.io_loop.close()
@@ -162,7 +162,7 @@ def partitions_of(**topics: int) -> list[TopicPartition]:
 def wait_until_stable(
     members: Iterable[GroupMember], wanted: Iterable[TopicPartition], seconds: float = WAIT_SECONDS
 ) -> None:
-    """Wait until all members are stable and together own what is wanted, each partition once."""
+    """Wait until all members are stable and together own the expected partitions, each once."""
     members, wanted = list(members), sorted(wanted)
 
     def is_reconciled() -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same random requests about groups for Apache Kafka and for the embedded coordinator, and what differs.
 
-The requests of a walk follow from its seed. Member ids and topic ids differ on both sides: each side keeps its own, and
-what is compared has names in the place of members, and the numbers of the partitions. A response that comes later is
-waited for on Kafka's side as soon as the embedded coordinator has it.
+The requests of a walk depend only on its seed. Member ids and topic ids differ on both sides, so they are replaced by
+names before responses are compared. When the embedded coordinator has a delayed response, the test waits for that of
+Kafka.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kcodec.testing.proxy.frames import read_frame
 RESPONSE_SECONDS = 10.0
 #: Kafka processes a request that waits for other members within this time, before requests on other connections.
 PROCESSING_SECONDS = 0.03
-#: Kafka's timers run a little late: what only reads is repeated for this time.
+#: Kafka's timers are slightly late: requests that only read are repeated for this time.
 PROPAGATION_SECONDS = 1.0
 READS = (
     messages.DescribeGroupsRequest,
@@ -55,7 +55,7 @@ class KafkaConnection:
 
     @property
     def is_ready(self) -> bool:
-        """Whether bytes of a response are there."""
+        """Return whether bytes of a response have arrived."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
     def finish(self) -> Any:
@@ -92,7 +92,7 @@ def wait_for_groups(address: str) -> None:
 
 @dataclass
 class Side:
-    """What one side has told a member."""
+    """The state of a member on one side, from its responses."""
 
     member_id: str = ""
     epoch: int = -1
@@ -195,7 +195,7 @@ class Walk:
         return True
 
     def keep(self, slot: Slot, ours: Any, theirs: Any) -> None:
-        """Keep what each side said."""
+        """Store the state from both responses."""
         for side, response in ((slot.ours, ours), (slot.theirs, theirs)):
             member_id = getattr(response, "member_id", None)
             if member_id and (response.error_code in (0, ErrorCode.MEMBER_ID_REQUIRED)):
@@ -210,7 +210,7 @@ class Walk:
                     side.owned = response.assignment.topic_partitions
 
     def compare(self, slot: Slot, ours: Any, theirs: Any) -> None:
-        """Compare two responses. Both sides may choose another leader, by chance: then the walk is over."""
+        """Compare two responses. The walk ends if the sides have randomly chosen different leaders."""
         if isinstance(ours, messages.JoinGroupResponse):
             leaders = [self.names(ours=side is slot.ours).get(side.leader) for side in (slot.ours, slot.theirs)]
             if ours.error_code == theirs.error_code == 0 and leaders[0] != leaders[1]:
@@ -297,10 +297,10 @@ class Walk:
                 return "delete", [one.error_code for one in response.results]
         return ("other", response.error_code)
 
-    # ------------------------------------------------------------------------------------------------- common requests
+    # Common requests.
 
     def tool(self, label: str, request: Any, version: int) -> None:
-        """Ask both sides something that is answered at once."""
+        """Send both sides a request whose response is not delayed."""
         self.trace.append(label)
         slot = Slot(Side(), Side(), self.tools, label=label, version=version)
         ours, theirs = self.groups.ask(request, version), self.tools.ask(request, version)
@@ -507,7 +507,7 @@ class ConsumerWalk(Walk):
 
     def __init__(self, address: str, seed: int, group: str, topics: tuple[str, str]) -> None:
         super().__init__(address, seed, group, topics)
-        #: One for all members: which of two with as many votes is chosen differs.
+        #: One for all members, because the choice between two assignors with equal votes differs.
         self.assignor = self.random.choice(["uniform", "range"])
         for number, slot in enumerate(self.slots):
             slot.ours.member_id = slot.theirs.member_id = f"member-{number}-{seed}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of n, 2n and 4n small parts, and what reading them takes, in shapes whose time or memory could grow faster.
+"""Inputs of n, 2n and 4n small parts, to check that the time and memory for reading them grows linearly.
 
-SHAPES: name -> function(n) -> function without arguments that reads n parts; what is made before is not measured
+SHAPES: name -> function(n) -> function without arguments that reads n parts; creating the parts is not measured
 
 python growth.py NAME [PARTS]    prints as JSON, for PARTS, 2 x and 4 x as many: processor seconds and bytes
                                        of memory, each in a forked process
@@ -50,7 +50,7 @@ def gzip_small_members(count: int) -> Reading:
 
 
 def gzip_incompressible(count: int) -> Reading:
-    """One member that is as long as what it makes."""
+    """One member that is as long as its decompressed data."""
     return _decoding(batch_of(compress("gzip", _record(random.Random(1).randbytes(2000 * count))), 1, "gzip"))
 
 
@@ -100,7 +100,7 @@ def invalid_header_names(count: int) -> Reading:
 
 
 def control_batches(count: int) -> Reading:
-    """Transactions of one record, settled by their markers."""
+    """Transactions of one record, which end with their markers."""
     data = []
     for at in range(count):
         producer: dict[str, Any] = {"producer_id": at, "producer_epoch": 0, "is_transactional": True}
@@ -110,7 +110,7 @@ def control_batches(count: int) -> Reading:
 
 
 def damaged_batches(count: int) -> Reading:
-    """Every second batch has a wrong CRC and is passed over."""
+    """Every second batch has a wrong CRC and is skipped."""
     made = [
         build_batch([RecordSpec(value=b"v")], base_offset=at, crc=None if at % 2 == 0 else 1) for at in range(count)
     ]

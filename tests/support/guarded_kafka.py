@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Kafka that lets in who proves himself, and the looks at everything around it in search of a secret."""
+"""A Kafka that requires authentication, and checks that no secret appears in logs and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kcodec.testing.security import USERS
 from kcodec.testing.tokens import TokenServer
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-# A refusal comes back at once, but for the tenth of a second by which a broker delays it, and our timers' grain.
+# A failed login is reported at once, except for the broker's delay of a tenth of a second and the timers of the client.
 AT_ONCE_SECONDS = 3.0
 WRONG = "wr0ng-s3cret"
 SECRETS = {"alice-secret", "token-client-s3cret", WRONG}
@@ -52,7 +52,7 @@ def guarded_kafka(token_server: TokenServer) -> Iterator[ApacheKafka]:
 
 @pytest.fixture
 def no_secret_logged(caplog: pytest.LogCaptureFixture, token_server: TokenServer) -> Iterator[None]:
-    """Whatever a test here does: nothing that is logged shows a secret."""
+    """Check after each test that no log message contains a secret."""
     caplog.set_level(logging.DEBUG)
     yield
     for record in caplog.get_records("call"):
@@ -100,7 +100,7 @@ def client_of(options: dict[str, Any]) -> Iterator[tuple[Client, Callable[[Flow[
 
 
 def refusal(options: dict[str, Any], ask: Callable[[dict[str, Any]], str] = ask_blocking) -> str:
-    """The text of the one clear error that these options end in, at once, whatever way it is looked at."""
+    """Return the text of the error that these options must raise at once, with its repr and its causes."""
     began = time.monotonic()
     with pytest.raises(AuthenticationError) as caught:
         ask(options)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of every codec, whole and cut, at the end of a page behind which nothing may be read."""
+"""Batches of every codec, whole and incomplete, at the end of a page that is followed by an unreadable page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A writer of ``.index`` and ``.timeindex`` files, entry for entry as a broker writes them; nothing of kcodec.
+"""A writer of ``.index`` and ``.timeindex`` files with the same entries as a broker; it uses nothing of kcodec.
 
     write_indexes(log_file, base_offset=None, *, interval=4096, preallocated=0)
 

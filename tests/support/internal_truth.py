@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares an internal record with what Kafka's own classes printed of it."""
+"""Compares an internal record with the output of Kafka's own classes for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Truth = dict[str, Any]
 
 
 def squeezed(reported: Any) -> Any:
-    """Kafka's names and ours alike: no underscores, small letters."""
+    """Return Kafka's and kcodec's names in the same form: without underscores, in lower case."""
     if isinstance(reported, dict):
         return {name.replace("_", "").lower(): squeezed(value) for name, value in reported.items()}
     return [squeezed(one) for one in reported] if isinstance(reported, list) else reported

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public consumers, for threads and asyncio, that read logs in memory: no socket, a membership that a test drives, and
-committed offsets that outlive a consumer.
+"""Public consumers, for threads and asyncio, that read logs in memory: without sockets, with a membership that a test
+controls, and with committed offsets that outlive a consumer.
 
 world = IterationWorld(monkeypatch)
 world.fill(ONE, 1000)
@@ -36,7 +36,7 @@ AHEAD = 2
 
 
 class LogFetcher:
-    """A fetcher whose brokers answer at once; what it fetched is kept and taken as by the real one."""
+    """A fetcher whose brokers respond at once. Fetched data is buffered and taken as by the real fetcher."""
 
     world: IterationWorld
 
@@ -113,7 +113,7 @@ class IterationThreads(Threads):
         return next(iterator)
 
     def take(self, count: int) -> list[Any]:
-        """The records of a loop that is left by break."""
+        """Return the records of a loop that ends with break."""
         return list(itertools.islice(self.consumer, count))
 
     def leave(self, error: BaseException | None = None) -> None:
@@ -179,7 +179,7 @@ class IterationWorld:
         return log
 
     def answer(self, partition: TopicPartition, offset: int | None) -> Any:
-        """What a broker returns from this offset on."""
+        """Return the data of a broker from this offset on."""
         log = self.logs[partition]
         found = [batch for batch in log.batches if batch.last >= (offset or 0)][: self.batches]
         last = found[-1].last if found else 0
@@ -209,7 +209,7 @@ class IterationWorld:
 
     @staticmethod
     def handler(client: ConsumerClient) -> Any:
-        """What the membership of a consumer calls for a rebalance."""
+        """Return the handler that the membership of a consumer calls for a rebalance."""
         return client.consumer._core.handler
 
     def give(self, client: ConsumerClient, *partitions: TopicPartition) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that tests/support/java_judge.py answers with, and how they come out of the Java program's JSON."""
+"""The results of tests/support/java_judge.py, and how they are read from the JSON of the Java program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class JudgeError:
 
 
 class JudgedRecord(NamedTuple):
-    """A record as Kafka reads it; `headers` holds names as Java decodes them (U+FFFD for what is not UTF-8)."""
+    """A record as Kafka reads it. `headers` has names as Java decodes them (U+FFFD for invalid UTF-8)."""
 
     offset: int
     timestamp: int
@@ -32,7 +32,7 @@ class JudgedRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgedControl:
-    """What a control record says: the id in its key, its name, and an end marker's coordinator epoch."""
+    """The contents of a control record: the id in its key, its name, and the coordinator epoch of a marker."""
 
     type_id: int | None
     type_name: str | None
@@ -42,10 +42,10 @@ class JudgedControl:
 
 @dataclass(frozen=True)
 class JudgedBatch:
-    """One batch: `header` by the names Kafka's getters have, its place in bytes, and how far its records could be read.
+    """One batch: `header` by the names of Kafka's getters, its position in bytes, and the records that could be read.
 
-    `invalid` is what ensureValid() raised, `header_error` a field that lies outside the bytes, `records_error` where
-    iterating the records stopped; `records` are those before it.
+    `invalid` is the exception of ensureValid(), `header_error` a field outside of the bytes, `records_error` the
+    exception of iterating over the records; `records` are those before it.
     """
 
     position: int
@@ -62,13 +62,13 @@ class JudgedBatch:
 
     @property
     def accepted(self) -> bool:
-        """Whether Kafka's consumer with check.crcs would read the batch to its end."""
+        """Return whether Kafka's consumer with check.crcs would read the batch to its end."""
         return self.is_valid and self.invalid is None and self.header_error is None and self.records_error is None
 
 
 @dataclass(frozen=True)
 class JudgedRecordSet:
-    """All batches MemoryRecords yields; `error` where walking them stopped; `valid_bytes` the end of the last one."""
+    """All batches of MemoryRecords. `error`: the exception that ended them; `valid_bytes`: the end of the last one."""
 
     batches: tuple[JudgedBatch, ...]
     valid_bytes: int
@@ -77,7 +77,7 @@ class JudgedRecordSet:
 
 @dataclass(frozen=True)
 class Delivered:
-    """What a Java consumer delivers from one Fetch answer, the position after it, and the exception it ended with."""
+    """The records that a Java consumer delivers from one Fetch response, its position afterwards, and its exception."""
 
     records: tuple[JudgedRecord, ...]
     timestamp_types: tuple[str, ...]
@@ -86,7 +86,7 @@ class Delivered:
 
 
 class WriterRefused(ValueError):
-    """Kafka's own writer refuses to make these bytes; `error` says with what."""
+    """Kafka's own writer does not write these bytes. `error` is its exception."""
 
     def __init__(self, error: JudgeError) -> None:
         super().__init__(f"{error.name}: {error.message}")
@@ -95,7 +95,7 @@ class WriterRefused(ValueError):
 
 @dataclass(frozen=True)
 class ProduceSettings:
-    """What a produce request and a topic say, by default as Kafka has it; `compression` None is the producer's."""
+    """The settings of a produce request and its topic, with Kafka's defaults. `compression` None is the producer's."""
 
     origin: str = "client"
     api_version: int = 13
@@ -110,7 +110,7 @@ class ProduceSettings:
     compression: int | None = None
 
     def question(self) -> bytes:
-        """As ProduceJudge reads it."""
+        """Return the settings in the format of ProduceJudge."""
         return struct.pack(
             ">bhbbbqqqiib",
             ("client", "coordinator").index(self.origin),
@@ -129,7 +129,7 @@ class ProduceSettings:
 
 @dataclass(frozen=True)
 class ProduceResult:
-    """A leader's answer: Kafka's error (0 NONE), the records it names, and the bytes the log then holds."""
+    """The response of a leader: Kafka's error (0 NONE), the records in it, and the bytes that the log then contains."""
 
     code: int
     name: str
@@ -140,7 +140,7 @@ class ProduceResult:
 
 @dataclass(frozen=True)
 class Filtered:
-    """What MemoryRecords.filterTo wrote, and its sums."""
+    """The bytes that MemoryRecords.filterTo wrote, and its counts."""
 
     data: bytes
     messages_read: int
@@ -209,13 +209,13 @@ def _batch(entry: dict[str, Any]) -> JudgedBatch:
 
 
 def read_record_set(answer: dict[str, Any]) -> JudgedRecordSet:
-    """The answer to a question about a record set."""
+    """Return the result for a record set."""
     batches = tuple(_batch(entry) for entry in answer["batches"])
     return JudgedRecordSet(batches, answer["validBytes"], _error(answer.get("error")))
 
 
 def read_delivered(answer: dict[str, Any]) -> Delivered:
-    """The answer to a question about a consumer."""
+    """Return the result of a consumer."""
     return Delivered(
         tuple(_record(entry) for entry in answer["records"]),
         tuple(entry["timestampType"] for entry in answer["records"]),
@@ -225,7 +225,7 @@ def read_delivered(answer: dict[str, Any]) -> Delivered:
 
 
 def read_written(answer: dict[str, Any]) -> bytes:
-    """The answer to a question for bytes. Raises WriterRefused."""
+    """Return the bytes that were written. Raise WriterRefused."""
     error = _error(answer.get("error"))
     if error is not None:
         raise WriterRefused(error)
@@ -233,7 +233,7 @@ def read_written(answer: dict[str, Any]) -> bytes:
 
 
 def read_produce_result(answer: dict[str, Any]) -> ProduceResult:
-    """The answer to a question about a produced record set."""
+    """Return the result for a produced record set."""
     return ProduceResult(
         answer["code"],
         answer["name"],
@@ -244,6 +244,6 @@ def read_produce_result(answer: dict[str, Any]) -> ProduceResult:
 
 
 def read_filtered(answer: dict[str, Any]) -> Filtered:
-    """The answer to a question about a filter. Raises WriterRefused."""
+    """Return the result of a filter. Raise WriterRefused."""
     data = read_written(answer)
     return Filtered(data, answer["messagesRead"], answer["messagesRetained"], answer["maxOffset"])

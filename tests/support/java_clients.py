@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kafka's own clients for tests, in one long-lived Java (tests/java/JavaClients.java) started at the first call.
 
-    consume(kafka.bootstrap_servers, topic)                       # what a read_committed consumer delivers, to the end
+    consume(kafka.bootstrap_servers, topic)                       # all records of a read_committed consumer
     with JavaProducer(servers, **{"transactional.id": "a"}) as producer:
         producer.call("init")                                     # or begin, commit, abort, flush
         producer.send([(topic, 0, b"key", b"value")])             # their offsets
     move_leader(servers, topic, 0, [2, 3, 1])                     # in an orderly way
     security = java_security(kafka, "alice", "PLAIN")             # properties to log in with
 
-A Java exception is a JavaError with Java's class name. `properties` are those of Kafka's clients.
+A Java exception becomes a JavaError with Java's class name. `properties` are those of Kafka's clients.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLIENT_PROPERTIES = {"default.api.timeout.ms": "30000", "request.timeout.ms": "1
 
 
 class JavaError(RuntimeError):
-    """What Kafka's client raised: .name is its class, as in ProducerFencedException."""
+    """An exception of Kafka's client. .name is its class, such as ProducerFencedException."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
@@ -65,7 +65,7 @@ class PartitionDigest(NamedTuple):
 
 
 class JavaProgram:
-    """One Java with Kafka's clients in it; calls from several threads take turns."""
+    """One Java process with Kafka's clients. Calls from several threads run one after the other."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -73,7 +73,7 @@ class JavaProgram:
         self._lock = threading.Lock()
 
     def ask(self, command: str, **arguments: object) -> dict[str, Any]:
-        """The answer to one command. Raises JavaError; RuntimeError if the program ends or the time limit is over."""
+        """Return the result of one command. Raise JavaError, or RuntimeError if the program ends or the time is up."""
         with self._lock:
             process = self._process or self._start()
             assert process.stdin is not None
@@ -137,7 +137,7 @@ def consume(
     timeout: float = 60.0,
     properties: Mapping[str, str] | None = None,
 ) -> list[ConsumedRecord]:
-    """All records of the topics, in the order of each partition, up to the end there is now; timeout in seconds."""
+    """Return all records of the topics, in the order of each partition, up to the current end; timeout in seconds."""
     answer = _consume(bootstrap_servers, topics, isolation_level, timeout, properties, digest=False)
     return [
         ConsumedRecord(
@@ -156,7 +156,7 @@ def digests(
     timeout: float = 60.0,
     properties: Mapping[str, str] | None = None,
 ) -> list[PartitionDigest]:
-    """The same without the records, for many of them."""
+    """Return counts and digests instead of the records, if there are many of them."""
     answer = _consume(bootstrap_servers, topics, isolation_level, timeout, properties, digest=True)
     return sorted(PartitionDigest(*row) for row in answer["digests"])
 
@@ -214,7 +214,7 @@ class JavaProducer:
         PROGRAM.ask("call", name=self._name, method=method)
 
     def send(self, records: Sequence[tuple[str, int | None, bytes | None, bytes | None]]) -> list[int]:
-        """Send (topic, partition, key, value) and give their offsets. Raises JavaError."""
+        """Send (topic, partition, key, value) records and return their offsets. Raise JavaError."""
         rows = [(topic, partition, _base64(key), _base64(value)) for topic, partition, key, value in records]
         offsets: list[int] = PROGRAM.ask("send", name=self._name, records=rows)["offsets"]
         return offsets
@@ -226,13 +226,13 @@ class JavaProducer:
 
 
 def move_leader(bootstrap_servers: str, topic: str, partition: int, replicas: Sequence[int]) -> None:
-    """Give a partition's replicas this order and elect the first, which must be in sync."""
+    """Set the order of a partition's replicas and elect the first as leader, which must be in sync."""
     properties = _properties(bootstrap_servers, {})
     PROGRAM.ask("move_leader", properties=properties, topic=topic, partition=partition, replicas=list(replicas))
 
 
 def cluster_nodes(bootstrap_servers: str, **properties: str) -> list[int]:
-    """The ids of the cluster's nodes, as somebody with these properties may see them."""
+    """Return the ids of the cluster's nodes, as a client with these properties sees them."""
     nodes: list[int] = PROGRAM.ask("cluster", properties=_properties(bootstrap_servers, properties))["nodes"]
     return nodes
 

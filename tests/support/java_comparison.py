@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a decoder's answer is held to that of Kafka's classes, and the tables of where the two may differ.
+"""Comparison of a decoder's results with those of Kafka's classes, and the tables of differences that are allowed.
 
-Where Kafka reads a batch, the decoder reads the same or refuses it for a reason of STRICTER (a fault that would lose
-or change data unseen, or one of the compressed stream that Kafka's libraries overlook). Where Kafka refuses one, the
-decoder refuses it too, but for the reasons of LENIENT (what other clients may write). Each entry tells from the bytes
-and the judge's answer alone whether a batch is a case of it, so a fault of the decoder finds no excuse there.
+If Kafka reads a batch, the decoder must read the same records, or reject the batch for a reason of STRICTER (a fault
+that would lose or change data unnoticed, or one of the compressed stream that Kafka's libraries do not check). If Kafka
+rejects a batch, the decoder must reject it, too, except for the reasons of LENIENT (formats that other clients write).
+Each entry decides only by the bytes and Kafka's results whether it applies to a batch, so a defect of the decoder is
+not excused.
 """
 
 from __future__ import annotations
@@ -34,25 +35,26 @@ ODD_END_MARK = 0x8000_0000
 
 
 def accepted_prefix(judged: JudgedRecordSet) -> int | None:
-    """Index of the first batch that Kafka's consumer refuses, len(batches) if walking them stopped, else None."""
+    """Return the index of the first batch that Kafka's consumer rejects, len(batches) if reading them stopped, else
+    None."""
     for index, batch in enumerate(judged.batches):
         if not batch.accepted:
             return index
     return len(judged.batches) if judged.error else None
 
 
-# Where kcodec is stricter than Kafka: whether this batch, which Kafka reads, is a case of it.
+# Cases in which kcodec is stricter than Kafka: whether this batch, which Kafka reads, is one.
 
 
 def codec(raw: bytes) -> int:
-    """The codec bits, -1 in a batch too short to have them."""
+    """Return the codec bits; -1 if the batch is too short."""
     if is_message(raw, 0):
         return raw[17] & 7
     return field(raw, "attributes") & 7 if len(raw) >= HEADER else -1
 
 
 def stream_of(raw: bytes) -> bytes:
-    """What is compressed in a batch: what follows its header, or the value of a message of magic 0 or 1."""
+    """Return the compressed part of a batch: the bytes after its header, or the value of a message of magic 0 or 1."""
     if not is_message(raw, 0):
         return raw[HEADER:]
     at = 26 if raw[16] else 18
@@ -69,12 +71,12 @@ def offset_deltas(batch: JudgedBatch) -> list[int]:
 
 
 def lz4_checksum_is_wrong(batch: JudgedBatch, raw: bytes) -> bool:
-    """Kafka's reader skips the content checksum; liblz4, the judge of this, does not."""
+    """Return whether the content checksum is wrong, which Kafka's reader does not check, but liblz4 does."""
     if codec(raw) != LZ4:
         return False
     try:
         lz4.frame.decompress(stream_of(raw))
-    except MemoryError:  # it believes what the frame says of its size
+    except MemoryError:  # it trusts the size in the frame
         return False
     except RuntimeError as error:
         return "hecksum" in str(error)
@@ -82,7 +84,8 @@ def lz4_checksum_is_wrong(batch: JudgedBatch, raw: bytes) -> bool:
 
 
 def lz4_size_is_wrong(batch: JudgedBatch, raw: bytes) -> bool:
-    """Kafka's reader skips the content size. Of magic 2 records_count tells what is missing, here nothing does."""
+    """Return whether the content size is wrong, which Kafka's reader does not check. In magic 2 missing records are
+    found by records_count, but not in magic 0 and 1."""
     frame = stream_of(raw)
     if batch.magic > 1 or codec(raw) != LZ4 or len(frame) < 15 or not frame[4] & 8:
         return False
@@ -94,7 +97,7 @@ def lz4_size_is_wrong(batch: JudgedBatch, raw: bytes) -> bool:
 
 
 def lz4_blocks(raw: bytes) -> list[tuple[int, bytes]]:
-    """The length word and the bytes of each block of an lz4 frame, as far as there are any."""
+    """Yield the length word and the bytes of each block of an lz4 frame, as far as they are complete."""
     stream = stream_of(raw)
     if codec(raw) != LZ4 or len(stream) < 7:
         return []
@@ -108,7 +111,7 @@ def lz4_blocks(raw: bytes) -> list[tuple[int, bytes]]:
 
 
 def has_lz4_match_of_offset_0(raw: bytes) -> bool:
-    """A match that refers to no place at all: liblz4 copies zeros there."""
+    """A match with an offset of 0, for which liblz4 copies zeros."""
 
     def length(block: Iterator[int], nibble: int) -> int:
         added = 255 if nibble == 15 else 0
@@ -132,7 +135,7 @@ def has_lz4_match_of_offset_0(raw: bytes) -> bool:
 
 
 def xerial_leftover(raw: bytes) -> int:
-    """How many bytes stand behind the last whole block of a xerial stream; snappy-java overlooks up to three."""
+    """Return the number of bytes after the last whole block of a xerial stream; snappy-java ignores up to three."""
     stream, position = stream_of(raw), XERIAL_HEADER
     if codec(raw) != SNAPPY or not stream.startswith(XERIAL_MAGIC):
         return 0
@@ -143,7 +146,8 @@ def xerial_leftover(raw: bytes) -> int:
 
 
 def has_odd_xerial_block(raw: bytes) -> bool:
-    """A block length of 0 or below, which snappy-java takes for the end; a later header that only begins as one."""
+    """Return whether there is a block length of 0 or below, which snappy-java treats as the end, or a later header that
+    is only partly one."""
     stream, position = stream_of(raw), XERIAL_HEADER
     if codec(raw) != SNAPPY or not stream.startswith(XERIAL_MAGIC):
         return False
@@ -159,7 +163,8 @@ def has_odd_xerial_block(raw: bytes) -> bool:
 
 
 def xerial_version(raw: bytes) -> int:
-    """The version in a xerial stream's header, 1 if it has none: snappy-java does not look at it."""
+    """Return the version in the header of a xerial stream, which snappy-java does not check; 1 if there is no
+    header."""
     if codec(raw) != SNAPPY or not stream_of(raw).startswith(XERIAL_MAGIC):
         return 1
     version: int = struct.unpack_from(">i", stream_of(raw), len(XERIAL_MAGIC))[0]
@@ -167,7 +172,8 @@ def xerial_version(raw: bytes) -> int:
 
 
 def holds_another_magic(raw: bytes) -> bool:
-    """Whether a compressed message of magic 0 or 1 holds one of neither: Java reads whatever is not 0 as 1."""
+    """Return whether a compressed message of magic 0 or 1 contains a message of another magic, which Java reads as
+    1."""
     if not is_message(raw, 0) or not raw[17] & 7:
         return False
     try:
@@ -182,7 +188,8 @@ def holds_another_magic(raw: bytes) -> bool:
 
 
 def has_cut_zstd_frame_behind(raw: bytes) -> bool:
-    """A frame behind the first one that ends early: zstd-jni does not miss what it has not begun to give out."""
+    """Return whether a frame after the first one is incomplete, which zstd-jni does not report if it has returned no
+    data of that frame."""
     frames = 0
     left = stream_of(raw) if codec(raw) == ZSTD else b""
     while left:
@@ -198,7 +205,7 @@ def has_cut_zstd_frame_behind(raw: bytes) -> bool:
 
 
 def has_other_xerial_header_behind(raw: bytes) -> bool:
-    """One further in that is right in its first word only: snappy-java does not look at the rest of it."""
+    """Return whether a later header is valid only in its first word: snappy-java does not check the rest."""
     stream = raw[HEADER:]
     if codec(raw) != SNAPPY or not stream.startswith(XERIAL_MAGIC):
         return False
@@ -209,7 +216,8 @@ def has_other_xerial_header_behind(raw: bytes) -> bool:
 
 
 def has_short_gzip_member_behind(raw: bytes) -> bool:
-    """At most 18 bytes behind a member, the size of an empty one's header and end: Java does not look at them."""
+    """Return whether there are at most 18 bytes after a member, the size of its header and trailer, which Java
+    ignores."""
     left = raw[HEADER:] if codec(raw) == GZIP else b""
     while left:
         member = zlib.decompressobj(31)
@@ -254,13 +262,13 @@ STRICTER: Table = {
     "a control record without a readable type": lambda batch, raw: any(control.error for control in batch.controls),
 }
 
-# Where kcodec reads what Kafka refuses.
+# Cases in which kcodec reads a batch that Kafka rejects.
 
 LENIENT: Table = {
     "linked lz4 blocks": lambda batch, raw: (
         codec(raw) == LZ4 and len(stream_of(raw)) > 4 and not stream_of(raw)[4] & 0x20
     ),
-    # Java allocates what a message inside says before it looks whether it is there
+    # Java allocates memory for the declared size of a message before it checks whether its bytes are available.
     "a cut message inside that says it is larger than Java's memory": lambda batch, raw: (
         batch.magic < 2
         and "OutOfMemoryError" in [error.name for error in (batch.header_error, batch.records_error) if error]
@@ -269,7 +277,7 @@ LENIENT: Table = {
 
 
 def reasons(table: Table, batch: JudgedBatch, data: bytes) -> list[str]:
-    """The names of the cases in `table` that this batch is one of."""
+    """Return the names of the cases in `table` that apply to this batch."""
     raw = data[batch.position : batch.position + batch.size]
     return [name for name, applies in table.items() if applies(batch, raw)]
 
@@ -279,7 +287,7 @@ def judged_records(batches: Sequence[JudgedBatch]) -> list[JudgedRecord]:
 
 
 def compare(data: bytes, judged: JudgedRecordSet, decode: Decode) -> str:
-    """Hold a decoder to the judge's answer; returns which way it went, for the count of cases."""
+    """Compare a decoder with Kafka's results. Return which case applied, for counting them."""
     outcome = decode(data, control_records="include")
     refused = accepted_prefix(judged)
     if outcome.error is None:
@@ -301,7 +309,7 @@ def compare(data: bytes, judged: JudgedRecordSet, decode: Decode) -> str:
     if refused == stopped:
         return "refused by both"
     if stopped == len(judged.batches):
-        # a length that no batch of this magic has is refused before it is known that the batch is cut
+        # A length that is invalid for this magic is reported before it is known that the batch is incomplete.
         length, magic = struct.unpack_from(">i", data, judged.valid_bytes + 8)[0], data[judged.valid_bytes + 16]
         assert outcome.is_over_limit or length < {1: 22, 2: 49}[magic], outcome.error
     else:
@@ -311,7 +319,7 @@ def compare(data: bytes, judged: JudgedRecordSet, decode: Decode) -> str:
 
 
 def assert_same_records(outcome: Outcome, batches: Sequence[JudgedBatch]) -> None:
-    """All that both read out of each record."""
+    """Compare all fields of each record."""
     assert outcome.records == judged_records(batches)
     types = [batch.header["timestampType"] for batch in batches for _ in batch.records]
     assert outcome.timestamp_types == types

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeded damage to record batches, with the CRC made right again, so that what lies behind the CRC is reached."""
+"""Seeded corruption of record batches with a corrected CRC, so that the checks after that of the CRC are tested."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def set_field(batch: bytearray, name: str, value: int) -> None:
 
 
 def payload_replaced(batch: bytes | bytearray, payload: bytes, codec: int | None = None) -> bytearray:
-    """The batch with other bytes behind its header, and the codec bits set if `codec` is given."""
+    """Return the batch with other bytes after its header, and with the codec bits set if `codec` is given."""
     changed = bytearray(batch[:HEADER]) + payload
     if codec is not None:
         set_field(changed, "attributes", field(changed, "attributes") & ~7 | codec)
@@ -113,12 +113,12 @@ def cut_payload(rng: random.Random, batch: bytearray) -> bytearray:
 
 
 def cut_batch(rng: random.Random, batch: bytearray) -> bytearray:
-    """Fewer bytes than the header says: what follows is taken for the rest of the batch."""
+    """Remove bytes at the end without changing the length, so that the following bytes are read as the rest."""
     return batch[: rng.randrange(len(batch))]
 
 
 def cut_length(rng: random.Random, batch: bytearray) -> bytearray:
-    """A length field that ends the batch early, its CRC right for that."""
+    """Shorten the batch, and correct its length and CRC."""
     shorter = batch[: rng.randint(21, len(batch))]
     set_field(shorter, "batch_length", len(shorter) - 12)
     return shorter
@@ -187,7 +187,7 @@ def compress(rng: random.Random, payload: bytes) -> tuple[int, bytes]:
 
 
 def damaged(rng: random.Random, batch: bytes) -> bytes:
-    """One batch with one or two edits, its CRC right in most cases; a plain one may be compressed after the edit."""
+    """Make one or two edits of a batch. Its CRC is correct in most cases; it may be compressed after the edit."""
     changed = bytearray(batch)
     edits, weights = zip(*EDITS, strict=True)
     for edit in rng.choices(edits, weights=weights, k=rng.choice((1, 1, 1, 2))):
@@ -202,7 +202,7 @@ def damaged(rng: random.Random, batch: bytes) -> bytes:
 
 
 def set_crc_of_claimed(batch: bytearray) -> None:
-    """The right CRC over what the length field says belongs to the batch, if that lies inside the bytes."""
+    """Set the correct CRC of the bytes that the length field covers, if they are available."""
     end = field(batch, "batch_length") + 12
     if 21 <= end <= len(batch):
         head = batch[:end]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's own classes on internal records and on directories: more questions for the judge of java_judge.py."""
+"""Kafka's own classes for internal records and log directories: further calls of the Java program of java_judge.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WrittenMessage(NamedTuple):
 
 
 def written_message(judge: JavaJudge, name: str, version: int, reported: dict[str, Any]) -> WrittenMessage:
-    """What the generated class of this full name makes of JSON."""
+    """Return the message that the generated class of this full name reads from JSON."""
     spelt = name.encode()
     question = struct.pack(">chi", b"J", version, len(spelt)) + spelt + json.dumps(reported).encode()
     answer = judge._ask(question)
@@ -28,7 +28,7 @@ def written_message(judge: JavaJudge, name: str, version: int, reported: dict[st
 
 
 class LoadedLog(NamedTuple):
-    """What a broker has when it has loaded a directory: base offsets of segments, records; or its refusal."""
+    """The state of a broker that has loaded a directory: base offsets of segments and records, or its error."""
 
     segments: list[int]
     records: list[tuple[int, bytes]]
@@ -46,10 +46,10 @@ def loaded_log(judge: JavaJudge, directory: Path) -> LoadedLog:
 def recovered_offsets(
     judge: JavaJudge, directory: Path, timestamps: list[int], index_interval_bytes: int, *, clean: bool = False
 ) -> list[int | None]:
-    """Start a broker's log on a directory, ask ListOffsets for these timestamps, stop it in order.
+    """Start a broker's log on a directory, look up offsets for these timestamps, and close it.
 
-    It changes the directory, as recovery does: indexes and snapshots are made again. clean: it was stopped in order, so
-    the newest snapshot is loaded.
+    It changes the directory, as recovery does: indexes and snapshots are built again. clean: it was shut down cleanly,
+    so the newest snapshot is loaded.
     """
     question = struct.pack(f">c?ii{len(timestamps)}q", b"T", clean, index_interval_bytes, len(timestamps), *timestamps)
     found: list[int | None] = judge._ask(question + str(directory).encode())["offsets"]
@@ -65,7 +65,7 @@ class CoordinatedGroup(NamedTuple):
 
 
 def coordinated_groups(judge: JavaJudge, data: bytes) -> dict[str, CoordinatedGroup]:
-    """What the group coordinator lists and answers to OffsetFetch once it has replayed this log."""
+    """Return the groups and committed offsets of the group coordinator after it has replayed this log."""
     return {
         name: CoordinatedGroup(
             reported["protocolType"],

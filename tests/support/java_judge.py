@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's own classes as judge of record sets: the Java program of tests/java behind a Python object.
+"""Kafka's own classes as reference for record sets: the Java program of tests/java as a Python object.
 
     with JavaJudge() as judge:
         answer = judge.record_set(data)             # MemoryRecords, batch by batch
@@ -11,9 +11,9 @@
         answer = judge.produced(data, settings)     # UnifiedLog.appendAsLeader, behind the checks of a produce request
         partitions = judge.partitions(keys, 12)     # BuiltInPartitioner.partitionForKey
 
-The program is compiled when its source or the jars change, started at the first question and kept; each
-question has a time limit, after which the program is killed and the next question starts a new one. It needs the jars
-of tools/fetch_kafka_jars.py and a Java; without them JudgeUnavailable says what to run, and nothing is skipped.
+The program is compiled when its source or the jars change. It is started by the first call and kept running. Each call
+has a time limit, after which the program is killed, and the next call starts a new one. It needs the jars of
+tools/fetch_kafka_jars.py and Java. Without them JudgeUnavailable has the command to run, and no test is skipped.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ COMPILE_SECONDS = 120.0
 
 
 class JudgeUnavailable(RuntimeError):
-    """The judge cannot run here; the text says what is missing and which command brings it."""
+    """The program cannot run here. The message says what is missing and which command installs it."""
 
 
 class JudgeFailed(RuntimeError):
-    """The judge ended or gave no answer in time: a fault of the program or the machine, not an answer."""
+    """The program ended or did not respond in time. This is a fault of the program or the machine, not a result."""
 
 
 def _fetch_tool() -> ModuleType:
-    """tools/fetch_kafka_jars.py as a module: the one place that knows the jars' folder, their version and the Java."""
+    """Return tools/fetch_kafka_jars.py as a module, which has the folder and the version of the jars, and Java."""
     spec = importlib.util.spec_from_file_location("fetch_kafka_jars", ROOT / "tools" / "fetch_kafka_jars.py")
     assert spec is not None
     assert spec.loader is not None
@@ -128,12 +128,12 @@ def compile_sources(sources: Sequence[Path], path: str, stamp: bytes) -> Path:
 
 
 def class_path(libs: Path) -> str:
-    """All jars but the compiler, whose own classes are not wanted when the judge runs."""
+    """Return all jars except the compiler, whose classes must not be on the class path of the program."""
     return ":".join(str(jar) for jar in sorted(libs.glob("*.jar")) if not jar.name.startswith("ecj-"))
 
 
 class JavaJudge:
-    """Kafka's classes in one long-lived Java program; not for several threads at once."""
+    """Kafka's classes in one long-running Java program, for one thread at a time."""
 
     def __init__(self, timeout: float = TIMEOUT_SECONDS) -> None:
         self._timeout = timeout
@@ -171,12 +171,12 @@ class JavaJudge:
             self._folder = None
 
     def version(self) -> str:
-        """The version that Kafka's classes say they are."""
+        """Return the version of Kafka's classes."""
         answer: str = self._ask(b"V")["version"]
         return answer
 
     def record_set(self, data: bytes) -> JudgedRecordSet:
-        """What MemoryRecords and its batches make of `data`."""
+        """Return what MemoryRecords and its batches read from `data`."""
         return read_record_set(self._ask(b"R" + data))
 
     def consumer(
@@ -260,7 +260,7 @@ class JavaJudge:
         is_log_append_time: bool = False,
         partition_leader_epoch: int = 0,
     ) -> bytes:
-        """What the cleaner keeps of a batch whose records are all gone: its header, with a count of 0."""
+        """Return what the cleaner keeps of a batch whose records were all removed: its header, with a count of 0."""
         question = struct.pack(">cbbb", b"E", is_transactional, is_control_batch, is_log_append_time)
         question += struct.pack(">qqq", base_offset, last_offset, max_timestamp)
         return self._written(
@@ -272,16 +272,16 @@ class JavaJudge:
         return self._written(struct.pack(">cbq", b"S", SETTERS.index(setter), value) + data)
 
     def filtered(self, data: bytes, choices: bytes, *, now: int = 0, delete_retention_ms: int = 0) -> Filtered:
-        """What filterTo makes of `data`; for `choices` see BatchRewriter.filter. Raises WriterRefused."""
+        """Return the result of filterTo for `data`; for `choices` see BatchRewriter.filter. Raise WriterRefused."""
         question = struct.pack(">cqqi", b"F", now, delete_retention_ms, len(choices))
         return read_filtered(self._ask(question + choices + data))
 
     def validated(self, data: bytes, settings: ProduceSettings) -> ProduceResult:
-        """What LogValidator says."""
+        """Return the result of LogValidator."""
         return read_produce_result(self._ask(b"L" + settings.question() + data))
 
     def produced(self, data: bytes, settings: ProduceSettings) -> ProduceResult:
-        """What a leader answers to a produce request with this record set."""
+        """Return the response of a leader to a produce request with this record set."""
         return read_produce_result(self._ask(b"P" + settings.question() + data))
 
     def errors(self) -> list[dict[str, Any]]:
@@ -290,7 +290,7 @@ class JavaJudge:
         return found
 
     def shares(self, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """What assignors make of groups; for a group and an answer see AssignJudge.java."""
+        """Return the results of assignors for groups; AssignJudge.java describes input and output."""
         found: list[dict[str, Any]] = self._ask(b"A" + json.dumps(groups).encode())["groups"]
         return found
 
@@ -313,7 +313,7 @@ class JavaJudge:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
 
     def _ask(self, question: bytes) -> dict[str, Any]:
-        """Send one question and read its answer, within the time limit."""
+        """Send one call and read its result, within the time limit."""
         if self._process is None:
             self._process = self._start()
         process = self._process
@@ -337,7 +337,7 @@ class JavaJudge:
         return answer
 
     def _obituary(self) -> str:
-        """Why the program is gone, and what it wrote to its error stream; the next question starts a new one."""
+        """Return why the program ended, with its stderr. The next call starts a new one."""
         assert self._process is not None
         assert self._log is not None
         code = self._process.wait()

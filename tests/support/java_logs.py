@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random partitions with interleaved transactions, their batches written by Kafka's own classes.
 
-A log is made as a broker would store it: offsets rise, end markers close transactions, gaps and emptied batches are
-those of compaction. Next to the bytes is the truth that a broker keeps: the aborted transactions and the last stable
-offset.
+A log is built as a broker would store it: offsets rise, markers end transactions, and there are gaps and emptied
+batches as after compaction. It also has the aborted transactions and the last stable offset, as a broker knows them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ TIMESTAMP = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class StoredBatch:
-    """Where a batch lies, in bytes and in offsets."""
+    """The position and the offsets of a batch."""
 
     position: int
     size: int
@@ -62,14 +61,14 @@ class TransactionLog:
         self.next_offset = last_offset + 1
 
     def fetch(self, fetch_offset: int, end_offset: int | None = None) -> bytes:
-        """What a broker answers: from the batch that holds `fetch_offset`, whole batches below `end_offset`."""
+        """Return the records of a Fetch response: whole batches from `fetch_offset` on and below `end_offset`."""
         kept = [batch for batch in self.batches if batch.last_offset >= fetch_offset]
         if end_offset is not None:
             kept = [batch for batch in kept if batch.base_offset < end_offset]
         return b"".join(bytes(self.data[batch.position : batch.position + batch.size]) for batch in kept)
 
     def aborted_in(self, fetch_offset: int) -> list[AbortedTransaction]:
-        """The list that goes with such an answer: transactions whose marker is not below `fetch_offset`."""
+        """Return the aborted transactions of such a response, whose marker is not below `fetch_offset`."""
         return [transaction for transaction in self.aborted if transaction.last_offset >= fetch_offset]
 
 
@@ -100,7 +99,7 @@ def random_records(rng: random.Random, base_offset: int, gaps: bool = True) -> l
 
 
 class LogMaker:
-    """Makes one random log; every step is one of the things that happen to a partition."""
+    """Builds one random log. Every step is one event of a partition."""
 
     def __init__(self, judge: JavaJudge, rng: random.Random) -> None:
         self.judge = judge
@@ -203,7 +202,7 @@ def random_log(judge: JavaJudge, seed: int) -> TransactionLog:
 
 
 def java_consumer(judge: JavaJudge, log: TransactionLog, start: int, end: int | None, shuffle: int = 0) -> Delivered:
-    """What the Java consumer delivers from a fetch at `start`, its answer cut at `end` as a broker cuts it."""
+    """Return what the Java consumer delivers for a fetch at `start` whose response ends at `end`."""
     aborted = [(transaction.producer_id, transaction.first_offset) for transaction in log.aborted_in(start)]
     random.Random(shuffle).shuffle(aborted)
     delivered = judge.consumer(

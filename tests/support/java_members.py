@@ -5,7 +5,7 @@
         member.owned()                                  # {TopicPartition("orders", 0), ...}
         member.state().events                           # [("assigned", seconds, {...}), ...]
 
-Seconds are those of time.monotonic(): Java and Python read the same clock of the machine.
+Seconds are those of time.monotonic(), because Java and Python use the same clock of the machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFAULTS = {"auto.offset.reset": "earliest", "enable.auto.commit": "true"}
 
 
 class MemberEvent(NamedTuple):
-    """What the rebalance listener was told: "revoked", "assigned" or "lost"."""
+    """A call of the rebalance listener: "revoked", "assigned" or "lost"."""
 
     kind: str
     seconds: float
@@ -71,7 +71,7 @@ class JavaMember:
         self.close()
 
     def state(self) -> MemberState:
-        """Where it stands. Raises nothing for a consumer that failed: `failure` says so."""
+        """Return its state. A consumer that has failed raises no error here; `failure` has the reason."""
         found = PROGRAM.ask("member_state", name=self._name)
         return MemberState(
             _partitions(found["owned"]),
@@ -82,13 +82,13 @@ class JavaMember:
         )
 
     def owned(self) -> frozenset[TopicPartition]:
-        """What it reads now. Raises AssertionError if it does not live any more."""
+        """Return the current assignment. Raise AssertionError if the consumer has failed."""
         state = self.state()
         assert state.failure is None, state.failure
         return state.owned
 
     def stop(self, *, leave: bool = True) -> None:
-        """End it, but for its state. leave False: the group is not told."""
+        """Stop the consumer and keep its state. leave: whether it leaves the group."""
         PROGRAM.ask("member_stop", name=self._name, leave=leave)
 
     def close(self) -> None:

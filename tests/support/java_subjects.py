@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subjects of Kafka's classes under one API: kcodec, and the oracle with which the other tests compare kcodec."""
+"""The decoders that are compared with Kafka's classes, with one API: kcodec, and the reference of the other tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Aborted = tuple[int, int, int | None]  # producer id, first offset, offset of th
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a decoder made of bytes, its records in the judge's form."""
+    """The result of a decoder, with records in the form of java_answers."""
 
     records: list[JudgedRecord]
     timestamp_types: list[str]
@@ -30,7 +30,7 @@ class Outcome:
 
 
 def reference_outcome(data: bytes, aborted_transactions: Iterable[Aborted] | None = None, **options: Any) -> Outcome:
-    """The oracle's answer."""
+    """Return the result of the reference decoder."""
     aborted: list[tuple[int, ...]] | None = None
     if aborted_transactions is not None:
         aborted = [tuple(part for part in entry if part is not None) for entry in aborted_transactions]
@@ -54,7 +54,7 @@ def reference_outcome(data: bytes, aborted_transactions: Iterable[Aborted] | Non
 
 
 def kcodec_outcome(data: bytes, aborted_transactions: Iterable[Aborted] | None = None, **options: Any) -> Outcome:
-    """kcodec's answer; header names come from the Arrow column, where they are text as Java makes it."""
+    """Return the result of kcodec. Header names are those of the Arrow column, which are decoded as in Java."""
     import pyarrow
 
     import kcodec

@@ -38,7 +38,7 @@ JVM_OPTIONS = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshar
 
 
 def kafka_tool(name: str, *arguments: str, is_refused: bool = False) -> str:
-    """Run a tool of Kafka and return what it prints. It must fail exactly if `is_refused`."""
+    """Run a tool of Kafka and return its output. It must fail if, and only if, `is_refused` is true."""
     paths = os.pathsep.join([f"{TOOLS}/*", *map(str, broker_jars(VERSION) if name == "ConfigCommand" else ())])
     command = [str(find_java()), *JVM_OPTIONS, "-cp", paths, CLASSES[name], *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

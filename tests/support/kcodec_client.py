@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kcodec's own transactional producer as the proofs' load wants it."""
+"""kcodec's transactional producer with the API of transaction_load.Client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUTCOMES = {True: COMMITTED, False: ABORTED, None: UNKNOWN}
 
 
 class KcodecClient:
-    """A producer used as its documentation says: what the remedy of an error names is done."""
+    """A producer used as documented: it applies the remedy of each error."""
 
     def __init__(self, bootstrap_servers: str, transactional_id: str, topic: str, **options: Any) -> None:
         self.topic = topic
@@ -58,7 +58,7 @@ class KcodecClient:
 
 @contextlib.contextmanager
 def without_spent_epochs() -> Iterator[None]:
-    """The control: a producer that goes on in the same epoch after a request that went unanswered."""
+    """The control: a producer that continues in the same epoch after a request without a response."""
     from kcodec.transactions.context import ProducerContext
 
     kept = ProducerContext.note_no_response

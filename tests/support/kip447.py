@@ -5,10 +5,10 @@
         outcome = CASES["a"](stage, "classic")
         assert outcome.faults() == []
 
-Each case has a topic of 20 records to copy, a copier A (copy_worker.py, a process) to which something happens at
-a certain step of its transaction, and a copier B that joins the group and takes over. A proxy before the broker holds
-or swallows A's requests, another one before the listener between brokers the markers. Afterwards more records are
-written, to see where B goes on. Kafka's own consumer says what was copied.
+Each case has a topic of 20 records to copy, a copier A (copy_worker.py, a process) in which a fault is injected at a
+certain step of its transaction, and a copier B that joins the group and takes over. A proxy in front of the broker
+delays or drops A's requests, and another one in front of the listener between brokers does this with markers.
+Afterwards more records are written, to check where B continues. Kafka's own consumer reads the copies.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ SESSION_SECONDS = 1.5
 TRANSACTION_SECONDS = 4.0
 WAIT_SECONDS = 30.0
 UNSTABLE_OFFSET_COMMIT = 88
-# How often B must have been told to wait, to be sure that it does.
+# Minimum number of UNSTABLE_OFFSET_COMMIT responses to B that show that it waits.
 UNSTABLE_ANSWERS = 2
 
 
 class Stage:
-    """A broker between two proxies: `front` sees the clients, `between` what the broker says to itself."""
+    """A broker between two proxies: `front` for the clients, `between` for the requests of the broker to itself."""
 
     def __init__(self, version: str, transaction_version: int) -> None:
         session_ms = int(SESSION_SECONDS * 1000)
@@ -73,7 +73,7 @@ class Stage:
         self.between.close()
 
     def hold_markers(self, topic: str) -> Rule:
-        """Keep back the markers of transactions that wrote to this topic."""
+        """Delay the markers of transactions that wrote to this topic."""
 
         def names(exchange: Exchange) -> bool:
             request = exchange.request_message()
@@ -84,7 +84,8 @@ class Stage:
 
 @dataclass
 class Outcome:
-    """What came of a case. told: A's words by how often; waited: how often B was answered 88."""
+    """The outcome of a case. reported: counts of A's output; waited: number of UNSTABLE_OFFSET_COMMIT responses to
+    B."""
 
     name: str
     protocol: str
@@ -98,14 +99,14 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
     def faults(self) -> list[str]:
-        """What must not be: of a control, that it shows no duplicates."""
+        """Return the faults. It is a fault of a control if there are no duplicates."""
         if self.is_control:
             return self.wrong + ([] if self.duplicates else ["a control without duplicates"])
         names = ("lost", "duplicates", "open")
         return self.wrong + [f"{getattr(self, name)} {name}" for name in names if getattr(self, name)]
 
     def line(self) -> str:
-        """For a results file."""
+        """Return a description for a results file."""
         reported = ", ".join(f"{word} x{times}" for word, times in sorted(self.reported.items())) or "nothing"
         outcome_text = "FAILED: " + ", ".join(self.faults()) if self.faults() else "ok"
         return (
@@ -161,27 +162,27 @@ class Case:
         return self.workers[name]
 
     def expect(self, what: str, condition: Callable[[], bool]) -> None:
-        """Note it as a fault if it does not come true."""
+        """Add a fault if the condition does not become true."""
         if not wait_until(condition, WAIT_SECONDS):
             self.outcome.wrong.append(f"not within {WAIT_SECONDS:g} s: {what}")
 
     def copied(self, name: str) -> int:
-        """How many records this copier says to have copied."""
+        """Return the number of records that this copier reported as copied."""
         return self.workers[name].records["copied"]
 
     def is_answered(self, api: str, name: str) -> bool:
-        """Whether a request of this copier was answered."""
+        """Return whether a request of this copier got a response."""
         return any(one.response_time is not None for one in self.stage.front.exchanges(api, client_id=name))
 
     def unstable_answers(self) -> int:
-        """How often B was told to wait for offsets of an open transaction."""
+        """Return the number of UNSTABLE_OFFSET_COMMIT responses to B, which make it wait for an open transaction."""
         found = [one for one in self.stage.front.exchanges("OffsetFetch", client_id=self.b) if one.response is not None]
         return sum(UNSTABLE_OFFSET_COMMIT in offset_codes(one.response_message()) for one in found)
 
     def expect_waiting(self, *, times_out: bool = False) -> None:
-        """B asks for the committed offsets, is told to wait, and copies nothing meanwhile.
+        """Check that B requests the committed offsets, gets UNSTABLE_OFFSET_COMMIT, and copies nothing meanwhile.
 
-        times_out: A's transaction ends by itself; on a busy machine perhaps before B gets as far.
+        times_out: A's transaction times out, on a busy machine perhaps before B requests the offsets.
         """
 
         def waits() -> bool:
@@ -192,7 +193,7 @@ class Case:
             self.outcome.wrong.append("B copied before it could know where to begin")
 
     def expect_onward(self, begins_at: int) -> None:
-        """B goes on at this record, also with what is written now."""
+        """Check that B continues at this record, and copies records that are written now."""
         self.expect(f"B copied from {begins_at} on", lambda: self.copied(self.b) == COUNT - begins_at)
         self.write(MORE)
         self.expect(f"B copied {MORE} more", lambda: self.copied(self.b) == COUNT - begins_at + MORE)
@@ -223,11 +224,11 @@ def offset_codes(answer: Any) -> set[int]:
     return {partition.error_code for group in groups for topic in group.topics for partition in topic.partitions}
 
 
-# ------------------------------------------------------------------------------------------------------------ the cases
+# The cases.
 
 
 def late_commit(stage: Stage, protocol: str, *, control: str = "") -> Outcome:
-    """a: A stops before its TxnOffsetCommit, B takes over and copies; then A's commit comes: it is refused."""
+    """a: A stops before its TxnOffsetCommit, and B takes over and copies. The broker then rejects A's commit."""
     name = f"a: commits late{', no generation' if control else ''}"
     with Case(stage, name, protocol, is_control=bool(control)) as case:
         late = stage.front.on_request("TxnOffsetCommit", client_id=case.a).hold()
@@ -245,8 +246,8 @@ def late_commit(stage: Stage, protocol: str, *, control: str = "") -> Outcome:
 
 
 def late_by_hand(stage: Stage, protocol: str) -> Outcome:
-    """a, with Consumer and Producer: A stops at work on its records, until they are B's, and goes on working a while;
-    its positions and its generation are still those of its last poll, and are refused."""
+    """a, with Consumer and Producer: A stops while processing its records until B owns the partitions, and then
+    continues for a while. Its positions and its generation are still those of its last poll, and are rejected."""
     with Case(stage, "a: commits late, by hand", protocol) as case:
         a = case.start(case.a, flags=("--by-hand", "--stops"), transaction_timeout_ms=60_000)
         case.expect("A stopped", lambda: a.is_stopped)
@@ -260,7 +261,8 @@ def late_by_hand(stage: Stage, protocol: str) -> Outcome:
 
 
 def died_before_markers(stage: Stage, protocol: str) -> Outcome:
-    """b: A dies when EndTxn is answered and its markers are not written: B waits for them, then goes on behind."""
+    """b: A is killed after the response to EndTxn and before its markers are written. B waits for the markers, and then
+    continues after the transaction."""
     with Case(stage, "b: died before the markers", protocol) as case:
         markers = stage.hold_markers(case.target)
         a = case.start(case.a)
@@ -274,7 +276,7 @@ def died_before_markers(stage: Stage, protocol: str) -> Outcome:
 
 
 def unstable_takeover(stage: Stage, protocol: str) -> Outcome:
-    """b, control: whoever takes over asks for offsets without RequireStable, so it does not wait."""
+    """b, control: the member that takes over requests offsets without RequireStable, so it does not wait."""
     with Case(stage, "b: without RequireStable", protocol, is_control=True) as case:
         markers = stage.hold_markers(case.target)
         a = case.start(case.a)
@@ -296,7 +298,7 @@ def unstable_takeover(stage: Stage, protocol: str) -> Outcome:
 
 
 def died_before_end(stage: Stage, protocol: str, *, is_fenced: bool) -> Outcome:
-    """c: A dies before its EndTxn: B waits until the transaction is aborted, then begins before it."""
+    """c: A is killed before its EndTxn. B waits until the transaction is aborted, and then begins before it."""
     with Case(stage, f"c: died before EndTxn, {'fenced' if is_fenced else 'timed out'}", protocol) as case:
         lost = stage.front.on_request("EndTxn", client_id=case.a).drop()
         options: dict[str, Any] = {"transaction_timeout_ms": 60_000} if is_fenced else {}
@@ -313,7 +315,7 @@ def died_before_end(stage: Stage, protocol: str, *, is_fenced: bool) -> Outcome:
 
 
 def comes_back_late(stage: Stage, protocol: str) -> Outcome:
-    """d: A stops before its EndTxn until the transaction has timed out and B has copied; then it goes on: fenced."""
+    """d: A stops before its EndTxn until the transaction has timed out and B has copied. It is then fenced."""
     with Case(stage, "d: comes back after the time-out", protocol) as case:
         late = stage.front.on_request("EndTxn", client_id=case.a).hold()
         a = case.start(case.a)
@@ -331,7 +333,7 @@ def comes_back_late(stage: Stage, protocol: str) -> Outcome:
 
 
 def held_markers(stage: Stage, protocol: str, *, seconds: float = 5.0) -> Outcome:
-    """A commits and leaves; its markers come so many seconds later: until then B is answered 88, and waits."""
+    """A commits and leaves, and its markers are delayed. B gets UNSTABLE_OFFSET_COMMIT until then, and waits."""
     with Case(stage, f"markers {seconds:g} s late", protocol) as case:
         markers = stage.hold_markers(case.target)
         a = case.start(case.a)

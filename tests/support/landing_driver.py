@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver that lands a topic in a loop until a file tells it to end:  landing_driver.py SERVERS TOPIC FOLDER STOP
 
-Prints "landed ROWS" for each call. When STOP exists it lands what is left. Tasks may fail three times (local[2,4]).
+Prints "landed ROWS" for each call. When STOP exists it lands the remaining records. Tasks may fail three times
+(local[2,4]).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kcodec.spark import land
 
 
 def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """So that kills meet tasks in the middle of a file."""
+    """Sleep for each batch, so that tasks are killed in the middle of a file."""
     for batch in batches:
         time.sleep(0.05)
         yield batch

@@ -31,7 +31,7 @@ LIMITS = {"maxOffsetsPerTrigger": 40}
 
 
 class Tasks:
-    """What `land` uses of a SparkSession and of a DataFrame, in this process."""
+    """The methods of a SparkSession and of a DataFrame that `land` uses, in this process."""
 
     def range(self, start: int, end: int, step: int, partitions: int) -> Tasks:
         self.numbers = range(start, end, step)
@@ -71,7 +71,7 @@ def lines_of(run: Callable[[], object]) -> int:
 
 
 def run_until(line: int, run: Callable[[], object]) -> None:
-    """Run, and die before the line of this number."""
+    """Run, and kill this process before the line of this number."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:

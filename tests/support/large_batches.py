@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of about 100 KiB that compress badly, so that decoding them in threads pays."""
+"""Batches of about 100 KiB that compress badly, so that decoding them in threads is worth while."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def template(codec: str, seed: int = 0) -> bytes:
 
 
 def blob(codec: str, batches: int = 40, seed: int = 0) -> bytes:
-    """The batch again and again at rising offsets (which the CRC does not cover), and a COMMIT marker."""
+    """Return the batch repeated at rising offsets (which the CRC does not cover), and a COMMIT marker."""
     one = template(codec, seed)
     offsets = range(0, batches * RECORDS_IN_A_BATCH, RECORDS_IN_A_BATCH)
     data = b"".join(struct.pack(">q", offset) + one[8:] for offset in offsets)

@@ -34,7 +34,7 @@ def _payload(random: Random) -> bytes | None:
 
 
 def random_spec(random: Random, magic: int) -> MessageSpec:
-    """What one message is to hold; about one in ten is oddly written."""
+    """Return the contents of one message. About one in ten has an unusual encoding."""
     spec = MessageSpec(_payload(random), _payload(random), magic, TIMESTAMP + random.randrange(1000))
     if random.randrange(10):
         return spec
@@ -65,9 +65,10 @@ def _specs(random: Random, magic: int, base_offset: int) -> list[MessageSpec]:
 
 
 def random_wrapper(random: Random, magic: int, base_offset: int, *, linked: bool = True) -> tuple[bytes, int]:
-    """A right wrapper and the offset behind it; one in ten of magic 1 says 0 and counts from there.
+    """Return a valid wrapper and the offset after it. One in ten of magic 1 has offset 0, from which its messages
+    count.
 
-    linked: with lz4 frames of linked blocks, which Java refuses.
+    linked: with lz4 frames of linked blocks, which Java rejects.
     """
     specs = _specs(random, magic, base_offset)
     last = (specs[-1].offset or 0) + (base_offset if magic else 0)
@@ -87,7 +88,7 @@ def random_wrapper(random: Random, magic: int, base_offset: int, *, linked: bool
 
 
 def _scrambled(random: Random, is_right: bool) -> Callable[[bytes], bytes]:
-    """An edit of the messages inside; the CRC of the one it hits is right again in most cases."""
+    """Edit the messages inside. The CRC of the edited message is corrected in most cases."""
 
     def edit(messages: bytes) -> bytes:
         return random_edit(random, messages, repair=is_right)[1]
@@ -96,7 +97,7 @@ def _scrambled(random: Random, is_right: bool) -> Callable[[bytes], bytes]:
 
 
 def random_wrong_wrapper(random: Random, magic: int, base_offset: int) -> bytes:
-    """A wrapper with something wrong in it: edits below the compression, nesting, emptiness, offsets, codecs."""
+    """Return an invalid wrapper: edits below the compression, nesting, no messages, wrong offsets or codecs."""
     specs = _specs(random, magic, base_offset)
     last = (specs[-1].offset or 0) + (base_offset if magic else 0)
     codec = random.choice(CODECS)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An independent writer of messages of magic 0 and 1, right ones and deliberately wrong ones; nothing of kcodec.
+"""An independent writer of valid and deliberately invalid messages of magic 0 and 1, which uses nothing of kcodec.
 
-kcodec writes neither: nothing that still runs takes them. Old logs hold them, so tests need them.
+kcodec does not write these formats, because no current broker accepts them. Old logs contain them, so tests need them.
 
     MessageSpec(key, value, magic=1, timestamp=..., attributes=0, offset=None, crc=None, null_size=-1, behind=b"")
-        behind: bytes after the value, which readers ignore; null_size: the negative number that stands for null
+        behind: bytes after the value, which readers ignore; null_size: the negative number for null
     build_message(spec, offset) -> bytes            with offset and size
     build_wrapper(specs, *, magic=1, compression="gzip", flavour="", offset=None, ...) -> bytes
         messages in one compressed message; their offsets are relative with magic 1 and absolute with magic 0, the
         wrapper's is that of the last, unless given; edit_set: called with the messages before compression
-    fix_message_crc(data, position=0) -> bytes      the CRC of the message there made right
+    fix_message_crc(data, position=0) -> bytes      the data with the CRC of that message corrected
 
 Layout: Kafka's LegacyRecord. The lz4 frames of magic 0 have the wrong header checksum that its writers gave them
 (KAFKA-3160): over the frame's magic, too.
@@ -30,7 +30,7 @@ TIMESTAMP = 1_500_000_000_000
 
 @dataclass(frozen=True)
 class MessageSpec:
-    """What a message is to hold, and how oddly it is to be written."""
+    """The contents of a message, and unusual properties of its encoding."""
 
     key: bytes | None = None
     value: bytes | None = b""
@@ -98,7 +98,8 @@ def build_wrapper(
 
 
 def fix_message_crc(data: bytes, position: int = 0) -> bytes:
-    """The same bytes with the CRC of the message at `position` made right, as far as its size and the data reach."""
+    """Return the same bytes with the CRC of the message at `position` corrected, as far as its size and the data
+    reach."""
     if len(data) - position < 17:
         return data
     size = struct.unpack_from(">i", data, position + 8)[0]

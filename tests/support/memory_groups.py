@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group coordinator with logs in memory and time that a test moves: requests in, responses out."""
+"""A group coordinator with logs in memory and a clock that a test advances."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Reply:
 
     @property
     def is_done(self) -> bool:
-        """Whether the response is there."""
+        """Return whether the response exists."""
         return self._response is not None
 
     @property
     def now(self) -> Any:
-        """The response; it must be there."""
+        """The response, which must exist."""
         assert self._response is not None, "no response yet"
         return self._response
 
@@ -101,7 +101,7 @@ class MemoryGroups:
         assert partition is not None
         return [entry for entry in replayed(partition.log) if isinstance(entry, InternalRecord)]
 
-    # ------------------------------------------------------------------------------------------- requests, made shorter
+    # Shorter forms of requests.
 
     def join(self, group: str, member: str = "", **fields: Any) -> Reply:
         """JoinGroup of a consumer."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edited bytes of messages, and what must hold whatever the bytes are.
+"""Edited bytes of messages, and checks that must pass for all bytes.
 
-    edited(data, chooser) -> bytes                      one to three changes that a length, a count or a tag may suffer
+    edited(data, chooser) -> bytes                      one to three random changes of the bytes
     difference(kind, data, version) -> str | None       kcodec compared with the slow reference
     kafka_difference(judge, kind, data, version)        kcodec compared with Kafka's own classes
-    ask(judge, kind, data, version, written=None)       what those say
+    ask(judge, kind, data, version, written=None)       the result of Kafka's classes
 
-Where kcodec is stricter than Kafka's reader on purpose: a known tagged field fills its size, and a count, a length or a
-tag stays below 2^31.
+kcodec is intentionally stricter than Kafka's reader: a known tagged field must fill its size, and a count, a length or
+a tag must be below 2^31.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NUMBERS = (0, 1, 2, 0x7E, 0x7F, 0x80, 0xFE, 0xFF)
 
 
 class Judged(NamedTuple):
-    """How many bytes Kafka left, what it printed, what it wrote; or why it refused."""
+    """The bytes that Kafka did not read, its JSON and the bytes that it wrote, or its error."""
 
     left: int
     json: dict[str, Any]
@@ -56,14 +56,15 @@ class Judged(NamedTuple):
 
 
 def knows(release: dict[str, Any], kind: type[Message], version: int) -> bool:
-    """Whether a release of Kafka, by its definitions, has a version."""
+    """Return whether a release of Kafka has a version, according to its definitions."""
     if kind.__name__ not in release:
         return False
     return version in message_definitions.Versions.of(release[kind.__name__]["validVersions"])
 
 
 def ask(judge: JavaJudge, kind: type[Message], data: bytes, version: int, written: int | None = None) -> Judged:
-    """What the newest Kafka that knows the version makes of bytes. written: the version it writes, the same if None."""
+    """Return what the newest Kafka that has the version reads from bytes. written: the version that it writes, the same
+    if None."""
     folder = b"" if knows(NEW, kind, version) else str(OLDER).encode()
     suffix = "Data" if issubclass(kind, Request | Response) else ""
     name = f"{PACKAGES.get(kind.__name__, COMMON)}.{kind.__name__}{suffix}".encode()
@@ -100,14 +101,15 @@ def _one_edit(data: bytes, chooser: Random) -> bytes:
         number = chooser.choice((-1, -2, 0, 1, len(data), 0x7FFFFFFF, -(1 << 31)))
         return data[:at] + struct.pack(">i", number) + data[at + 4 :]
     if way == 6 and data:
-        # one more tagged field, or one less said
+        # Add a tagged field, or change the number of tagged fields.
         return data[:-1] + bytes([data[-1] ^ 1]) + bytes([chooser.randrange(4), size]) + chooser.randbytes(size)
     place = chooser.randrange(len(data)) if data else 0
     return data[:place] + bytes([chooser.choice((*NUMBERS, chooser.randrange(256)))]) + data[place + 1 :]
 
 
 def difference(kind: type[Message], data: bytes, version: int) -> str | None:
-    """How kcodec and the reference differ; what is read can be written, and is then read the same."""
+    """Return the difference between kcodec and the reference. A message that was read must be equal after encoding and
+    decoding."""
     try:
         expected = reference_messages.decode(kind, data, version)
     except ValueError as error:
@@ -126,7 +128,7 @@ def difference(kind: type[Message], data: bytes, version: int) -> str | None:
     try:
         again = found.encode(version)
     except EncodeError as error:
-        # unknown tags in disorder, and U+FFFD that takes more bytes than what it stands for
+        # Expected: unknown tags that are not ascending, and U+FFFD, which may take more bytes than the invalid bytes.
         expectable = str(error.field).endswith("unknown_tagged_fields") or "takes" in error.reason
         return None if expectable else str(error)
     if kind.decode(again, version) != found and "nan" not in repr(found):
@@ -135,7 +137,7 @@ def difference(kind: type[Message], data: bytes, version: int) -> str | None:
 
 
 def kafka_difference(judge: JavaJudge, kind: type[Message], data: bytes, version: int) -> str | None:
-    """How kcodec and Kafka's classes differ, but for where kcodec is stricter."""
+    """Return the difference between kcodec and Kafka's classes, unless kcodec is intentionally stricter."""
     judged = ask(judge, kind, data, version)
     try:
         found = kind.decode(data, version)

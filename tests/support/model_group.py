@@ -17,7 +17,7 @@ Answer = Callable[[Any], None]
 
 @dataclass
 class Member:
-    """As the coordinator knows it."""
+    """A member, as the coordinator knows it."""
 
     member_id: str
     instance: str | None
@@ -46,7 +46,7 @@ class ModelGroup:
     has_skipped: bool = False
 
     def tick(self) -> None:
-        """Sessions end, and rebalances that waited for long enough."""
+        """End sessions that have timed out, and rebalances that have waited long enough."""
         now = self.world.now
         for member in list(self.members.values()):
             if member.joining is None and member.syncing is None and now - member.seen > member.session:

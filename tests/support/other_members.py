@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""librdkafka's consumer (confluent-kafka) and aiokafka's as members of a group: each polls in a thread of its own.
+"""librdkafka's consumer (confluent-kafka) and aiokafka's as members of a group. Each polls in a separate thread.
 
 with ConfluentMember(servers, "readers", ["orders"], "range") as member:
     member.owned()                                  # {TopicPartition("orders", 0), ...}
@@ -20,7 +20,7 @@ END_SECONDS = 10.0
 
 
 class _Member:
-    """What it polls in is `_poll_all`, until `_is_ending`."""
+    """A member that polls in `_poll_all` until `_is_ending` is true."""
 
     def __init__(self, servers: str, group: str, topics: Sequence[str], strategy: str) -> None:
         self._servers, self._group, self._topics, self._strategy = servers, group, list(topics), strategy
@@ -40,7 +40,7 @@ class _Member:
         self.close()
 
     def owned(self) -> frozenset[TopicPartition]:
-        """What it reads now. Raises what its thread failed with."""
+        """Return the current assignment. Raise the error with which its thread failed."""
         if self._failure is not None:
             raise self._failure
         with self._lock:
@@ -69,7 +69,7 @@ class _Member:
 
 
 class ConfluentMember(_Member):
-    """librdkafka knows range, roundrobin and cooperative-sticky."""
+    """librdkafka supports range, roundrobin and cooperative-sticky."""
 
     def _poll_all(self) -> None:
         from confluent_kafka import Consumer
@@ -91,7 +91,7 @@ class ConfluentMember(_Member):
 
 
 class AiokafkaMember(_Member):
-    """aiokafka knows range, roundrobin and sticky."""
+    """aiokafka supports range, roundrobin and sticky."""
 
     def _poll_all(self) -> None:
         asyncio.run(self._poll())

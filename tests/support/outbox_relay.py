@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A relay of examples/outbox.py that kills itself (SIGKILL) at a step of its way, for tests.
+"""A relay of examples/outbox.py that kills itself (SIGKILL) at one of its steps, for tests.
 
 python tests/support/outbox_relay.py STEP [options of examples/outbox.py]        STEP: one of STEPS, or "never"
 """
@@ -21,7 +21,7 @@ import outbox
 
 from kcodec.client import Producer, Transaction
 
-# In the order of a relay's way; "committing" is anywhere in the few milliseconds of a commit.
+# In the order in which a relay executes them; "committing" is at any moment of the few milliseconds of a commit.
 STEPS = ("initialised", "opened", "read", "sent", "offsets", "committing", "committed", "forgotten")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an outbox relay delivered, and a relay that loses rows, as a control."""
+"""The records that an outbox relay delivered, and a control: a relay that loses rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kcodec.testing.kafka import ApacheKafka
 
 
 def delivered(kafka: ApacheKafka, topic: str) -> list[tuple[bytes, bytes]]:
-    """(key, value) as a read_committed consumer of Kafka's own gets them, once every end marker is written."""
+    """Return the (key, value) pairs that Kafka's read_committed consumer gets when all markers are written."""
     with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
         ends = {
             TopicPartition(topic, one.partition): "latest" for one in admin.describe_topics([topic])[topic].partitions
@@ -34,7 +34,7 @@ def by_key(rows: list[tuple[bytes, bytes]]) -> dict[bytes, list[int]]:
 
 
 class GreaterThanTheLast(PostgresOutbox):
-    """What one would write who does not know: the control."""
+    """The control: the usual incorrect query."""
 
     def rows_after(self, position: OffsetAndMetadata, limit: int) -> tuple[list[Row], OffsetAndMetadata]:
         found = self._connection.execute(

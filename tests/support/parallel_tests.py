@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two passes of `make test` (tools/run_tests.py): what runs on a busy machine, then what needs a quiet one.
+"""The two passes of `make test` (tools/run_tests.py): tests that can run on a busy machine, and tests that cannot.
 
 With KCODEC_TESTS=parallel the modules of QUIET are left out, with KCODEC_TESTS=quiet all others; without it everything
 runs. A worker of pytest-xdist takes the tests of a file, or of all files that share an expensive fixture, in one piece:
@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-#: Tests of memory and of time that has really passed: more processes than processors could fail them. Those that take
-#: longest come first, so that at the end no worker waits for the other.
+#: Tests of memory and of real time, which could fail if there were more processes than processors. The longest come
+#: first, so that at the end no worker waits for the other.
 QUIET = (
     *("test_client_exit", "test_bombs", "test_producer_interrupted", "test_silent_consumers", "test_memory"),
     *("test_auxiliary_growth", "test_producer_broker_faults", "test_call_timeouts_broker", "test_log_follow"),
@@ -30,7 +30,7 @@ QUIET = (
     *("test_client_network", "test_session_interrupted", "test_silent_calls", "test_log_follow_changes"),
     "test_memory_cycles",
 )
-#: Of the first pass, modules of few tests that take long: searches, compilers, brokers that are killed.
+#: Modules of the first pass with few tests that take long: searches, compilers, brokers that are killed.
 LONG = {
     *("test_admin_transactions", "test_async_to_sync", "test_cli_groups", "test_copy", "test_decode_property"),
     *("test_encode_java", "test_encode_property", "test_fuzz_corpus", "test_java_groups", "test_kip447"),
@@ -57,7 +57,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what was named on the command line and belongs to the other pass."""
+    """Deselect tests of the command line that belong to the other pass."""
     left_out = [item for item in items if not is_selected(item.path)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -78,7 +78,7 @@ def group_of(path: Path) -> str:
 
 @cache
 def is_long(path: Path) -> bool:
-    """Whether a group takes long, or starts a Spark of its own: it comes first, so that no worker waits for it."""
+    """Return whether a group takes long or starts Spark. Such groups come first, so that no worker waits for them."""
     if path.stem in LONG or group_of(path) != str(path):
         return True
     return "pytest.mark.spark" in path.read_text(encoding="utf-8")

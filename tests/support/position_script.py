@@ -29,7 +29,7 @@ WALL = 1_000_000_000
 
 @dataclass
 class Log:
-    """What a leader knows. epochs: leader epoch -> the offset behind its last record; times: time -> offset."""
+    """A log of a leader. epochs: leader epoch -> the offset after its last record; times: time -> offset."""
 
     start: int = 0
     end: int = 10
@@ -39,7 +39,7 @@ class Log:
 
 
 class PositionScript(AdminScript):
-    """code_of(api, node, partition): an error in place of an answer; None for no answer at all."""
+    """code_of(api, node, partition): an error code for the response; None for no response at all."""
 
     def __init__(self, *, group: str | None = "g", **settings: Any) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class PositionScript(AdminScript):
         return self.assignment.partitions[partition]
 
     def out_of_range(self, partition: TopicPartition) -> None:
-        """The fetcher hears that the log does not have the position."""
+        """Report to the positions that the log does not have the position of a partition, as the fetcher does."""
         state = self.state(partition)
         state.awaiting, state.reset_to = RESET, None
         self.assignment.changed.set()
@@ -86,7 +86,7 @@ class PositionScript(AdminScript):
         return state.position
 
     def move(self, partition: TopicPartition, leader: int, epoch: int) -> None:
-        """Another leader, and we hear of it soon."""
+        """Change the leader of a partition, which the metadata shows soon."""
         self.topics[partition.topic][partition.partition] = leader
         self.epochs[partition] = epoch
         self.cluster.request_update("moved")
@@ -100,7 +100,7 @@ class PositionScript(AdminScript):
         self.now = until
 
     def run_until_idle(self, seconds: float = 100.0) -> None:
-        """Until nothing is awaited."""
+        """Run until no flow waits."""
         until = self.now + seconds
         self.scheduler.run_ready()
         while self.now < until and self.is_waiting():
@@ -111,7 +111,7 @@ class PositionScript(AdminScript):
         assert not self.is_waiting(), list(self.assignment.partitions.values())
 
     def run_flow(self, flow: Flow[T]) -> T:
-        """As `run`, next to the flow of the positions."""
+        """Run a flow to its end, while the flow of the positions runs."""
         task = self.scheduler.spawn(flow, "test")
         task.when_done(lambda _: None)
         self.scheduler.run_ready()
@@ -127,7 +127,7 @@ class PositionScript(AdminScript):
     def is_waiting(self) -> bool:
         return any(state.awaiting and state.error is None for state in self.assignment.partitions.values())
 
-    # What brokers say
+    # Responses of brokers.
 
     def _code(self, api: str, node: int, partition: TopicPartition) -> int | None:
         code = self.code_of(api, node, partition)
@@ -136,7 +136,7 @@ class PositionScript(AdminScript):
         return 6 if code == 0 and self.topics[partition.topic][partition.partition] != node else code
 
     def _parts(self, api: str, node: int, topics: Any, part: Callable[[TopicPartition, Any, int], Any]) -> Any:
-        """(name, partitions) of an answer; None where one of them gets none."""
+        """Return (name, partitions) of a response; None if there is no response for one of them."""
         found = []
         for topic in topics:
             name, parts = getattr(topic, "name", None) or topic.topic, []

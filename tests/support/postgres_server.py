@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PostgreSQL of one's own for tests: a new data directory, a socket in it, gone in the end.
+"""A temporary PostgreSQL server for tests, with a new data directory that also contains its socket.
 
     with PostgresServer() as server:
         psycopg.connect(server.conninfo)
 
     def test_something(postgres_server): psycopg.connect(postgres_server.new_database())       # one server for the run
 
-MissingPostgres says what to do without a server: a test that needs it fails and never skips.
+If PostgreSQL is missing, MissingPostgres has the remedy. A test that needs it fails and is never skipped.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class PostgresServer:
         self._wait_ready()
 
     def new_database(self) -> str:
-        """The conninfo of a database of one's own."""
+        """Create a database and return its conninfo."""
         name = f"db_{uuid.uuid4().hex[:8]}"
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
@@ -98,7 +98,7 @@ class PostgresServer:
         self._process.kill()
         self._process.wait()
         WATCHDOG.forget(self._process.pid)
-        # its children see that it is gone and end; the lock file names the socket until then
+        # Its child processes end when they notice that it has ended. Until then the lock file contains the socket.
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:

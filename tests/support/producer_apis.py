@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both APIs of the producer under one set of calls, for tests that hold for both."""
+"""Both APIs of the producer with one set of calls, for tests that apply to both."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ MakeClient = Callable[..., ProducerClient]
 
 @pytest.fixture(params=[Threaded, Looped], ids=["thread", "asyncio"])
 def make_client(request: pytest.FixtureRequest) -> Iterator[MakeClient]:
-    """Makes producers that are closed when the test is over, what is left then being given up."""
+    """Return a function that creates producers, which are closed after the test without waiting for their records."""
     made: list[ProducerClient] = []
 
     def make(servers: str, **options: Any) -> ProducerClient:

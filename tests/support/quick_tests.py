@@ -21,7 +21,7 @@ FIXTURES = {
 }
 MODULES = {"java_judge", "pyspark", "kcodec.spark", "kcodec.testing.java", "kcodec.testing.jars", "psycopg"}
 STARTS_A_BROKER = {"ApacheKafka", "Node", "find_java"}
-#: Searches for counterexamples, tests of memory, of packages and of the ends of processes: long by nature.
+#: Modules that take long: searches for counterexamples, tests of memory, of packages and of processes that end.
 LONG = {
     *("test_arrow_memory", "test_bombs", "test_client_clock", "test_client_exit", "test_consumer_membership_property"),
     *("test_held_back", "test_producer_causes", "test_session_interrupted"),

@@ -45,7 +45,7 @@ class RangeReader:
         return self
 
     def take(self) -> bool:
-        """One response; whether there was one."""
+        """Process one response. Return whether there was one."""
         response = self.world.run_flow(self.read.next_response())
         if response is None:
             return False
@@ -72,7 +72,7 @@ class RangeReader:
 
 
 class ServedWorld:
-    """The brokers of a world as listeners on loopback. requests: the names of what came, but ApiVersions."""
+    """The brokers of a world as listeners on loopback. requests: the names of received requests except ApiVersions."""
 
     def __init__(self, world: TopicWorld) -> None:
         self.world = world
@@ -117,7 +117,7 @@ class ServedWorld:
         self.close()
 
     def close(self) -> None:
-        """No broker listens any more. Idempotent."""
+        """Close all listeners. It can be called repeatedly."""
         for peer in self.peers.values():
             peer.__exit__()
 

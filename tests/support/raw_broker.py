@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One plain connection to a broker of one node, request by request; only what passes by itself is tried again.
+"""One plaintext connection to a broker of one node. Requests are repeated only after transient errors.
 
 with RawBroker(kafka.bootstrap_servers) as broker:
     producer = broker.init_producer_id("some-id")
@@ -22,7 +22,7 @@ from kcodec.protocol.frame import encode_request, response_body
 from kcodec.protocol.schema import Request
 
 SECONDS = 20.0
-# Topics, coordinators and transactions that are not there yet, or not quite over.
+# Transient errors: topics and coordinators that are not available yet, and transactions that have not ended yet.
 PASSING = {3, 5, 6, 14, 15, 16, 19, 51}
 
 
@@ -61,7 +61,7 @@ class RawBroker:
         return bytes(data)
 
     def ask_until(self, request: Request, version: int, code: Callable[[Any], int]) -> Any:
-        """The first answer whose error code does not pass by itself."""
+        """Repeat a request until its error code is not transient, and return the response."""
         deadline = time.monotonic() + SECONDS
         while code(answer := self.ask(request, version)) in PASSING and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -77,7 +77,7 @@ class RawBroker:
         return Producer(answer.producer_id, answer.producer_epoch)
 
     def add_partition(self, transactional_id: str, producer: Producer, topic: str) -> int:
-        """Partition 0 into the transaction, as below transaction version 2; the error code."""
+        """Add partition 0 to the transaction, as below transaction version 2. Return the error code."""
         request = messages.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=transactional_id,
             v3_and_below_producer_id=producer.producer_id,
@@ -99,7 +99,7 @@ class RawBroker:
         transactional_id: str | None = None,
         version: int = 12,
     ) -> Any:
-        """The partition's answer: error_code, base_offset."""
+        """Produce a batch and return the response for the partition: error_code, base_offset."""
         known = producer or Producer(-1, -1)
         batch = kcodec.encode_batch(
             [(None, value) for value in values],
@@ -132,7 +132,8 @@ class RawBroker:
         return self.ask_until(request, version, lambda answer: answer.error_code)
 
     def fetch(self, topic: str, *, isolation_level: int, offset: int = 0, partition: int = 0) -> Any:
-        """The partition's answer: records, aborted_transactions, high_watermark, last_stable_offset."""
+        """Fetch and return the response for the partition: records, aborted_transactions, high_watermark,
+        last_stable_offset."""
         wanted = messages.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = messages.FetchRequest(
             max_wait_ms=100,
@@ -147,7 +148,7 @@ class RawBroker:
         return answer_of(self.ask_until(request, 12, lambda answer: answer_of(answer).error_code))
 
     def fetched_up_to(self, topic: str, end: int) -> Any:
-        """The same from the beginning, once the last stable offset has come to `end`: markers come after EndTxn."""
+        """Fetch from the beginning when the last stable offset has reached `end`, because markers follow EndTxn."""
         deadline = time.monotonic() + SECONDS
         while (found := self.fetch(topic, isolation_level=1)).last_stable_offset < end:
             assert time.monotonic() < deadline, found
@@ -159,5 +160,5 @@ class RawBroker:
 
 
 def values(fetched: Any, **options: Any) -> list[bytes | None]:
-    """The values of what was fetched; options as in `kcodec.decode`."""
+    """Return the values of fetched records; options are those of `kcodec.decode`."""
     return [record.value for record in kcodec.decode(fetched.records or b"", **options).records()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only member of a classic group, by bare requests."""
+"""The only member of a classic group, which sends requests without a client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RawMember:
         self.times = 0
 
     def join(self) -> ConsumerGroupMetadata:
-        """Join, or join again with something new to say, which makes the next generation."""
+        """Join, or join again with changed metadata, which starts the next generation."""
         self.times += 1
         protocol = messages.JoinGroupRequestProtocol(name="range", metadata=b"%d" % self.times)
         find = messages.FindCoordinatorRequest(key=self.group, key_type=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transaction by raw requests, each giving the error code that came back; for rows of what a real broker answers."""
+"""A transaction by single requests, each of which returns the error code of the response of a real broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COORDINATOR_PASSES = frozenset({14, 15, 16})
 
 
 class RawTransaction:
-    """One transactional id on one connection. Codes of coordinators that are not ready are asked again, no others."""
+    """One transactional id on one connection. Only requests to coordinators that are not ready are repeated."""
 
     def __init__(self, cluster: TransactionCluster, broker: RawBroker, name: str | None = None) -> None:
         self.cluster, self.broker = cluster, broker
@@ -32,7 +32,7 @@ class RawTransaction:
         self.broker.ask_until(find, 3, lambda answer: answer.error_code)
 
     def init(self, producer: Producer = Producer(-1, -1), timeout_ms: int = 60_000, version: int = 5) -> list[int]:  # noqa: B008
-        """Codes up to the first that is not 51; a success is kept as `producer`."""
+        """Return the codes up to the first that is not CONCURRENT_TRANSACTIONS. On success `producer` is set."""
         self.find()
         codes: list[int] = []
         while not codes or codes[-1] == 51:
@@ -54,7 +54,7 @@ class RawTransaction:
         return codes
 
     def begin(self, topic: str, partitions: tuple[int, ...] = (0,), timeout_ms: int = 60_000) -> Producer:
-        """A new epoch, and in the old flow these partitions in the transaction."""
+        """Get a new epoch and, in the old flow, add these partitions to the transaction."""
         assert self.init(timeout_ms=timeout_ms)[-1] == 0
         self.add(topic, partitions)
         return self.producer
@@ -81,7 +81,7 @@ class RawTransaction:
 
     @property
     def produce_version(self) -> int:
-        """The highest of the flow."""
+        """Highest version of Produce in the flow."""
         return 12 if self.is_new_flow else 11
 
     def produce(
@@ -97,7 +97,7 @@ class RawTransaction:
         is_transactional: bool = True,
         name: str | None = "",
     ) -> Any:
-        """The answer of one batch of so many records; 3, 6 and 19, which pass, are asked again."""
+        """Produce one batch with this number of records and return the response, after repeating transient errors."""
         batch = kcodec.encode_batch(
             [(None, b"%s-%d" % (text.encode(), sequence + number)) for number in range(count)],
             timestamp=time.time_ns() // 1_000_000,
@@ -144,7 +144,7 @@ class RawTransaction:
             time.sleep(0.02)
 
     def end(self, producer: Producer, *, is_commit: bool, version: int | None = None) -> Any:
-        """The answer to EndTxn, 51 asked again."""
+        """Return the response to EndTxn, repeated after CONCURRENT_TRANSACTIONS."""
         request = messages.EndTxnRequest(transactional_id=self.name, committed=is_commit, **producer._asdict())
         while True:
             answer = self.ask(request, version or (5 if self.is_new_flow else 4))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions made request by request, as no good client would: to leave them hanging, or to their fate.
+"""Transactions made by single requests, as no correct client would, to leave them open or hanging.
 
 with RawTransactions(kafka.bootstrap_servers) as raw:
     producer = raw.init("some-id")                              # (producer id, epoch)
@@ -141,7 +141,7 @@ class RawTransactions:
     def open(
         self, partitions: Sequence[TopicPartition], transactional_id: str | None = None, timeout_ms: int = 60_000
     ) -> tuple[str, ProducerIdAndEpoch]:
-        """A transaction with a record in each partition, and nobody to end it."""
+        """Begin a transaction with a record in each partition, and leave it open."""
         name = transactional_id or f"open-{uuid.uuid4().hex[:8]}"
         producer = self.init(name, timeout_ms)
         assert set(self.add_partitions(name, producer, partitions)) == {0}
@@ -152,14 +152,15 @@ class RawTransactions:
     def hang(
         self, partition: TopicPartition, timestamp: int | None = None, transactional_id: str | None = None
     ) -> HungTransaction:
-        """A committed transaction, and a record of the same epoch that arrives late: below Kafka 3.6, or where
-        transaction.partition.verification.enable is false, the leader takes it, and nobody will ever end it."""
+        """Commit a transaction, and produce a late record of the same epoch. Below Kafka 3.6, or if
+        transaction.partition.verification.enable is false, the leader accepts it, and no client will ever end it."""
         name = transactional_id or f"hanging-{uuid.uuid4().hex[:8]}"
         producer = self.init(name)
         assert self.add_partitions(name, producer, [partition]) == [0]
         assert self.produce(name, producer, partition, [b"committed"], 0)[0] == 0
         assert self.end(name, producer, commit=True) == 0
-        # EndTxn is answered before the markers are written; a record that comes before its marker belongs to it.
+        # The response to EndTxn precedes the markers. A record that arrives before the marker belongs to the
+        # transaction.
         while self.state(name) != "CompleteCommit":
             time.sleep(0.01)
         while (found := self.produce(name, producer, partition, [b"late"], 1, timestamp))[0] in RETRIED:
@@ -168,7 +169,8 @@ class RawTransactions:
         return HungTransaction(name, producer, partition, found[1])
 
     def hang_offsets(self, group: str, partition: TopicPartition) -> HungTransaction:
-        """The same in __consumer_offsets: a transactional offset commit that arrives after the end."""
+        """Leave a hanging transaction in __consumer_offsets: a transactional offset commit that arrives after the
+        end."""
         name = f"hanging-{uuid.uuid4().hex[:8]}"
         producer = self.init(name)
         request = messages.AddOffsetsToTxnRequest(

@@ -22,7 +22,7 @@ from kcodec.testing.kafka import ApacheKafka
 
 
 class Bank:
-    """A database of either kind, with what the recipe makes of it."""
+    """A database of either kind, with the results of the recipe."""
 
     def __init__(self, place: list[object]) -> None:
         self.place = place
@@ -48,7 +48,7 @@ class Bank:
 
 
 def read_until(kafka: ApacheKafka, bank: Bank, name: str, amounts: Amounts) -> None:
-    """A reader in this process that goes on until all is counted and every position is at the end."""
+    """Run a reader in this process until all amounts are counted and every position is at the end."""
     module = example("offsets_in_database")
     with closing(bank.connect()) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS balance (account TEXT PRIMARY KEY, amount BIGINT NOT NULL)")

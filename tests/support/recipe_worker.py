@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program of examples/ that kills itself (SIGKILL) or stops (SIGSTOP) at a step of its way, for tests.
+"""A program of examples/ that kills itself (SIGKILL) or stops (SIGSTOP) at one of its steps, for tests.
 
 python recipe_worker.py EXAMPLE STEP SIGNAL [options of the example]    STEP: one of STEPS[EXAMPLE], or "never"
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
-# In the order of the program's way; "ending" is anywhere in the few milliseconds of a commit.
+# In the order in which the program executes them; "ending" is at any moment of the few milliseconds of a commit.
 STEPS = {
     "local_store": ("opened", "restored", "polled", "put", "sent", "ending", "committed", "stored"),
     "offsets_in_database": ("taken", "polled", "ready", "applied", "moved", "committed"),
@@ -40,7 +40,7 @@ def example(name: str) -> Any:
 
 
 def end_by(number: signal.Signals) -> None:
-    """Once: who was stopped and is woken goes on."""
+    """Send the signal once: a stopped program that is continued does not stop again."""
     if not ENDED.is_set():
         ENDED.set()
         os.kill(os.getpid(), number)
@@ -113,7 +113,7 @@ def arm_offsets_in_database(step: str, act: Callable[[], object]) -> None:
 
 
 def careless_move(self: Any, partition: Any, before: int | None, after: int) -> None:
-    """A position that is written whatever stands there: the control."""
+    """The control: write a position without checking the stored one."""
     self._execute("DELETE FROM kafka_position WHERE topic = ? AND partition = ?", *partition)
     self._execute(self.BEGIN, self._name, *partition, after)
 
@@ -152,7 +152,7 @@ def arm_parallel_partition(step: str, act: Callable[[], object]) -> None:
     count = itertools.count(1)
 
     def work(record: Any) -> None:
-        time.sleep(0.2 if record.value == b"3" else 0.01)  # one that others overtake
+        time.sleep(0.2 if record.value == b"3" else 0.01)  # this record is completed after later ones
         with Path(os.environ[EFFECTS]).open("ab", buffering=0) as file:
             file.write(record.value + b"\n")
         if next(count) == EFFECTS_BEFORE_END:
@@ -169,7 +169,7 @@ def arm_offsets_in_delta(step: str, act: Callable[[], object]) -> None:
         after(module.Consumer, "poll_arrow", act, lambda found: len(found) > 0)
     elif step == "ready":
         before(module, "write_deltalake", act)
-    elif step == "writing":  # while the table is written: the files are there and the commit is not, or nearly so
+    elif step == "writing":  # while the table is written, when its files exist and it is not, or just, committed
         before(module, "write_deltalake", start_watcher)
     elif step == "committed":
         after(module, "write_deltalake", act)

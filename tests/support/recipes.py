@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of examples/ share: a topic with amounts and what they come to, programs that end at a step, and looks at
+"""Shared code of tests of examples/: a topic with amounts and their totals, programs that end at a step, and reads of
 the broker's disk. For test_recipes.py and prove_recipes.py.
 """
 
@@ -43,8 +43,8 @@ def producer(kafka: ApacheKafka, **options: Any) -> Producer:
 
 
 def write_amounts(kafka: ApacheKafka, partitions: int = 2, transactions: int = 12) -> Amounts:
-    """Transactions of a few records, each third one aborted, the last among them: offsets have gaps everywhere, and
-    each partition ends in records that nobody gets."""
+    """Write transactions of a few records. Every third one is aborted, including the last: there are gaps in the
+    offsets, and each partition ends with aborted records."""
     amounts = Amounts(kafka.create_topic(partitions=partitions), {})
     add_amounts(kafka, amounts, transactions)
     return amounts
@@ -69,7 +69,7 @@ def add_amounts(kafka: ApacheKafka, amounts: Amounts, transactions: int, seed: i
 
 
 def wait_for(what: Callable[[], Any], told: Callable[[], object] | str = "it did not come about") -> Any:
-    """What it gives, once that is true."""
+    """Call a function until its result is true, and return the result."""
     deadline = time.monotonic() + SECONDS
     while not (found := what()):
         assert time.monotonic() < deadline, told() if callable(told) else told
@@ -78,7 +78,7 @@ def wait_for(what: Callable[[], Any], told: Callable[[], object] | str = "it did
 
 
 def committed(kafka: ApacheKafka, topic: str) -> dict[bytes, list[bytes | None]]:
-    """key -> values, as a read_committed reader gets them, once no transaction is open."""
+    """Return key -> values of a read_committed reader, when no transaction is open."""
 
     def settled() -> list[Any]:
         logs: list[Any] = [
@@ -102,13 +102,13 @@ def start_worker(name: str, step: str, arguments: Sequence[object], by: str = "S
 
 
 def assert_killed(worker: subprocess.Popen[bytes]) -> None:
-    """It came to its step."""
+    """Check that the program reached its step and was killed."""
     _, told = worker.communicate(timeout=SECONDS)
     assert worker.returncode == -9, told.decode()
 
 
 def wait_stopped(worker: subprocess.Popen[bytes]) -> None:
-    """It came to its step, and stands there."""
+    """Wait until the program has reached its step and is stopped."""
 
     def is_stopped() -> bool:
         assert worker.poll() is None, worker.communicate()[1].decode()
@@ -118,12 +118,12 @@ def wait_stopped(worker: subprocess.Popen[bytes]) -> None:
 
 
 def end(worker: subprocess.Popen[bytes]) -> str:
-    """Kill it; what it said."""
+    """Kill the program and return its output."""
     worker.kill()
     return worker.communicate()[1].decode()
 
 
-# ------------------------------------------------------------------------------------------------------- local_store
+# The program local_store.
 
 
 class StoreCase:
@@ -161,7 +161,7 @@ class StoreCase:
         )
 
     def drain(self) -> None:
-        """Go on until all amounts are counted."""
+        """Run until all amounts are counted."""
         totals = self.totals()
         try:
             deadline = time.monotonic() + SECONDS
@@ -176,7 +176,8 @@ class StoreCase:
         return {key: int(value) for key, value in store._connection.execute("SELECT key, value FROM state")}
 
     def assert_exact(self, folder: Path) -> None:
-        """Each change once in the output and in the changelog, and a store made of the changelog alone is the same."""
+        """Check that each change is once in the output and in the changelog, and that a store built only from the
+        changelog is the same."""
         expected = {key: [b"%d" % total for total in totals] for key, totals in self.amounts.history.items()}
         assert committed(self.kafka, self.target) == expected
         assert committed(self.kafka, self.changelog) == expected
@@ -186,7 +187,7 @@ class StoreCase:
         rebuilt.close()
 
 
-# ----------------------------------------------------------------------------------------------- offsets_in_database
+# The program offsets_in_database.
 
 
 def reader_arguments(kafka: ApacheKafka, place: Sequence[object], name: str, topic: str) -> list[object]:

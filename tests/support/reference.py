@@ -1,47 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle: a slow, plain decoder of record batches of any magic, and the rules of decoding written down as code.
+"""The reference decoder, also called oracle: a slow, simple decoder of record batches of any magic, and the rules of
+decoding as code.
 
-It imports nothing of kcodec. It is proved on bytes a broker wrote (test_reference.py); everything else is compared
-with it. A record that differs from what this module says about the same bytes is a wrong record.
+It imports nothing of kcodec. It is tested with bytes that a broker wrote (test_reference.py), and kcodec is compared
+with it. A record that differs from the result of this module for the same bytes is wrong.
 
     decode(data, *, isolation_level="read_uncommitted", aborted_transactions=None, last_stable_offset=None,
            start_offset=None, end_offset=None, control_records="skip", on_error="raise", check_crcs=True,
            max_batch_bytes=128 << 20, max_decompressed_bytes=128 << 20) -> Result
         aborted_transactions: None, or (producer_id, first_offset) / (producer_id, first_offset, last_offset or None)
     Result: .records (list of Record) .counts (Counts) .next_offset .remaining_bytes .bytes_needed .limit .error
-    walk(data, max_batch_bytes) -> (list of Header, bytes left, bytes needed); raises where structure is wrong
+    walk(data, max_batch_bytes) -> (list of Header, bytes left, bytes needed); raises if the structure is invalid
     read_records(data, header) -> list of Record of one batch
     DecodeError, CorruptBatchError, UnsupportedError, LimitExceededError: .reason (text) .kind (short, for tables)
-        .position .base_offset .record .next_offset .also .decoded (the Result of what came before)
+        .position .base_offset .record .next_offset .also .decoded (the Result for the batches before)
 
-Checks, in this order, for each batch:
+Checks of each batch, in this order ("a cut tail" is an incomplete batch at the end of the data):
 1. fewer than 12 bytes left: a cut tail. length < 14: DecodeError. Fewer than 17 bytes left: a cut tail. Magic not 0 to
    2: UnsupportedError. length < 49 (magic 1: 22): DecodeError. length > max_batch_bytes: LimitExceededError. Fewer
    bytes left than 12 + length: a cut tail. A cut tail is never an error.
 2. CRC (unless check_crcs is off): CorruptBatchError.
 3. Codec 5 to 7, with magic 0 and 1 also 4: UnsupportedError. last_offset_delta < 0, records_count < 0, a last offset
    beyond int64: DecodeError.
-4. Under read_committed, of a control batch with a producer id > -1 and records: the key of its first record has to be
-   readable, as it says whether the batch is a marker (ControlRecordType.parse).
-Only what is delivered is opened: 5. records_count 0 with bytes behind it, 6. the compressed stream, 7. the records.
-Of magic 0 and 1 each message is a batch (reference_legacy.py). A compressed one is opened whatever the range: which
-offsets are inside, nothing tells. A reader is never taken back by one: next_offset is above its offset, those inside,
-and what came before. What follows one whose offset is 0, nothing tells: error.next_offset is None.
+4. Under read_committed, for a control batch with a producer id > -1 and records: the key of its first record must be
+   readable, because it determines whether the batch is a marker (ControlRecordType.parse).
+Only batches that are delivered are decompressed: 5. records_count 0 with bytes after the header, 6. the compressed
+stream, 7. the records. In magic 0 and 1 each message is a batch (reference_legacy.py). A compressed message is always
+decompressed, because the offsets inside are not known before. It never decreases the position of a reader: next_offset
+is above its offset, those inside, and all earlier ones. The offset after one whose offset is 0 is unknown:
+error.next_offset is None.
 
-Isolation. A transaction under `None` begins with a producer's first transactional batch that holds records (an empty
-one was kept by the cleaner, which never goes past the last stable offset: it decides nothing) and ends with its marker:
-a control batch with a producer id > -1 and type 0 (ABORT) or 1 (COMMIT). Undecided ones set the limit, except those
-that lay open at a damaged batch which was skipped. With a list, Java's rule (CompletedFetch) for entries without
-last_offset; entries with one filter what overlaps [first_offset, last_offset].
+Isolation. With aborted_transactions=None, a transaction begins with a producer's first transactional batch that has
+records (an empty batch was kept by the log cleaner, which never passes the last stable offset, and has no effect), and
+ends with its marker: a control batch with a producer id > -1 and type 0 (ABORT) or 1 (COMMIT). Open transactions
+determine the limit, except for those that were open at a corrupt batch that was skipped. With a list, entries without
+last_offset apply as in Java (CompletedFetch), and entries with one apply to batches that overlap [first_offset,
+last_offset].
 
-Damage. "stop", and what `raise` hands over as .decoded, is the answer to the bytes before the damaged batch alone: a
-marker behind it settles nothing, next_offset does not pass its base offset, and remaining_bytes begin with it. A
-batch may be skipped if a provable one stands where its length points: structure, CRC and header fields right, base
-offset above the last offset of the last undamaged batch before it. Every skipped batch counts as one that may have been
-a marker.
+Corruption. The result of "stop", and the .decoded of the error of "raise", is the result for the bytes before the
+corrupt batch only: a marker after it has no effect, next_offset does not pass its base offset, and remaining_bytes
+begin with it. A batch may be skipped if a valid batch begins where its length leads: with valid structure, CRC and
+header fields, and a base offset above the last offset of the last valid batch before it. Every skipped batch may have
+been a marker.
 
-Two faults at once: a stream that is damaged and also exceeds max_decompressed_bytes may be refused for either; the
-error's .also then names the other class.
+Two faults at once: a stream that is corrupt and also exceeds max_decompressed_bytes may be reported as either. The
+error's .also then has the other class.
 """
 
 from __future__ import annotations
@@ -102,7 +105,7 @@ UNBOUNDED = 1 << 63
 
 @dataclass
 class Counts:
-    """Batches, and records by what became of them; the first that applies counts."""
+    """Numbers of batches, and of records by outcome; the first outcome that applies counts."""
 
     batches: int = 0
     skipped_batches: int = 0
@@ -115,7 +118,7 @@ class Counts:
 
 @dataclass
 class Result:
-    """What decode answers."""
+    """The result of decode."""
 
     records: list[Record] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
@@ -150,7 +153,8 @@ class _Walk:
 
 
 def walk(data: bytes, max_batch_bytes: int = MIB_128) -> tuple[list[Header], int, int]:
-    """The headers, and what a cut tail holds and its batch needs; raises where structure is wrong (rule 1 only)."""
+    """Return the headers, and the size of a cut tail and of its whole batch. Raise an error for an invalid structure
+    (rule 1 only)."""
     headers: list[Header] = []
     at = 0
     while True:
@@ -162,17 +166,17 @@ def walk(data: bytes, max_batch_bytes: int = MIB_128) -> tuple[list[Header], int
 
 
 def read_records(data: bytes, header: Header, max_decompressed_bytes: int = MIB_128) -> list[Record]:
-    """All records of one batch, whatever isolation says (rules 5 to 7)."""
+    """Return all records of one batch, independently of isolation (rules 5 to 7)."""
     if header.magic < 2:
         return message_records(data, header, max_decompressed_bytes, True)
     return [complete(header, raw) for raw in raw_records(header, payload_of(data, header, max_decompressed_bytes))]
 
 
-# ---------------------------------------------------------------------------------------------------- walking, skipping
+# Walking, skipping.
 
 
 def _marker_type(data: bytes, header: Header, options: _Options) -> int | None:
-    """Rule 4: ABORT, COMMIT, or None for what is no marker."""
+    """Apply rule 4. Return ABORT or COMMIT, or None if the batch is not a marker."""
     if options.isolation_level == "read_uncommitted" or not header.is_control or header.producer_id < 0:
         return None
     if header.records_count == 0:
@@ -194,7 +198,7 @@ def _check(data: bytes, header: Header, options: _Options) -> None:
 
 
 def _next_offset_after(data: bytes, error: DecodeError, options: _Options) -> int | None:
-    """last_offset + 1 of a damaged batch whose header makes sense; the next one agrees if no CRC vouches for it."""
+    """Return last_offset + 1 of a corrupt batch if its CRC is right, or if the next header is consistent with it."""
     try:
         header = parse_header(data, error.position, options.max_batch_bytes)
         if isinstance(header, int):
@@ -211,7 +215,7 @@ def _next_offset_after(data: bytes, error: DecodeError, options: _Options) -> in
 
 
 def _walk(data: bytes, options: _Options, opened: dict[int, DecodeError]) -> _Walk:
-    """Walks the batches; `opened` holds what was found wrong, by position, when their records were read."""
+    """Walk the batches. `opened`: errors that were found when records were read, by position."""
     walked = _Walk()
     at, above = 0, None
     while True:
@@ -237,11 +241,11 @@ def _walk(data: bytes, options: _Options, opened: dict[int, DecodeError]) -> _Wa
             at = target
 
 
-# ------------------------------------------------------------------------------------------------- isolation, decoding
+# Isolation, decoding.
 
 
 def _visibility(steps: list[Step], options: _Options) -> tuple[int, set[int], set[int]]:
-    """(limit, steps of aborted transactions, steps of those that can no longer be settled)."""
+    """Return (limit, steps of aborted transactions, steps of transactions whose outcome is lost)."""
     if options.isolation_level == "read_uncommitted":
         return UNBOUNDED, set(), set()
     limit = UNBOUNDED if options.last_stable_offset is None else options.last_stable_offset
@@ -260,7 +264,7 @@ def _visibility(steps: list[Step], options: _Options) -> tuple[int, set[int], se
 
 
 def _deliver(data: bytes, header: Header, options: _Options, limit: int, result: Result) -> None:
-    """Opens a batch and adds its records; nothing of it if anything in it is wrong."""
+    """Decode a batch and add its records, or none of them if anything in it is invalid."""
     start = -UNBOUNDED if options.start_offset is None else options.start_offset
     end = UNBOUNDED if options.end_offset is None else options.end_offset
     records: list[Record] = []
@@ -294,7 +298,7 @@ def _opened(data: bytes, header: Header, options: _Options, result: Result) -> I
 
 
 def _take(data: bytes, step: Step, options: _Options, visibility: tuple[int, bool, bool], result: Result) -> None:
-    """One batch: counted by its header where isolation or range rule it out, else opened. First match wins."""
+    """Count one batch by its header if isolation or range exclude it, or decode it. The first match applies."""
     limit, is_aborted, is_lost = visibility
     counts, header = result.counts, step.header
     if header is None:
@@ -334,7 +338,7 @@ def _next_offset(data: bytes, walked: _Walk, options: _Options, limit: int, grea
 
 
 def _answer(data: bytes, options: _Options) -> Result:
-    """Walk, resolve, open. What is found wrong on opening is known in the next round, which starts again."""
+    """Walk, resolve and decode the batches. Errors found by decoding are used in the next round, which starts again."""
     opened: dict[int, DecodeError] = {}
     while True:
         walked = _walk(data, options, opened)
@@ -368,7 +372,7 @@ def decode(
     max_batch_bytes: int = MIB_128,
     max_decompressed_bytes: int = MIB_128,
 ) -> Result:
-    """The records of a sequence of batches by the rules above."""
+    """Return the records of a sequence of batches by the rules above."""
     reported = None
     if aborted_transactions is not None:
         reported = tuple((entry[0], entry[1], entry[2] if len(entry) > 2 else None) for entry in aborted_transactions)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 INT64_MAX = (1 << 63) - 1
 MIB_128 = 128 << 20
 LEAST_RECORD = 7  # of seven fields, each at least a byte
-STREAM_SEARCHED = 16 << 20  # how much of a stream that is too large is searched for damage
+STREAM_SEARCHED = 16 << 20  # bytes of a stream that is too large which are searched for corruption
 ABORT, COMMIT = 0, 1
 
 
@@ -45,11 +45,11 @@ class DecodeError(ValueError):
 
 
 class CorruptBatchError(DecodeError):
-    """The CRC says otherwise."""
+    """The CRC is wrong."""
 
 
 class UnsupportedError(DecodeError):
-    """Magic or codec that is not built."""
+    """The magic or the codec is not supported."""
 
 
 class LimitExceededError(DecodeError):
@@ -57,7 +57,7 @@ class LimitExceededError(DecodeError):
 
 
 class Record(NamedTuple):
-    """A record with everything its batch says about it; header names that are not UTF-8 by surrogateescape."""
+    """A record with the fields of its batch. Header names that are not UTF-8 contain surrogates."""
 
     offset: int
     timestamp: int
@@ -77,7 +77,7 @@ class Record(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The 61 bytes before the records, big-endian (Kafka: DefaultRecordBatch), and where they stand."""
+    """The 61 bytes before the records, big-endian (Kafka: DefaultRecordBatch), and their position."""
 
     base_offset: int
     batch_length: int
@@ -135,7 +135,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 assert HEADER.size == 61
 
 
-# ---------------------------------------------------------------------------------------------------------- one batch
+# One batch.
 
 
 def parse_header(data: bytes, at: int, max_batch_bytes: int = MIB_128) -> Header | int:
@@ -175,7 +175,7 @@ def crc_is_right(data: bytes, header: Header) -> bool:
 
 
 def check_fields(header: Header) -> None:
-    """Rule 3: what a right CRC vouches for and still cannot be."""
+    """Apply rule 3: header fields that are invalid even if the CRC is right."""
     if header.compression > (HIGHEST_CODEC if header.magic < 2 else 4):
         raise UnsupportedError("compression", f"compression {header.compression}")
     if header.last_offset_delta < 0:
@@ -278,10 +278,10 @@ def _read_record(cursor: _Cursor) -> RawRecord:
 
 
 def raw_records(header: Header, payload: bytes) -> Iterator[RawRecord]:
-    """The records as stored, each checked; the error names the record's index.
+    """Yield the records as stored, after checking each. An error has the index of the record.
 
-    An offset delta lies in 0..last_offset_delta, and in a compressed batch above the one before: a broker looks at
-    nothing of this in an uncompressed one.
+    An offset delta must be in 0..last_offset_delta, and in a compressed batch above the previous one: a broker does not
+    check the latter in an uncompressed batch.
     """
     if header.records_count * LEAST_RECORD > len(payload):
         raise DecodeError("records_count", f"{len(payload)} bytes cannot hold {header.records_count} records")
@@ -332,7 +332,7 @@ def _coordinator_epoch(control_type: int, value: bytes | None) -> int | None:
 
 
 def complete(header: Header, raw: RawRecord) -> Record:
-    """A record as its batch's header completes it; timestamps wrap at 64 bits."""
+    """Return a record completed by the header of its batch. Timestamps wrap at 64 bits."""
     timestamp = (header.base_timestamp + raw.timestamp_delta + (1 << 63)) % (1 << 64) - (1 << 63)
     control_type = control_type_of(raw.key) if header.is_control else None
     return Record(

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checksums and decompression for the oracle in reference.py: slow, plain, one rule a line, nothing of kcodec.
+"""Checksums and decompression for the reference decoder in reference.py: slow and simple, using nothing of kcodec.
 
-What each codec answers (Kafka: org.apache.kafka.common.compress; RFC 1952, RFC 8878, the lz4 frame format 1.6.x, the
-snappy format description, the xerial snappy stream):
+Rules of each codec (Kafka: org.apache.kafka.common.compress; RFC 1952, RFC 8878, the lz4 frame format 1.6.x, the snappy
+format description, the xerial snappy stream):
 
-* gzip: members one after the other; what follows a member and is no whole gzip header is ignored; unused header flags
-  are, too (java.util.zip.GZIPInputStream); header checksum, CRC-32 and size of each member are verified.
-* snappy: with or without xerial framing (the 8 magic bytes tell); xerial streams may follow each other; a block must
-  yield exactly the length it begins with.
-* lz4: one frame; header, block and content checksums and the content size are verified; linked blocks are accepted;
-  bytes behind the frame are ignored, as Java's reader stops there.
-* zstd: frames one after the other, skippable ones between; nothing else may stand between or behind them.
-* a size above `limit`, claimed or real, is a StreamLimit as soon as it is known; anything else wrong is a StreamError.
+* gzip: consecutive members. Bytes after a member that are not a whole gzip header are ignored, and so are unused header
+  flags (java.util.zip.GZIPInputStream). Header checksum, CRC-32 and size of each member are verified.
+* snappy: with or without xerial framing, which is detected by its 8 magic bytes. Xerial streams may be concatenated. A
+  block must have exactly the length that it declares.
+* lz4: one frame. Header, block and content checksums and the content size are verified. Linked blocks are accepted.
+Bytes
+  after the frame are ignored, as by Java's reader.
+* zstd: consecutive frames, also skippable ones. No other bytes may be between or after them.
+* A size above `limit`, declared or real, is a StreamLimit as soon as it is known. Any other fault is a StreamError.
 
 Functions:
     crc32c(data, crc=0) -> int                   xxh32(data, seed=0) -> int
@@ -34,11 +35,11 @@ CUT = "compressed stream is cut"
 
 
 class StreamError(Exception):
-    """A compressed stream that is wrong or cut; the text says how."""
+    """A compressed stream is corrupt or incomplete. The message describes the fault."""
 
 
 class StreamLimit(Exception):
-    """A stream that makes, or claims to make, more than `limit` bytes: args are (claimed, limit)."""
+    """A stream decompresses, or declares to decompress, to more than `limit` bytes: args are (claimed, limit)."""
 
 
 def _crc32c_table() -> list[int]:
@@ -108,11 +109,11 @@ def decompress(codec: int, data: bytes, limit: int) -> bytes:
     return {GZIP: _gunzip, SNAPPY: _unsnappy, LZ4: _unlz4, ZSTD: _unzstd}[codec](data, limit)
 
 
-# ------------------------------------------------------------------------------------------------------------- gzip
+# Gzip.
 
 
 def _gzip_body(data: bytes, at: int) -> int | None:
-    """Where the deflate stream of the member at `at` begins; None where no whole, right gzip header stands."""
+    """Return where the deflate stream of the member at `at` begins; None if there is no whole, valid gzip header."""
     begin = at
     if len(data) - at < 10 or data[at : at + 3] != b"\x1f\x8b\x08":
         return None
@@ -157,11 +158,11 @@ def _gunzip(data: bytes, limit: int) -> bytes:
     return out
 
 
-# ----------------------------------------------------------------------------------------------------------- snappy
+# Snappy.
 
 
 def _copy_match(out: bytearray, offset: int, length: int) -> None:
-    """Appends `length` bytes that stand `offset` bytes back; they may overlap what is being written."""
+    """Append `length` bytes from `offset` bytes back, which may overlap the output."""
     if offset == 0 or offset > len(out):
         raise StreamError("match from before the block")
     while length > 0:
@@ -245,11 +246,11 @@ def _unsnappy(data: bytes, limit: int) -> bytes:
     return out
 
 
-# -------------------------------------------------------------------------------------------------------------- lz4
+# Lz4.
 
 
 def _lz4_length(data: bytes, at: int, nibble: int) -> tuple[int, int]:
-    """A length whose four bits are 15 goes on in bytes until one is not 255: (length, place behind it)."""
+    """Return (length, position after it). A length of 15 continues in bytes up to the first that is not 255."""
     if nibble < 15:
         return nibble, at
     length = 15
@@ -352,7 +353,7 @@ def _lz4_content(block: bytes, stored: bool, dictionary: bytes, largest: int, li
         raise StreamError("block larger than its frame allows") from None
 
 
-# ------------------------------------------------------------------------------------------------------------- zstd
+# Zstd.
 
 
 def _unzstd_frame(data: bytes, limit: int, before: int) -> tuple[bytes, int]:
@@ -363,7 +364,7 @@ def _unzstd_frame(data: bytes, limit: int, before: int) -> tuple[bytes, int]:
             raise StreamLimit(before + claimed, limit)
         frame = zstandard.ZstdDecompressor().decompressobj()
         out = bytearray()
-        for at in range(0, len(data), 256):  # little at a time, so that no piece makes much more than the limit
+        for at in range(0, len(data), 256):  # small pieces, so that none decompresses to much more than the limit
             out += frame.decompress(data[at : at + 256])
             if before + len(out) > limit:
                 raise StreamLimit(before + len(out), limit)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands behind damage, for the oracle in reference.py: whether a batch there can be believed."""
+"""Batches after corruption, for the reference decoder in reference.py: whether a batch there is valid."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import struct
 
 from reference_batch import DecodeError, Header, check_fields, crc_is_right, parse_header
 
-LOWEST_OFFSET = -(1 << 63)  # is above nothing, also where nothing came before
+LOWEST_OFFSET = -(1 << 63)  # lower bound of offsets if there is no batch before
 
 
 def provable(data: bytes, at: int, above: int | None, max_batch_bytes: int) -> bool:
-    """Whether a header stands there that can be believed although what came before it was damaged."""
+    """Return whether a batch with a valid header and CRC begins there, although the data before it is corrupt."""
     try:
         header = parse_header(data, at, max_batch_bytes)
         if isinstance(header, int):
@@ -23,14 +23,14 @@ def provable(data: bytes, at: int, above: int | None, max_batch_bytes: int) -> b
 
 
 def skip_target(data: bytes, at: int, above: int | None, max_batch_bytes: int) -> int | None:
-    """Where the length of the damaged batch at `at` points, if a provable batch stands there."""
+    """Return the end of the corrupt batch at `at`, according to its length, if a valid batch begins there."""
     length = struct.unpack_from(">i", data, at + 8)[0]
     target = at + 12 + length
     return target if length >= 0 and provable(data, target, above, max_batch_bytes) else None
 
 
 def agrees(data: bytes, at: int, above: int, max_batch_bytes: int) -> bool:
-    """Whether a header stands there that follows `above`: enough to believe the length of the batch before."""
+    """Return whether a header with a base offset above `above` begins there, which confirms the length before it."""
     try:
         header = parse_header(data, at, max_batch_bytes)
     except DecodeError:
@@ -39,7 +39,7 @@ def agrees(data: bytes, at: int, above: int, max_batch_bytes: int) -> bool:
 
 
 def is_message(data: bytes, at: int, max_batch_bytes: int) -> bool:
-    """Whether a whole message of magic 0 or 1 stands there: its offset is that of its last record, no base offset."""
+    """Return whether a whole message of magic 0 or 1 begins there, whose offset is that of its last record."""
     try:
         header = parse_header(data, at, max_batch_bytes)
     except DecodeError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which batches belong to aborted or undecided transactions, for the oracle in reference.py.
+"""The batches of aborted and open transactions, for the reference decoder in reference.py.
 
-Step: a batch that was walked, as far as isolation is concerned
-aborted_by_list(steps, aborted) -> indexes of steps that a broker's list rules out      (Kafka: CompletedFetch)
-transactions(steps) -> list of Transaction, each with its fate by markers               (KIP-98)
+Step: a batch that was read, with the fields that isolation depends on
+aborted_by_list(steps, aborted) -> indexes of steps that are aborted by a broker's list (Kafka: CompletedFetch)
+transactions(steps) -> list of Transaction, each with its outcome by markers            (KIP-98)
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from reference_batch import ABORT, Header
 
 
 class Step(NamedTuple):
-    """A whole batch that was walked; `marker` is its type if it is one. Without a header: damaged and skipped."""
+    """A whole batch that was read. `marker`: its type if it is a marker. If it has no header, it is corrupt and
+    skipped."""
 
     header: Header | None
     marker: int | None = None
@@ -28,13 +29,13 @@ class Step(NamedTuple):
 
     @property
     def is_of_transaction(self) -> bool:
-        """Only these are ever filtered."""
+        """Return whether the batch can be filtered."""
         header = self.header
         return header is not None and header.is_transactional and header.producer_id > -1 and not header.is_control
 
 
 def aborted_by_list(steps: list[Step], aborted: Iterable[tuple[int, int, int | None]]) -> set[int]:
-    """Which steps belong to aborted transactions, by what somebody told (Kafka: CompletedFetch)."""
+    """Return the steps that belong to aborted transactions according to a list (Kafka: CompletedFetch)."""
     entries = list(aborted)
     queue = [(first, producer_id) for producer_id, first, last in entries if last is None]
     heapq.heapify(queue)

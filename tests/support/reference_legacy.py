@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of magic 0 and 1, for the oracle in reference.py (Kafka: LegacyRecord, AbstractLegacyRecordBatch).
+"""Messages of magic 0 and 1, for the reference decoder in reference.py (LegacyRecord, AbstractLegacyRecordBatch).
 
     parse_message(data, at) -> Header       of a whole message: each is a batch; base_offset is the offset it stores
     message_crc_is_right(data, header) -> bool
-    is_wrapper(header) -> bool              a compressed message: always opened, as only its last offset is told outside
+    is_wrapper(header) -> bool              a compressed message, which must be decompressed to find its other offsets
     message_records(data, header, max_decompressed_bytes, check_crcs) -> list of Record
 
-What a wrapper holds: messages one after another until one is cut, which ends them without a word. Refused are: no
-value, no whole message, one of another magic, one below its least size, one that is itself compressed, one with a wrong
-CRC, and a wrapper of magic 1 whose offset is below the last one inside, unless it is 0. Offsets inside are absolute
-with magic 0; with magic 1 they are relative, the wrapper has that of its last message, and 0 says nothing: they count
-from 0. Sums wrap at 64 bits. The timestamp type is the wrapper's, as the consumer shows it; with LogAppendTime the
-wrapper's timestamp is everyone's, but that of a message of magic 0, which has none.
+A wrapper contains messages; an incomplete message ends them without an error. These are errors: no value, no whole
+message, a message of another magic, below its minimum size, that is itself compressed, or with a wrong CRC, and a
+wrapper of magic 1 whose offset is below the last one inside, unless it is 0. Offsets inside are absolute in magic 0. In
+magic 1 they are relative: the wrapper has the offset of its last message, or 0 if it is unknown, and the messages then
+count from 0. Sums wrap at 64 bits. The timestamp type is that of the wrapper, as in the consumer. With LogAppendTime
+the messages have the timestamp of the wrapper, except for those of magic 0, which have none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HIGHEST_CODEC = 3
 
 
 class Message(NamedTuple):
-    """A message as it lies there; timestamp is None with magic 0."""
+    """The stored fields of a message; timestamp is None in magic 0."""
 
     offset: int
     magic: int
@@ -42,7 +42,7 @@ class Message(NamedTuple):
 
 
 def parse_message(data: bytes, at: int) -> Header:
-    """The fields of a message as those of a batch without records of its own."""
+    """Return the fields of a message as those of a batch."""
     from reference_batch import Header
 
     offset, size, crc, magic, attributes = struct.unpack_from(">qiIbB", data, at)
@@ -57,7 +57,7 @@ def message_crc_is_right(data: bytes, header: Header) -> bool:
 
 
 def is_wrapper(header: Header) -> bool:
-    """Whether what it holds are other messages."""
+    """Return whether it contains other messages."""
     return header.magic < 2 and header.compression > 0
 
 
@@ -108,7 +108,7 @@ def _int64(number: int) -> int:
 
 
 def with_right_checksum(frame: bytes) -> bytes:
-    """What magic 0 got wrong in an lz4 frame's header made right, so that any reader takes it."""
+    """Return an lz4 frame of magic 0 with a corrected header checksum, so that any reader accepts it."""
     end = 14 if len(frame) > 4 and frame[4] & 8 else 6
     if len(frame) <= end:
         return frame
@@ -116,7 +116,7 @@ def with_right_checksum(frame: bytes) -> bytes:
 
 
 def _inside(data: bytes, header: Header, max_decompressed_bytes: int) -> tuple[list[bytes], int]:
-    """The messages in a wrapper, and what their offsets are relative to."""
+    """Return the messages in a wrapper, and the offset to which their offsets are relative."""
     from reference_batch import DecodeError, decompressed
 
     stream = _read(data[header.position : header.end]).value
@@ -161,7 +161,7 @@ def _record(message: Message, header: Header, offset: int, base_offset: int) -> 
 
 
 def message_records(data: bytes, header: Header, max_decompressed_bytes: int, check_crcs: bool) -> list[Record]:
-    """The record a message is, or those inside it; the error names the index of the one inside."""
+    """Return the record of a message, or those inside it. An error has the index of the message inside."""
     from reference_batch import CorruptBatchError, DecodeError
 
     messages, relative_to = [data[header.position : header.end]], 0

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slow, readable reader and writer of messages, the oracle for the core; and messages of random values.
+"""A slow, readable reader and writer of messages, with which the core is compared, and messages of random values.
 
     decode(kind, data, version) -> message        ValueError for anything that is not exactly one message
     encode(message, version) -> bytes             of values that the version can hold
-    sample(kind, version, random) -> message      with something in every field of the version, now and then a default
+    sample(kind, version, random) -> message      with values in all fields of the version, sometimes defaults
     differences(message, reported, version)       against JSON of Kafka's converters, as "path: ours, theirs"
 
-It knows the declarations (`schema.fields`) and nothing of plans. Rules: KIP-482, KIP-893, Kafka's generated classes.
+It uses the declarations (`schema.fields`) and no plans. Rules: KIP-482, KIP-893, Kafka's generated classes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ FIXED = {
 }
 
 
-# -------------------------------------------------------------------------------------------------------------- bytes
+# Bytes.
 
 
 class Bytes:
-    """Bytes that are taken from the front."""
+    """Bytes that are read from the front."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -85,11 +85,11 @@ def length_of(content: Any, layout: str, is_compact: bool) -> bytes:
     return varint(len(content) + 1) if is_compact else struct.pack(layout, len(content))
 
 
-# ------------------------------------------------------------------------------------------------------------ reading
+# Reading.
 
 
 def decode(kind: type[Message], data: bytes, version: int) -> Any:
-    """The message that these bytes are."""
+    """Return the message in these bytes."""
     source = Bytes(bytes(data))
     message = read_struct(source, kind, version, kind.flexible_versions.hold(version))
     if source.content:
@@ -167,7 +167,7 @@ def read_one(source: Bytes, field: Field, version: int, is_flexible: bool, *, ma
     return java_string(source.take(size))
 
 
-# ------------------------------------------------------------------------------------------------------------ writing
+# Writing.
 
 
 def encode(message: Message, version: int) -> bytes:
@@ -218,7 +218,7 @@ def write_one(value: Any, field: Field, version: int, is_flexible: bool) -> byte
     return length_of(content, layout, is_compact(field, version, is_flexible)) + bytes(content or b"")
 
 
-# ------------------------------------------------------------------------------------------------------------ samples
+# Samples.
 
 _BITS = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64}
 _TEXTS = ("", "a", "topic-1", "grüße", "日本", "😀", "x" * 127, "y" * 128, "z" * 300)
@@ -227,8 +227,8 @@ _TEXTS = ("", "a", "topic-1", "grüße", "日本", "😀", "x" * 127, "y" * 128,
 def sample(
     kind: type[Struct], version: int, random: Random, *, is_flexible: bool | None = None, density: float = 0.9
 ) -> Any:
-    """A message that the version can hold; now and then with tagged fields nobody knows. density: of fields set, the
-    others have their defaults; those of structs inside are mostly set."""
+    """Return a message that the version can hold, sometimes with unknown tagged fields. density: share of fields that
+    are set; the others have their defaults. Fields of structs inside are mostly set."""
     if is_flexible is None:
         assert issubclass(kind, Message)
         is_flexible = kind.flexible_versions.hold(version)
@@ -270,11 +270,11 @@ def sample_one(field: Field, version: int, random: Random, is_flexible: bool) ->
     return random.randbytes(random.choice((0, 1, 20, 127, 128, 3000)))
 
 
-# ------------------------------------------------------------------------------------------------------- Kafka's JSON
+# Kafka's JSON.
 
 
 def squeezed(name: str) -> str:
-    """A name whatever its case: topicId and topic_id are one.
+    """Return a name without underscores and in lower case, so that topicId and topic_id are equal.
 
     >>> squeezed("topicId"), squeezed("topic_id")
     ('topicid', 'topicid')
@@ -283,8 +283,9 @@ def squeezed(name: str) -> str:
 
 
 def differences(message: Struct, reported: dict[str, Any], version: int, path: str = "") -> Iterator[str]:
-    """Where a message is not what Kafka's converter printed. Fields that the version lacks are not printed, and tagged
-    ones only where they are not their default; of records the size is, of long bytes the size and the SHA-256."""
+    """Yield the differences between a message and the JSON of Kafka's converter. It does not have fields that the
+    version lacks, and tagged fields only if they are not their default. It has the size of records, and the size and
+    the SHA-256 of long bytes."""
     theirs = {squeezed(name): value for name, value in reported.items()}
     for name, field in fields(type(message)).items():
         value = getattr(message, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scripted peer with SASL responds."""
+"""The responses of a scripted peer with SASL."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brokers in virtual time for tests of flows: metadata, producer ids, and logs that keep the rules of idempotence.
 
-A `ScriptedCluster` answers calls as `kcodec.network.connections` would, but in a time that only moves in `run`. Each
-partition remembers the last five batches of a producer (shared-transaction.md section 4). `faults` is asked about every
-Produce request: it may lose the request or the answer, hold either back, cut the connection, or answer with an error.
+A `ScriptedCluster` responds to calls as `kcodec.network.connections` would, but its time advances only in `run`. Each
+partition stores the last five batches of a producer (shared-transaction.md section 4). `faults` is called for every
+Produce request: it may drop or delay the request or the response, close the connection, or return an error.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ NEVER = float("inf")
 
 @dataclass
 class Fault:
-    """What happens to one Produce request. delay, answer_delay: seconds more on the way there and back.
+    """A fault for one Produce request. delay, answer_delay: additional seconds for the request and the response.
 
-    is_lost: it never arrives; is_answer_lost: nobody hears what became of it; cuts: the connection breaks (at once if
-    it is lost, else when the answer is due) and all that is outstanding on it fails; code: the answer for every
-    partition, else None; nothing is written then, unless is_written: a leader that is deposed while it waits.
+    is_lost: the request never arrives; is_answer_lost: the response never arrives; cuts: the connection breaks (at once
+    if the request is lost, else when the response is due) and all requests in flight on it fail; code: the error code
+    for every partition, or None. With a code nothing is written, unless is_written: a leader that is replaced while it
+    waits.
     """
 
     is_lost: bool = False
@@ -66,7 +67,7 @@ class Fault:
 
 @dataclass
 class Log:
-    """One partition: (value, producer id, epoch, sequence) a record; and what it remembers of producers."""
+    """One partition: (value, producer id, epoch, sequence) of each record, and the state of producers."""
 
     leader: int
     leader_epoch: int = 0
@@ -123,7 +124,7 @@ class _Outstanding:
 class ScriptedCluster:
     """Brokers 1 to `nodes`; partition n of a topic begins at broker n % nodes + 1. latency: seconds one way.
 
-    has_late_copies: what was on its way when a connection broke arrives all the same. is_strict: the first batch of a
+    has_late_copies: requests in flight when a connection broke arrive nevertheless. is_strict: the first batch of a
     producer in a partition must have sequence 0.
     """
 
@@ -165,7 +166,8 @@ class ScriptedCluster:
         log.leader, log.leader_epoch = node, log.leader_epoch + 1
 
     def restart(self) -> None:
-        """All connections break, what was on its way is gone, and a log tells of a producer's last batch only."""
+        """Restart: all connections break, requests in flight are lost, and logs know only the last batch of a
+        producer."""
         self._boots += 1
         for node in range(1, self.nodes + 1):
             self.cut(node)
@@ -175,7 +177,7 @@ class ScriptedCluster:
                     log.producers[producer_id] = epoch, deque(list(cached)[-1:], maxlen=5)
 
     def run(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let this time pass."""
         until = self.now + seconds
         self.scheduler.run_ready()
         while (when := self.scheduler.next_wakeup()) is not None and when <= until:
@@ -216,7 +218,7 @@ class ScriptedCluster:
         if arrival == NEVER:
             return lambda: None
         if fault.is_lost:
-            self._arrivals[node] = NEVER  # nothing overtakes on a connection: what follows does not arrive either
+            self._arrivals[node] = NEVER  # requests on a connection are ordered: later ones do not arrive either
             if fault.cuts:
                 self.scheduler.call_at(arrival, lambda: self.cut(node))
         else:
@@ -225,7 +227,7 @@ class ScriptedCluster:
         return lambda: None
 
     def cut(self, node: int) -> None:
-        """The connection to a broker breaks; requests on their way arrive all the same."""
+        """Break the connection to a broker. Requests in flight arrive nevertheless."""
         outstanding, self._open[node] = self._open.get(node, []), []
         self._arrivals[node] = self._answers[node] = 0.0
         self._connections[node] = self._connections.get(node, 0) + 1
@@ -376,13 +378,13 @@ def values(count: int, start: int = 0) -> list[bytes]:
 
 
 def faults_for(*faults: Fault) -> Callable[[int, ProduceRequest], Fault]:
-    """The first requests meet these, the others nothing."""
+    """Return a function that applies these faults to the first requests, and none to the others."""
     left = list(faults)
     return lambda node, request: left.pop(0) if left else Fault()
 
 
 def send_apart(rig: Rig, topic: str, records: list[bytes]) -> list[Delivery]:
-    """Each record in a batch of its own, so that many are in flight."""
+    """Send each record in a separate batch, so that many are in flight."""
     sent = []
     for value in records:
         sent.append(rig.send(topic, value, partition=0))
@@ -392,7 +394,7 @@ def send_apart(rig: Rig, topic: str, records: list[bytes]) -> list[Delivery]:
 
 
 def started(world: ScriptedCluster, topic: str = "orders", **settings: Any) -> Rig:
-    """A rig that knows the topic and has its first batch acknowledged."""
+    """Return a rig with the metadata of the topic and one acknowledged batch."""
     rig = Rig(world, **settings)
     rig.send(topic, b"first", partition=0)
     rig.flush()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A classic group in virtual time: a coordinator that keeps Kafka's rules, connections that keep their order, members.
 
-Each member has a scheduler and a cluster of its own, as a client has. `faults(client, request)` is asked about every
-request to the coordinator: it may answer with a code, lose the request or its answer, or say when it arrives.
+Each member has a separate scheduler and cluster, as a client has. `faults(client, request)` is called for every request
+to the coordinator: it may return an error code, drop the request or its response, or delay it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ LATENCY = 0.002
 
 @dataclass
 class Fault:
-    """What happens to a request. code: the answer, and the coordinator hears nothing; is_lost: it never arrives;
-    is_answer_lost: it arrives, and its answer does not; delay: seconds more on the way there; cuts: both ends hear."""
+    """A fault for a request. code: the error code of the response, and the coordinator gets no request; is_lost: the
+    request never arrives; is_answer_lost: the response never arrives; delay: additional seconds for the request; cuts:
+    the connection breaks."""
 
     code: int | None = None
     is_lost: bool = False
@@ -89,7 +90,7 @@ class GroupWorld:
         return made
 
     def run(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let this time pass."""
         until = self.now + seconds
         while True:
             schedulers = [self.server, *(client.scheduler for client in self.clients)]
@@ -111,7 +112,7 @@ class GroupWorld:
         return [request for _, who, request, _ in self.requests if type(request) is kind and client in (None, who)]
 
     def run_until_stable(self, seconds: float = 60.0) -> None:
-        """Until all members are stable in one generation, and everything is owned."""
+        """Run until all members are stable in one generation, and every partition is owned."""
         live = [client for client in self.clients if client.is_alive]
         wanted = {TopicPartition(name, n) for name, count in self.topics.items() for n in range(count)}
         wanted = {one for one in wanted if any(c.membership.topics.accepts(one.topic) for c in live)}
@@ -138,14 +139,14 @@ class GroupWorld:
 
 
 class NoNetwork:
-    """For a scheduler without calls."""
+    """The network of a scheduler without calls."""
 
     def start_call(self, call: Call, done: Done) -> Callable[[], None]:
         raise AssertionError(call)
 
 
 class GroupClient:
-    """One client with one membership; it is its handler, too. events: what it was told, in order."""
+    """One client with one membership, of which it is also the handler. events: the callbacks, in order."""
 
     def __init__(self, world: GroupWorld, name: str, **settings: Any) -> None:
         self.world = world
@@ -188,7 +189,7 @@ class GroupClient:
                 self.membership.note_poll(self.world.now)
                 self.polled.set()
 
-    # What a handler does
+    # The handler.
 
     def until_polled(self) -> Flow[None]:
         yield from wait(self.polled)
@@ -216,7 +217,7 @@ class GroupClient:
         self._check_alone(added)
 
     def _check_alone(self, added: list[TopicPartition]) -> None:
-        """Nobody else that the coordinator takes for a member of this generation has any of it."""
+        """Check that no other member of this generation owns any of these partitions."""
         mine = self.membership.member.generation
         for other in self.world.clients:
             theirs = other.membership.member.generation
@@ -228,7 +229,7 @@ class GroupClient:
             ):
                 assert not other.has & set(added), f"{self.name} and {other.name} both have {other.has & set(added)}"
 
-    # What a test does
+    # Methods for tests.
 
     def reported(self, what: str) -> list[list[TopicPartition]]:
         return [partitions for name, partitions in self.events if name == what]
@@ -243,7 +244,7 @@ class GroupClient:
         return task.result
 
     def kill(self) -> None:
-        """As a process that is killed: nothing is sent any more."""
+        """Stop as a killed process does: no further request is sent."""
         self.is_alive = False
         self.has.clear()
         self.scheduler.cancel_all()
@@ -284,7 +285,7 @@ class GroupClient:
         finish(None, error)
 
     def _enqueue(self, channel: str, request: Any, version: int, fault: Fault, finish: Done) -> None:
-        """One request of a connection is at work at a time, as at Kafka's brokers."""
+        """Process one request of a connection at a time, as Kafka's brokers do."""
         queue = self._queues.setdefault(channel, [])
 
         def answered(message: Any) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A listener on loopback that answers Kafka frames as a test says, for what no real broker does.
+"""A listener on loopback whose responses to Kafka frames are defined by a test, for behavior that no real broker shows.
 
-A `Peer` is given `answer(peer, request) -> bytes | None`: the body and header of the answer, or None for no answer. It
-may also close the connection or send whatever it likes through the `Request`.
+A `Peer` gets `answer(peer, request) -> bytes | None`: the body and header of the response, or None for no response. It
+may also close the connection or send arbitrary bytes through the `Request`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ APIS = {18: (0, 4), 3: (0, 13), 10: (0, 6), 22: (0, 5), 0: (0, 13), 24: (0, 3), 
 
 @dataclass
 class Request:
-    """One frame of a client. body: behind the header (header v1 and v2 both)."""
+    """One frame of a client. body: the bytes after the header (header v1 and v2)."""
 
     api_key: int
     version: int
@@ -44,13 +44,13 @@ class Request:
 
 
 def versions_reply(request: Request, apis: dict[int, tuple[int, int]] | None = None, **fields: Any) -> bytes:
-    """A good answer to ApiVersions."""
+    """Return a valid response to ApiVersions."""
     keys = [ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in (apis or APIS).items()]
     return request.reply(ApiVersionsResponse(api_keys=keys, **fields))
 
 
 class Peer:
-    """Listens until closed. requests: all that came, in order.
+    """Listens until closed. requests: all received requests, in order.
 
     receive_buffer: the size in bytes of the receive buffer of each connection. If it is None, the system makes the
     buffer larger as data comes, on some machines to 32 MB.
@@ -89,12 +89,12 @@ class Peer:
         self._thread.join(5)
 
     def metadata_reply(self, request: Request, **fields: Any) -> bytes:
-        """A good answer to Metadata: this peer is the only broker."""
+        """Return a valid response to Metadata, in which this peer is the only broker."""
         broker = MetadataResponseBroker(node_id=self.node_id, host=self.host, port=self.port)
         return request.reply(MetadataResponse(brokers=[broker], controller_id=self.node_id, **fields))
 
     def usual(self, request: Request) -> bytes | None:
-        """Answers to ApiVersions and Metadata; None for others."""
+        """Return responses to ApiVersions and Metadata; None for other requests."""
         if request.api_key == ApiVersionsRequest.api_key:
             return versions_reply(request)
         if request.api_key == MetadataRequest.api_key:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brokers in virtual time that also serve records: Fetch, ListOffsets and DescribeTopics of logs that a test writes.
 
-A `TopicWorld` is a `ScriptedCluster` whose partitions hold real batches. Fetch answers as a broker does: from the batch
-that holds the offset on, at least one batch, no more bytes than asked for otherwise, up to the high watermark or the
-last stable offset, with the aborted transactions that reach into it. `on_fetch` is asked first: a number is an error
-code, an answer is given as it is, None lets the log speak.
+A `TopicWorld` is a `ScriptedCluster` whose partitions contain real batches. Its Fetch responses are those of a broker:
+from the batch with the offset on, at least one batch, otherwise no more bytes than requested, up to the high watermark
+or the last stable offset, with the aborted transactions in that range. `on_fetch` is called first. It returns an error
+code, a response, or None for that of the log.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Batch:
 
 @dataclass
 class ServedLog:
-    """What a partition holds, and what a consumer of each kind should get of it."""
+    """The batches of a partition, and the records that a consumer of each isolation level should get."""
 
     batches: list[Batch] = field(default_factory=list)
     log_start: int = 0
@@ -142,7 +142,7 @@ class TopicWorld(ScriptedCluster):
         return super()._answer(node, request, fault)
 
     def start_call(self, call: Any, done: Any) -> Callable[[], None]:
-        """Requests that depend on the version are made here, as a connection makes them."""
+        """Build requests that depend on the version, as a connection does."""
         if hasattr(call.request, "build"):
             version = min(13 if self.has_topic_ids else 12, call.highest)
             call = type(call)(

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both APIs of the group transact session under one set of calls, for tests that hold for both.
+"""Both APIs of the group transact session with one set of calls, for tests that apply to both.
 
     with session_class(**options) as session:
         with session.transaction() as txn:
             for record in txn.poll(1.0): txn.send(...)
 
-The asyncio one runs on a loop in a thread of its own, so its background goes on between calls, as in a service.
+The asyncio API runs on a loop in a separate thread, so that its background tasks run between calls, as in a service.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One fault at one wire step of a group transact session, in one direction, and what must hold whatever the fault was.
 
-A case copies a few records from partitions of its own, behind a proxy that cuts, delays or swallows. It must hold that
-every call ends by its deadline; that only errors of kcodec come out; that the session goes on, or its error said
-"recreate" or "stop"; that every record is there once and in order; that what was reported agrees with it.
+A case copies a few records from its own partitions, behind a proxy that closes connections and delays or drops requests
+and responses. Every call must end by its deadline, and raise only errors of kcodec. The session must be usable
+afterwards, unless the remedy of its error is "recreate" or "stop". Every record must be copied once and in order, and
+the reported outcomes must agree with the log.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ OPTIONS = {
     "fetch_max_wait_ms": 100,
     "linger_ms": 0,
     "max_poll_records": 4,
-    "max_poll_interval_ms": 8_000,  # a JoinGroup waits for its answer as long as a rebalance may take
+    "max_poll_interval_ms": 8_000,  # the response to JoinGroup may take as long as a rebalance
 }
 CLASSIC = {"session_timeout_ms": 4_000, "heartbeat_interval_ms": 300}
 STEPS = {
@@ -64,7 +65,7 @@ Arm = Callable[["Case", KafkaProxy, str], Rule]
 
 @dataclass(frozen=True)
 class Case:
-    """A fault: at which request, the how maniest of them, how many of them (None: for as long as `hold` says)."""
+    """A fault: the API, the number of the first affected request, and their count (None: for the time `hold`)."""
 
     api: str
     fault: str
@@ -74,7 +75,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Return a description of the fault."""
         often = "" if self.count == 1 else " for 2.5 s"
         return f"{self.api}{f' no. {self.nth}' if self.nth > 1 else ''}: {self.fault}{often}"
 
@@ -114,7 +115,8 @@ def cases(transaction_version: int, protocol: str) -> Iterator[Case]:
 
 @dataclass
 class Ended:
-    """What came of a case. outcomes: of its transactions, as reported; slowest: seconds over the deadline of a call."""
+    """The outcome of a case. outcomes: reported outcomes of its transactions; slowest: most seconds after a
+    deadline."""
 
     case: Case
     outcomes: list[str] = field(default_factory=list)
@@ -147,7 +149,7 @@ class Run:
         }
 
     def run(self) -> Ended:
-        """Arm, copy, close, look."""
+        """Inject the fault, copy, close the session, and check the results."""
         case = self.ended.case
         rule = case.arm(case, self.proxy, self.name)
         session: Any = None
@@ -230,7 +232,7 @@ class Run:
 
 
 def _topic(kafka: ApacheKafka) -> str:
-    """On a machine that others use, too, a broker may take its time."""
+    """Run a case, up to three times, because a broker may be slow on a busy machine."""
     for attempt in range(3):
         try:
             return kafka.create_topic(partitions=PARTITIONS)

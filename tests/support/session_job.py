@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job for sessions on a real broker: numbered records to copy, their copies, a group; what was sent on the wire."""
+"""A job for sessions on a real broker: numbered records to copy, their copies, a group, and the requests that were
+sent."""
 
 from __future__ import annotations
 
@@ -38,14 +39,14 @@ class Job:
         self.seed(count)
 
     def seed(self, count: int) -> None:
-        """That many records more."""
+        """Add this number of records."""
         with Producer(bootstrap_servers=self.kafka.bootstrap_servers) as producer:
             for number in range(self.count, self.count + count):
                 producer.send(self.source, b"%d" % number, partition=number % PARTITIONS)
         self.count += count
 
     def options(self, name: str = "", **options: Any) -> dict[str, Any]:
-        """Of a session."""
+        """Return the options of a session."""
         if options.get("group_protocol", "classic") == "classic":
             options = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 200, **options}
         return {
@@ -60,14 +61,14 @@ class Job:
         }
 
     def copy(self, txn: Any, timeout: float = 1.0) -> int:
-        """One poll and what it makes; how many there were."""
+        """Poll once and copy the records. Return their number."""
         records = txn.poll(timeout)
         for record in records:
             txn.send(self.target, record.value, partition=record.partition)
         return len(records)
 
     def copy_all(self, *sessions: Any) -> None:
-        """Until all is copied."""
+        """Copy until all records are copied."""
         deadline = time.monotonic() + SECONDS
         while (found := sum(map(len, self.copies()))) < self.count:
             assert time.monotonic() < deadline, f"{found} of {self.count}"
@@ -76,7 +77,7 @@ class Job:
                     self.copy(txn, 0.3)
 
     def copies(self) -> list[list[int]]:
-        """What a read_committed reader gets, by partition."""
+        """Return the records of a read_committed reader, by partition."""
         return [
             [
                 int(record.value or b"")
@@ -86,18 +87,18 @@ class Job:
         ]
 
     def check(self) -> None:
-        """Every record once, in order."""
+        """Check that every record was copied once, in order."""
         assert self.copies() == [list(range(start, self.count, PARTITIONS)) for start in range(PARTITIONS)]
 
     def committed(self) -> dict[TopicPartition, int]:
-        """The group's offsets."""
+        """Return the committed offsets of the group."""
         with Admin(bootstrap_servers=self.kafka.bootstrap_servers) as admin:
             found = admin.list_group_offsets(self.group, require_stable=True)
         return {partition: value.offset for partition, value in found.items() if value is not None}
 
 
 def first_poll(session: Any, job: Job) -> None:
-    """Have it join, and copy what there is."""
+    """Let the session join the group and copy all records."""
     deadline = time.monotonic() + SECONDS
     while not session.assignment():
         assert time.monotonic() < deadline

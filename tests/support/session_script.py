@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group transact session in virtual time: the coordinator of transaction_script, a membership that does what a test
-says, partitions that are read by moving their position. What went over the wire is in `world.asked`.
+"""A group transact session in virtual time, with the coordinator of transaction_script, a membership that a test
+controls, and partitions that are read by advancing their position. The requests are in `world.asked`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BEATS = {
 
 
 class SessionWorld(World):
-    """The coordinator of transactions is the group's, too."""
+    """A world whose transaction coordinator is also the group coordinator."""
 
     def __init__(self, transaction_version: int = 2, *, has_kip447: bool = True, request_timeout: float = 5.0) -> None:
         super().__init__(transaction_version, request_timeout)
@@ -49,7 +49,7 @@ class SessionWorld(World):
         self.pending: dict[TopicPartition, int] = {}
 
     def note(self, what: str) -> None:
-        """Something that is not a request, among them."""
+        """Add a step that is not a request to `asked`."""
         self.asked.append(type("Step", (), {"api": what, "time": self.now, "version": 0, "request": None})())
 
     def _TxnOffsetCommit(self, request: Any, version: int, code: int) -> Any:
@@ -79,7 +79,7 @@ class SessionWorld(World):
 
 
 class ScriptedMembership:
-    """A `Membership` that is a member from the start. beat: what a forced heartbeat comes to, else the code planned."""
+    """A `Membership` that is a member from the start. beat: result of a forced heartbeat, else the planned code."""
 
     def __init__(self, world: SessionWorld) -> None:
         self.world = world
@@ -139,7 +139,7 @@ SETTINGS = _own.settings(_client)
 
 
 class ScriptedConsumer:
-    """Stands for a `ConsumerCore` that has both partitions, at offset 10."""
+    """Replaces a `ConsumerCore` with both partitions at offset 10."""
 
     def __init__(self, world: SessionWorld) -> None:
         self.world = world
@@ -196,7 +196,7 @@ class ScriptedConsumer:
 
 
 class NotingBuffer(Buffer):
-    """The producer's core, whose flush is seen among the requests."""
+    """The producer's core, whose flush is recorded among the requests."""
 
     world: SessionWorld
 
@@ -206,7 +206,7 @@ class NotingBuffer(Buffer):
 
 
 class Script:
-    """A session with its world; `read`, `write`, `begin` and `end` are what a block does."""
+    """A session with its world. `read`, `write`, `begin` and `end` are the steps of a block."""
 
     def __init__(self, world: SessionWorld | None = None, *, times: SessionTimes | None = None) -> None:
         self.world = world or SessionWorld()
@@ -220,7 +220,7 @@ class Script:
             GROUP,
         )
         self.consumer = ScriptedConsumer(self.world)
-        consumer: Any = self.consumer  # which has what the session needs of a ConsumerCore
+        consumer: Any = self.consumer  # it has the methods of a ConsumerCore that the session needs
         self.session.attach(consumer)
         self.world.spawn(self.session.run())
         assert self.consumer.membership is not None
@@ -231,7 +231,7 @@ class Script:
         return block
 
     def read(self, partition: TopicPartition = IN[0], count: int = 5) -> bool:
-        """What poll does where records are there; False: nothing may be taken now."""
+        """Do what poll does if there are records. Return False if no records may be taken now."""
         if not self.session.may_take():
             return False
         self.consumer.validate()
@@ -243,7 +243,7 @@ class Script:
         return found > 0
 
     def write(self) -> None:
-        """A record that is acknowledged."""
+        """Write a record, which is acknowledged."""
         block = self.session.block
         assert block is not None
         block.has_sent = True
@@ -260,7 +260,7 @@ class Script:
         self.world.run(SessionEnd(self.session, block, timeout).run(is_commit=is_commit, error=error))
 
     def ending(self, block: SessionBlock, *, is_commit: bool = True, timeout: float = 10.0) -> Task[None]:
-        """The same next to other flows."""
+        """Start the end of the block while other flows run."""
         return self.world.spawn(SessionEnd(self.session, block, timeout).run(is_commit=is_commit))
 
     def worked(self, partition: TopicPartition = IN[0]) -> SessionBlock:
@@ -271,14 +271,14 @@ class Script:
         return block
 
     def wire(self, *leave_out: str) -> list[str]:
-        """What was asked since the last begin, in order."""
+        """Return the requests since the last begin, in order."""
         return self.world.apis("DescribeTransactions", *leave_out)
 
     def plan(self, api: str, *actions: Action) -> None:
         self.world.plan(api, *actions)
 
     def rebalanced(self, *added: TopicPartition) -> None:
-        """A rebalance is over, and has brought these."""
+        """Complete a rebalance that has assigned these partitions."""
         self.world.run(self.session.assign(added, self.session.owned | set(added)))
 
     def revoke(self, *partitions: TopicPartition) -> Task[None]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that runs steps of a job with SharedTransactions and is killed in one; for test_shared_transactions.py.
+"""A process that runs steps of a job with SharedTransactions and is killed in one, for test_shared_transactions.py.
 
 SERVERS ID GROUP TOPIC before|after    runs one step, prints its number, kills itself -9 before or after the commit
-SERVERS ID GROUP TOPIC COUNT           runs the steps that are left of so many, as one does who is killed at any time
+SERVERS ID GROUP TOPIC COUNT           runs the remaining steps of COUNT; it may be killed at any time
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds of shared transactions in processes of their own, some of which are killed -9: four writers under one handle,
-and the end from a fifth process. What was said to be committed, for the judge.
+"""Rounds of shared transactions in separate processes, some of which are killed: four writers with one handle, and the
+end by a fifth process. The reported commits are compared with the log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS = 120
 
 @dataclass
 class SharedStory:
-    """rounds: round -> whether it was committed; killed: who, how often."""
+    """rounds: round -> whether it was committed; killed: numbers of killed processes by kind."""
 
     kafka: ApacheKafka
     topic: str
@@ -84,7 +84,7 @@ class SharedStory:
         return receipts
 
     def judge(self) -> list[str]:
-        """What is wrong in what Kafka's own read_committed consumer delivers; nothing, if all is well."""
+        """Return the faults in the records of Kafka's own read_committed consumer."""
         found = consume(self.kafka.bootstrap_servers, self.topic)
         wrong = []
         for partition in range(WRITERS):

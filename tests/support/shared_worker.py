@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that takes part in a shared transaction, to be killed; for prove_shared_transaction.py.
 
-own SERVERS ID TOPIC PARTITIONS          begins, prints the handle, waits to be killed or told "leave"
+own SERVERS ID TOPIC PARTITIONS          begins, prints the handle, waits to be killed or for the line "leave"
 write SERVERS HANDLE TOPIC PARTITION ROUND COUNT DIES_AFTER
-                                         writes, prints its receipt; kills itself -9 after so many records (-1: never)
-end SERVERS HANDLE commit|abort RECEIPTS ends it, from a process that had no part in it; twice, as if not sure
+                                         writes, prints its receipt; kills itself after DIES_AFTER records (-1: never)
+end SERVERS HANDLE commit|abort RECEIPTS ends it, from a process that did not write; twice, as after a lost response
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from kcodec.offsets import TopicPartition
 
 
 def value(number: int, partition: int, row: int) -> bytes:
-    """The value of one record, like no other's."""
+    """Return the value of one record, which is unique."""
     return b"%06d/%d/%06d" % (number, partition, row)
 
 
 def own(servers: str, name: str, topic: str, count: str) -> None:
-    """The owner: it gives the handle away and writes nothing."""
+    """Run the owner, which prints the handle and writes nothing."""
     producer = Producer(bootstrap_servers=servers, transactional_id=name)
     with producer.transaction(partitions=[TopicPartition(topic, number) for number in range(int(count))]) as txn:
         print(txn.handle.to_json(), flush=True)
         sys.stdin.readline()
-        os._exit(0)  # gone without a word: whoever has the handle ends it
+        os._exit(0)  # it exits without ending the transaction, which a process with the handle will do
 
 
 def write(servers: str, handle: str, topic: str, partition: str, number: str, count: str, dies_after: str) -> None:
@@ -56,7 +56,7 @@ def write(servers: str, handle: str, topic: str, partition: str, number: str, co
 
 
 def end(servers: str, handle: str, how: str, receipts: str) -> None:
-    """Whoever ends it."""
+    """Run the process that ends the transaction."""
     known = TransactionHandle.from_json(handle)
     rows = json.loads(receipts)
     for _ in range(2):

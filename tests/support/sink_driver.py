@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark driver that copies files to a topic, and dies where it is told to; for tests/prove/prove_spark_sink.py.
+"""A Spark driver that copies files to a topic, and kills itself at a given step, for tests/prove/prove_spark_sink.py.
 
     python sink_driver.py '{"folder": ..., "topic": ..., "servers": ..., "die": ["begun", 3], ...}'
 
 sink:      "exactly_once"; "control": the same, without the comparison of batch numbers; "kafka": Spark's own sink.
-die:       (step, batch): it kills itself -9, with its JVM and executors, at that step: "started" (the function of
-           foreachBatch was called), "begun", "written" (receipts are there, EndTxn is not sent), "committed".
+die:       (step, batch): it kills itself, its JVM and its executors at that step: "started" (the function of
+           foreachBatch was called), "begun", "written" (receipts exist, EndTxn is not sent), "committed".
 pause:     seconds that a task takes for half of its rows.
 master:    of Spark.
 

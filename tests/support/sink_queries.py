@@ -64,12 +64,12 @@ class SinkQuery:
         assert query.awaitTermination(SECONDS), "the query hangs"
 
     def forget_commit(self, batch: int) -> None:
-        """Leave the checkpoint as a driver does that died behind EndTxn and before Spark's commit log."""
+        """Change the checkpoint to that of a driver that was killed after EndTxn and before Spark's commit log."""
         for path in (self.checkpoint / "commits").glob(f"*{batch}*"):
             path.unlink()
 
     def roll_back(self, batch: int) -> None:
-        """Leave the checkpoint as a copy of it that was made before the batch was planned."""
+        """Change the checkpoint to a copy of it that was made before the batch was planned."""
         for part in ("commits", "offsets", "sources/0"):
             for path in (self.checkpoint / part).iterdir():
                 name = path.name.strip(".").split(".")[0]

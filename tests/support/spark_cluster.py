@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads partitions on a local-cluster, where executors are processes of their own; prints offsets as JSON.
+"""Reads partitions on a local-cluster, where executors are separate processes, and prints offsets as JSON.
 
 Usage: python spark_cluster.py PATH [PATH ...]
 """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make every public call of kcodec for Spark once, against a real broker; print what came of each as JSON.
+"""Make every public call of kcodec for Spark once, with a real broker, and print the result of each as JSON.
 
 Usage: python spark_every_call.py MODE BOOTSTRAP_SERVERS FOLDER [CALL ...]
 
-MODE is local, cluster (local-cluster: executors are processes of their own) or connect (a Spark Connect server of its
-own; the client has no JVM). Every call checks its rows against what was written. A call that raises is reported with
-the type and the text of its error: tests/prove/prove_spark_versions.py says which of them are expected on which Spark.
+MODE is local, cluster (local-cluster: executors are separate processes) or connect (a Spark Connect server; the client
+has no JVM). Every call compares its rows with those that were written. A call that raises is reported with the type and
+the text of its error. tests/prove/prove_spark_versions.py has the errors that are expected for each version of Spark.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def records_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in frame.select("partition", "key", "value").collect()]
 
 
-# ----------------------------------------------------------------------------------------------------- files of brokers
+# Files of brokers.
 
 FILES = ("txn-mixed-0", "txn-mixed-1")
 
@@ -176,7 +176,7 @@ def decode_partition(at: Setting) -> None:
     assert committed < found, f"{len(committed - found)} records are missing"
 
 
-# ------------------------------------------------------------------------------------------------------ topics, reading
+# Topics, reading.
 
 
 def partition_key_value(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -242,7 +242,7 @@ def from_brokers(reader: Any, at: Setting) -> Any:
     return reader.format("kcodec").option("kafka.bootstrap.servers", at.servers).option("subscribe", at.topic)
 
 
-# ------------------------------------------------------------------------------------------------------ topics, writing
+# Topics, writing.
 
 
 def write_topic(at: Setting) -> None:
@@ -311,7 +311,7 @@ CALLS: dict[str, Callable[[Setting], None]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------------- sessions
+# Sessions.
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes topics that want a password or a token, and collects what Spark shows and writes down of it.
+"""Reads and writes topics that require a password or a token, and collects everything that Spark shows or writes.
 
 Usage: python spark_secrets.py FOLDER. FOLDER/cases.json names a topic, and by the name of each case the options for it.
 What is seen of them is written to FOLDER/seen.json, by place. Python workers log to this program's output.

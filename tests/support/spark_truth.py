@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares rows Spark gave with what Kafka's own consumer delivered, and writes logs for Spark to read."""
+"""Compares rows of Spark with the records of Kafka's own consumer, and writes logs that Spark reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def golden(name: str, cluster: str = "tv2") -> Partition:
 
 
 def consumed(partition: Partition, isolation_level: str) -> list[Truth]:
-    """What the consumer delivered; an error where none ran."""
+    """Return the records of the consumer. Raise an error if no consumer ran."""
     truth = partition.consumed(isolation_level)
     assert truth is not None, f"no consumer read {partition}"
     return truth

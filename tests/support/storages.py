@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places of bytes other than this machine's files, for the tests of kcodec.log: each counts what it is asked for.
+"""Storages other than local files, for the tests of kcodec.log. Each counts its requests.
 
 Store(root, most_bytes=None, latency=0.0)   a pyarrow.fs handler over a folder: .requests is a list of (path, position,
                                             size); most_bytes: no read gives more; latency: seconds a request takes;

@@ -56,11 +56,11 @@ ODD_NAMES = (
 )
 
 
-# ------------------------------------------------------------------------------------------------------- records
+# Records.
 
 
 def random_bytes(random: Random, longest: int = 24) -> bytes | None:
-    """Null, empty, short, and now and then longer than a fast path's step."""
+    """Return null, empty or short bytes, or sometimes bytes that are longer than a step of a fast path."""
     kind = random.randrange(12)
     if kind == 0:
         return None
@@ -112,11 +112,11 @@ def _deltas(records: list[RecordSpec]) -> int:
     return len(records) - 1 if last is None else last
 
 
-# ------------------------------------------------------------------------------------------------------- batches
+# Batches.
 
 
 def random_batch(random: Random, **header: Any) -> bytes:
-    """A right batch; what is given in `header` stays, the rest is any."""
+    """Return a valid batch with the fields of `header` and random other fields."""
     records = random_records(random)
     if random.randrange(4) == 0:
         records = _with_gaps(random, records)
@@ -148,7 +148,8 @@ def _scramble(random: Random, records: bytes) -> bytes:
 
 
 def random_wrong_batch(random: Random, **header: Any) -> bytes:
-    """A right CRC over what has to be refused, mostly: offset deltas, counts, lengths, edits below the compression."""
+    """Return a batch with a correct CRC that must be rejected in most cases: wrong offset deltas, counts or lengths, or
+    edits below the compression."""
     records = random_records(random)
     count = len(records)
     kind = random.randrange(6)
@@ -168,12 +169,12 @@ def random_wrong_batch(random: Random, **header: Any) -> bytes:
     return random_batch_of(random, records, **header)
 
 
-# ---------------------------------------------------------------------------------------------------------- logs
+# Logs.
 
 
 @dataclass
 class Log:
-    """What a partition might hold, and what was meant by it."""
+    """The bytes of a partition, with the facts from which they were built."""
 
     data: bytes = b""
     positions: list[int] = field(default_factory=list)
@@ -273,11 +274,11 @@ def random_log(random: Random, steps: int = 12) -> Log:
     return log
 
 
-# ------------------------------------------------------------------------------------------------------- options
+# Options.
 
 
 def random_aborted(random: Random, log: Log) -> list[tuple[int, ...]] | None:
-    """None, or the log's aborted transactions in any order, told with or without their last offset."""
+    """Return None, or the log's aborted transactions in any order, with or without their last offset."""
     if random.randrange(2) == 0:
         return None
     entries: list[tuple[int, ...]] = []
@@ -343,7 +344,7 @@ def _with_a_wrong_batch(random: Random, log: Log) -> tuple[str, bytes]:
     return f"batch {index} replaced by a wrong one", log.data[:begin] + wrong + log.data[end:]
 
 
-# ---------------------------------------------------------------------------------------------------- strategies
+# Strategies.
 
 
 def _randoms() -> st.SearchStrategy[Random]:

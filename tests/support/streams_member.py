@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only member of a streams group (KIP-1071), by bare requests: kcodec describes such groups, and has no members.
+"""The only member of a streams group (KIP-1071), which sends requests itself: kcodec has no members of such groups.
 
 with StreamsMember(kafka.bootstrap_servers, "group", "topic") as member:
     member.commit({0: 3})

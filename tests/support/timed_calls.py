@@ -21,7 +21,7 @@ import kcodec.client
 from kcodec import TopicPartition
 from kcodec.testing.kafka import ApacheKafka
 
-#: For what a test prepares: never the limit that is tested.
+#: Timeout of preparations, which is never the one that is tested.
 SECONDS = 30.0
 #: asyncio programs await these objects: `exception` and `result` do not wait there.
 NOT_ASYNC = {
@@ -87,7 +87,7 @@ class Stage:
         for client in reversed(self.clients):
             try:
                 client.close(timeout=0.0)
-            except Exception as error:  # noqa: BLE001  the run is over, and brokers were made to be silent
+            except Exception as error:  # noqa: BLE001  the run has ended, and brokers do not respond
                 assert not isinstance(error, AssertionError)
 
     # Clients in the state in which the call is made
@@ -186,7 +186,7 @@ def leave(block: Any, error: BaseException | None = None) -> Any:
     return block.__exit__(type(error) if error is not None else None, error, None)
 
 
-# ------------------------------------------------------------------------------------------------------- the calls
+# The calls.
 
 CALLS: dict[str, Callable[[Stage], Prepared]] = {}
 
@@ -287,7 +287,7 @@ def _abort(stage: Stage) -> Prepared:
 
 def offsets(stage: Stage, send: Callable[..., Any]) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # by the group's id alone: no member is fenced here
+        warnings.simplefilter("ignore", RuntimeWarning)  # only the group id is passed, and no member must be fenced
         return send({stage.partition: 1}, stage.name, stage.timeout)
 
 
@@ -712,7 +712,7 @@ def _admin_calls() -> None:
 _admin_calls()
 
 
-# --------------------------------------------------------------------------------------------- the public classes
+# The public classes.
 
 
 def public_calls(module: ModuleType) -> set[str]:
@@ -720,7 +720,7 @@ def public_calls(module: ModuleType) -> set[str]:
     found = set()
     for name in module.__all__:
         value = getattr(module, name)
-        if value is kcodec.client.Security:  # what options become, not a client
+        if value is kcodec.client.Security:  # a value made of options, not a client
             continue
         members = inspect.getmembers(value, callable) if inspect.isclass(value) else [("", value)]
         for member, function in members:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates for tests of TLS without a broker: what `kcodec.testing.certificates` makes for brokers, and besides
-those that are not valid yet, are revoked, or whose key is encrypted.
+"""Certificates for tests of TLS without a broker: those that `kcodec.testing.certificates` makes for brokers, and
+certificates that are not valid yet, are revoked, or have an encrypted key.
 
     authority = Authority(tmp_path / "authority")
     server = authority.issue("broker", hosts=["localhost", "127.0.0.1"])
     server.bundle                              # key and certificate in PEM, a key store for Kafka
     authority.certificate                      # what clients must trust: ssl_cafile
 
-Made by the ``openssl`` of the system: elliptic-curve keys, so that a dozen of them takes a second. For tests only: the
-keys lie unprotected in the folder.
+They are created by the system's ``openssl`` with elliptic-curve keys, so that a dozen of them takes a second. They are
+for tests only, because the keys in the folder are not protected.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ SETTINGS = ConsumerSettings(
 
 
 class Reader:
-    """Reads in a world as both APIs do, and keeps what it was given; `damage` as it would be raised."""
+    """Reads in a world as both APIs do, and stores the records, and in `damage` the error that would be raised."""
 
     def __init__(self, world: TopicWorld, topic: str = "t", *, max_rows: int | None = None, **settings: Any) -> None:
         self.world = world
@@ -53,7 +53,7 @@ class Reader:
         return self
 
     def take(self) -> bool:
-        """One answer; whether there was one."""
+        """Process one response. Return whether there was one."""
         answer = self.world.run_flow(self.read.next_response())
         if answer is None:
             return False
@@ -86,7 +86,7 @@ def fill(log: ServedLog, batches: int = 10, records: int = 3) -> None:
 
 
 def transactions(log: ServedLog) -> None:
-    """Committed, aborted and plain records between each other."""
+    """Append interleaved committed, aborted and plain records."""
     log.append(b"a", b"b", producer_id=1)
     log.append(b"c", producer_id=2)
     log.append(b"plain")

@@ -30,7 +30,7 @@ class Work:
 
 @dataclass
 class Reported:
-    """What the producer said of it, and how long each call took."""
+    """The outcome that the producer reported, and the duration of each call."""
 
     outcome: str = GIVEN_UP
     error: Exception | None = None
@@ -78,7 +78,7 @@ class Blocking:
             else:
                 with reported.timed("end"):
                     block.__exit__(None, None, None)
-        except Exception as error:  # noqa: BLE001 - the test judges it
+        except Exception as error:  # noqa: BLE001 - the test checks it
             reported.error = error
         if transaction is not None:
             reported.outcome = OUTCOMES[transaction.committed]
@@ -89,7 +89,7 @@ class Blocking:
 
 
 class Asyncio:
-    """kcodec.client.aio.Producer, in an event loop of its own."""
+    """kcodec.client.aio.Producer, in a separate event loop."""
 
     def __init__(self, **options: Any) -> None:
         self._runner = asyncio.Runner()
@@ -128,7 +128,7 @@ class Asyncio:
             else:
                 with reported.timed("end"):
                     await block.__aexit__(None, None, None)
-        except Exception as error:  # noqa: BLE001 - the test judges it
+        except Exception as error:  # noqa: BLE001 - the test checks it
             reported.error = error
         if transaction is not None:
             reported.outcome = OUTCOMES[transaction.committed]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real broker for tests of transactions, a proxy before it that sees and disturbs the wire, and what is committed."""
+"""A real broker for tests of transactions, a proxy in front of it that records and disturbs requests, and log
+readers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from kcodec.client import Producer, aio
 from kcodec.testing.kafka import ApacheKafka
 from kcodec.testing.proxy import KafkaProxy
 
-#: Kafka and the level of transaction.version, as VERSION/LEVEL: what the long proofs run unless told otherwise.
+#: Kafka and the level of transaction.version, as VERSION/LEVEL, for the long tests by default.
 PROVED_CLUSTERS = ("4.4.0/2", "4.4.0/0", "4.3.1/2", "3.9.1/0")
 SECONDS = 20.0
 TRANSACTION_APIS = frozenset(
@@ -23,7 +24,7 @@ TRANSACTION_APIS = frozenset(
 
 
 class TransactionCluster:
-    """One node, on which a transaction that is over its time is aborted within a tenth of a second."""
+    """One node, which aborts a transaction within a tenth of a second after its timeout."""
 
     def __init__(self, version: str, transaction_version: int, **options: Any) -> None:
         self.is_new_flow = transaction_version >= 2
@@ -48,7 +49,7 @@ class TransactionCluster:
         self.kafka.close()
 
     def new_id(self) -> str:
-        """A transactional id of one's own."""
+        """Return a new transactional id."""
         return f"id-{uuid.uuid4().hex[:8]}"
 
     def quiet_proxy(self) -> KafkaProxy:
@@ -58,7 +59,7 @@ class TransactionCluster:
         return self.proxy
 
     def options(self, transactional_id: str | None = None, **options: Any) -> dict[str, Any]:
-        """Of a transactional producer that goes through the proxy."""
+        """Return the options of a transactional producer that connects through the proxy."""
         return {
             "bootstrap_servers": self.proxy.bootstrap_servers,
             "transactional_id": transactional_id or self.new_id(),
@@ -68,11 +69,11 @@ class TransactionCluster:
         }
 
     def producer(self, transactional_id: str | None = None, **options: Any) -> Producer:
-        """Such a producer."""
+        """Return a producer with these options."""
         return Producer(**self.options(transactional_id, **options))
 
     def aio_producer(self, transactional_id: str | None = None, **options: Any) -> aio.Producer:
-        """Such a producer for asyncio."""
+        """Return an asyncio producer with these options."""
         return aio.Producer(**self.options(transactional_id, **options))
 
     def spoken(self) -> list[str]:
@@ -84,11 +85,11 @@ class TransactionCluster:
         return found
 
     def count(self, api: str) -> int:
-        """How often an api was asked."""
+        """Return the number of requests of an API."""
         return len(self.proxy.exchanges(api))
 
     def logs(self, topic: str) -> list[Any]:
-        """The partitions' logs on the broker's disk, once no transaction in them is open."""
+        """Return the logs of the partitions on the broker's disk, when no transaction in them is open."""
         deadline = time.monotonic() + SECONDS
         while True:
             found = sorted(Path(self.kafka.log_directory).glob(f"{topic}-*"), key=lambda path: path.name)
@@ -99,9 +100,9 @@ class TransactionCluster:
             time.sleep(0.02)
 
     def committed(self, topic: str) -> list[list[bytes | None]]:
-        """What a read_committed reader gets, partition by partition."""
+        """Return the values of a read_committed reader, by partition."""
         return [[record.value for record in log.records("read_committed")] for log in self.logs(topic)]
 
     def written(self, topic: str) -> list[list[bytes | None]]:
-        """What a read_uncommitted reader gets."""
+        """Return the values of a read_uncommitted reader, by partition."""
         return [[record.value for record in log.records()] for log in self.logs(topic)]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One fault at one wire step of a transaction, and what must hold whatever the fault was.
 
-A case opens a producer behind the proxy, writes one transaction of records and offsets with the fault in its way, then
-one without. It must hold that every call ends by its deadline; that only errors of kcodec come out; that the producer
-goes on afterwards or its error said "recreate" (or "stop"); that the log agrees with what was reported. A fault that
-passes by itself must not be seen at all.
+A case opens a producer that connects through the proxy, and writes one transaction of records and offsets with the
+fault, and then one without. Every call must end by its deadline, and raise only errors of kcodec. The producer must be
+usable afterwards, unless the remedy of its error is "recreate" or "stop". The log must agree with the reported
+outcomes. A transient fault must have no effect that the program can see.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kcodec.testing.proxy.frames import Exchange
 from kcodec.testing.proxy.rules import Rule, Selection
 
 PARTITIONS = 2
-CALL_SECONDS = 6.0  # what a call may take by its options
+CALL_SECONDS = 6.0  # maximum duration of a call according to its options
 SLACK_SECONDS = 3.0  # two processors that others use, too
 OPTIONS = {
     "request_timeout_ms": 1_000,
@@ -40,7 +40,7 @@ OPTIONS = {
     "linger_ms": 0,
 }
 
-#: Codes that pass: whoever gets one asks again, and nobody above hears of it.
+#: Transient error codes: the client repeats the request, and the program does not see them.
 PASSING = {
     "FindCoordinator": (14, 15),
     "InitProducerId": (14, 15, 16, 51),
@@ -63,7 +63,7 @@ ENDING = {
     "EndTxn": (47, 48, 49, 53, 59, 90, 120, -1),
     "Metadata": (29,),
 }
-#: Codes given although the broker has carried the request out.
+#: Error codes that replace the response to a request that the broker has executed.
 BEHIND = {"EndTxn": (14, 15, 16, 51), "Produce": (7, 19), "TxnOffsetCommit": (15, 16), "InitProducerId": (14, 16, 51)}
 OLD_FLOW_ONLY = ("AddPartitionsToTxn", "AddOffsetsToTxn")
 
@@ -74,7 +74,8 @@ Arm = Callable[["Case", KafkaProxy, str], Rule]
 class Case:
     """A fault: where, what, how often (None: until the rule is removed).
 
-    must_commit: it passes by itself, nobody may notice; must_fail: it cannot; may_fence: later, in place of the next.
+    must_commit: it is transient, and the transaction must commit; must_fail: the transaction must fail; may_fence: the
+    producer may be fenced later, in place of the next transaction.
     """
 
     api: str
@@ -88,14 +89,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Return a description of the fault."""
         often = "" if self.count == 1 else " always" if self.count is None else f" x{self.count}"
         return f"{self.api}{f' no. {self.nth}' if self.nth > 1 else ''}: {self.fault}{often}"
 
 
 @dataclass
 class Ended:
-    """A case that ran: what was written and told, and what did not hold."""
+    """The result of a case: the records, the reported outcomes, and the violations."""
 
     case: Case
     written: list[Written] = field(default_factory=list)
@@ -144,24 +145,24 @@ def _error_behind(code: int) -> Arm:
 
 
 def cases(transaction_version: int) -> Iterator[Case]:
-    """All faults at all steps of the flow that is spoken at this level."""
+    """Yield all faults at all steps of the flow of this level of transaction.version."""
     for api in PASSING:
         if transaction_version >= 2 and api in OLD_FLOW_ONLY:
             continue
         for fault, arm in CARRIED.items():
-            # The first InitProducerId names no epoch: a copy of it that comes late fences the producer it belongs to.
+            # The first InitProducerId has no epoch: a late copy of it fences the producer that sent it.
             fences = api == "InitProducerId" and fault == LATE_AND_CUT
             yield Case(api, fault, arm, must_commit=not fences, may_fence=fences)
         yield Case(api, "cut before the broker got it", CARRIED["cut before the broker got it"], count=None)
         yield Case(api, "never answered", CARRIED["never answered"], count=None)
         for code in PASSING[api]:
             yield Case(api, f"error {code}", _error(code), must_commit=True)
-            if api != "ApiVersions":  # the answer to a version that is too high is version 0, which never is
+            if api != "ApiVersions":  # brokers respond to an unsupported version of ApiVersions in version 0
                 yield Case(api, f"error {code}", _error(code), must_commit=True, count=3)
         for code in PASSING[api][:2]:
             yield Case(api, f"error {code}", _error(code), count=None)
         for code in ENDING.get(api, ()):
-            # A batch that is too large is split; some requests are sent again after -1; a topic may be refused once.
+            # A batch that is too large is split, and some requests are repeated after UNKNOWN_SERVER_ERROR.
             passes = (api, code) in {("Produce", 10), ("EndTxn", -1), ("FindCoordinator", -1), ("InitProducerId", -1)}
             count = None if api == "Metadata" else 1
             yield Case(api, f"error {code}", _error(code), must_fail=not passes, count=count)
@@ -172,7 +173,7 @@ def cases(transaction_version: int) -> Iterator[Case]:
 
 
 def run_case(case: Case, api_name: str, proxy: KafkaProxy, topic: str, name: str) -> Ended:
-    """Run one case under a transactional id, a client id and a group of its own."""
+    """Run one case with a new transactional id, client id and group."""
     ended = Ended(case)
     rule = case.arm(case, proxy, name)
     options = {**OPTIONS, "bootstrap_servers": proxy.bootstrap_servers, "client_id": name, "transactional_id": name}
@@ -218,7 +219,7 @@ def _transact(ended: Ended, producer: Any, topic: str, name: str, number: int) -
     if reported.error is not None and reported.outcome == COMMITTED:
         ended.faults.append(f"committed, and yet {reported.error!r}")
     for call, seconds in reported.seconds.items():
-        # The end of a block is a commit, and an abort where that fails.
+        # The end of a block is a commit, followed by an abort if it fails.
         limit = CALL_SECONDS * (2 if call == "end" else 1)
         if seconds > limit + SLACK_SECONDS:
             ended.faults.append(f"{call} took {seconds:.1f} s, by its options at most {limit} s")
@@ -226,7 +227,8 @@ def _transact(ended: Ended, producer: Any, topic: str, name: str, number: int) -
 
 
 def _warm_up(kafka: ApacheKafka, topic: str) -> None:
-    """The first transaction of a broker makes its internal topics, which takes longer than the cases have."""
+    """Run the first transaction of a broker, which creates its internal topics and takes longer than the cases
+    allow."""
     name = f"{topic}-first"
     first = APIS["blocking"](bootstrap_servers=kafka.admin_servers, transactional_id=name)
     try:

@@ -14,7 +14,7 @@ from kcodec.testing.kafka import KAFKA_VERSION
 
 
 def offset_of(cluster: TransactionCluster, group: str, topic: str) -> int:
-    """The offset of partition 0 that a group has committed, once no transaction holds it back; -1: none."""
+    """Return the committed offset of partition 0 of a group, when no open transaction contains one; -1: none."""
     with RawBroker(cluster.kafka.bootstrap_servers) as broker:
         broker.ask_until(messages.FindCoordinatorRequest(key=group, key_type=0), 3, lambda answer: answer.error_code)
         while True:

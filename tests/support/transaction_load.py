@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions under load for proofs: what each producer reported, and what a read_committed reader then finds.
+"""Transactions under load for long tests: the outcomes that producers report, and the records of a read_committed
+reader.
 
-A producer writes numbered transactions, every record with a value of its own; `judge` holds the reports against the
-log. A client is anything with `transact(records, commit) -> outcome` and `close()`, see transaction_clients.py.
+A producer writes numbered transactions, in which every record has a unique value. `judge` compares the reports with the
+log. A client is an object with `transact(records, commit) -> outcome` and `close()`, see transaction_clients.py.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from typing import Protocol
 
 COMMITTED = "committed"
 ABORTED = "aborted"
-GIVEN_UP = "given_up"  # no commit was ever asked for, and the abort did not succeed
+GIVEN_UP = "given_up"  # no commit was requested, and the abort did not succeed
 UNKNOWN = "unknown"
 
 Records = dict[int, list[bytes]]  # partition -> values
 
 
 class Client(Protocol):
-    """A transactional producer as the load wants it."""
+    """A transactional producer with the methods that the load calls."""
 
     def transact(self, records: Records, *, commit: bool, pause: float = 0.0) -> str:
         """Write the records in one transaction and end it: COMMITTED, ABORTED, GIVEN_UP or UNKNOWN.
 
-        pause: seconds behind the records of each partition.
+        pause: seconds after the records of each partition.
         """
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the client."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """One transaction and what its producer said became of it."""
+    """One transaction and the outcome that its producer reported."""
 
     producer: str
     number: int
@@ -54,15 +55,15 @@ class Written:
 
 @dataclass
 class Findings:
-    """What a run came to. All but the first five are faults.
+    """The results of a run. All but the first five are faults.
 
     lost:         records of transactions reported committed that no reader finds.
     aborted_read: transactions reported aborted of which a record is read.
-    given_up_read: transactions that nobody ever asked to commit of which a record is read.
+    given_up_read: transactions for which no commit was requested and of which a record is read.
     torn:         transactions of which some records are read and some not.
     duplicated:   records read more than once.
     disordered:   records of a producer read before an earlier one of the same partition.
-    strange:      records read that nobody wrote.
+    strange:      records read that were not written.
     """
 
     transactions: int = 0
@@ -81,12 +82,12 @@ class Findings:
 
     @property
     def faults(self) -> int:
-        """0 is what a run must come to."""
+        """Return the number of faults, which must be 0."""
         visible = self.aborted_read + self.given_up_read
         return self.lost + visible + self.torn + self.duplicated + self.disordered + self.strange
 
     def line(self) -> str:
-        """For a results file."""
+        """Return a description for a results file."""
         return (
             f"{self.transactions} transactions: {self.committed} committed, {self.aborted} aborted, {self.given_up} "
             f"given up, {self.unknown} unknown | lost {self.lost} records, aborted read {self.aborted_read} (+ given "
@@ -96,7 +97,7 @@ class Findings:
 
 
 def value(producer: str, number: int, partition: int, index: int) -> bytes:
-    """The value of one record, like no other's."""
+    """Return the value of one record, which is unique."""
     return f"{producer}/{number:06d}/{partition}/{index}".encode()
 
 
@@ -106,7 +107,7 @@ def make_records(producer: str, number: int, partitions: Iterable[int], each: in
 
 
 def judge(written: Iterable[Written], found: dict[int, list[bytes]]) -> Findings:
-    """Hold what producers reported against what a read_committed reader found, by partition."""
+    """Compare the reports of producers with the records of a read_committed reader, by partition."""
     findings = Findings()
     counts = {partition: Counter(values) for partition, values in found.items()}
     known: set[bytes] = set()
@@ -152,7 +153,7 @@ def run_producers(
     pause: float = 0.0,
     deadline: float,
 ) -> list[Written]:
-    """Let so many producers write so many transactions each, or until the monotonic `deadline`.
+    """Let a number of producers write a number of transactions each, or until the monotonic `deadline`.
 
     open_client: makes the client of a producer, given its name.
     pause:       seconds at most between the partitions of a transaction.
@@ -193,18 +194,18 @@ def run_producers(
 
 def _serve(open_client: Callable[[], Client], pipe: Connection) -> None:
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        os.dup2(nowhere.fileno(), 2)  # librdkafka tells each fatal error there, whatever its log level
+        os.dup2(nowhere.fileno(), 2)  # librdkafka writes each fatal error to stderr, whatever its log level
     client = open_client()
     while (asked := pipe.recv()) is not None:
         records, commit, pause = asked
         try:
             pipe.send(client.transact(records, commit=commit, pause=pause))
-        except Exception as error:  # noqa: BLE001 - raised where it was asked for
+        except Exception as error:  # noqa: BLE001 - raised in the calling process
             pipe.send(RuntimeError(repr(error)))
 
 
 class InProcess:
-    """A client in a process of its own: librdkafka has been seen to corrupt its memory after fatal errors.
+    """A client in a separate process, because librdkafka may corrupt its memory after fatal errors.
 
     A process that dies leaves a transaction with an unknown outcome; the next one gets a new process.
     """
@@ -242,7 +243,7 @@ class InProcess:
 
 
 def add_results(folder: Path | None, name: str, lines: Iterable[str]) -> None:
-    """Add lines to the results file of that name and of today; nothing without a folder."""
+    """Add lines to the results file with this name and the current date. Do nothing without a folder."""
     if folder is not None:
         path = folder / f"{name}-{datetime.date.today()}.txt"
         with path.open("a", encoding="utf-8") as file:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transaction coordinator made of a few lines, in virtual time: what no real broker does when asked to.
+"""A minimal transaction coordinator in virtual time, for faults that cannot be produced with a real broker.
 
-`World` runs flows against it. By itself it answers every request with success; `world.plan(api, *actions)` says what
-the next requests of that api meet: an error code, or CUT (carried out, never answered), LOST (not carried out, may have
-been sent), REFUSED (not sent), HANG (no answer within the request's time), a function of the answer, an exception (not
-sent, and then in `failed`).
+`World` runs flows against it. It responds to every request with success. `world.plan(api, *actions)` plans faults for
+the next requests of that API: an error code, CUT (executed without a response), LOST (not executed, may have been
+sent), REFUSED (not sent), HANG (no response within the request timeout), a function of the response, or an exception
+(not sent, and then in `failed`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Asked:
 
 @dataclass
 class Coordinator:
-    """What a coordinator keeps of one transactional id."""
+    """The state of one transactional id on a coordinator."""
 
     state: str = "Empty"
     producer_id: int = 7
@@ -71,7 +71,7 @@ class World:
         self.failed: list[Asked] = []
         self.coordinator = Coordinator()
         self.plans: dict[str, list[Action]] = {}
-        #: What the leader of any partition knows of producers: (id, epoch, last sequence, start of the transaction).
+        #: The state of producers on all leaders: (id, epoch, last sequence, start of the transaction).
         self.producers: list[tuple[int, int, int, int]] = []
         times = ClusterTimes(request_timeout, 300.0, None, lambda attempt, random: 0.1 * 2 ** min(attempt, 3))
         self.cluster = Cluster(lambda: self.now, Random(1), times)
@@ -79,23 +79,23 @@ class World:
         self.scheduler = Scheduler(lambda: self.now, self)
 
     def lead(self, *partitions: TopicPartition) -> None:
-        """Let the metadata have a leader of these partitions."""
+        """Add leaders of these partitions to the metadata."""
         for topic, number in partitions:
             found = self.cluster.topics.setdefault(topic, Topic(topic))
             found.partitions[number] = Partition(leader=1, leader_epoch=0)
 
     def plan(self, api: str, *actions: Action) -> None:
-        """What the next requests of an api meet, in this order."""
+        """Plan faults for the next requests of an API, in this order."""
         self.plans.setdefault(api, []).extend(actions)
 
     def apis(self, *leave_out: str) -> list[str]:
-        """The requests in order, FindCoordinator left out."""
+        """Return the requests in order, without FindCoordinator."""
         return [one.api for one in self.asked if one.api not in {"FindCoordinator", *leave_out}]
 
     # Running
 
     def spawn(self, flow: Flow[Any]) -> Task[Any]:
-        """Start a flow next to others."""
+        """Start a flow that runs at the same time as others."""
         task = self.scheduler.spawn(flow, "other flow")
         task.when_done(lambda _: None)
         self.scheduler.run_ready()
@@ -111,7 +111,7 @@ class World:
         return task.result
 
     def pass_time(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Let time go by, event by event."""
+        """Let time pass, event by event."""
         end = self.now + seconds
         self.scheduler.run_ready()
         while not until():
@@ -287,7 +287,7 @@ class World:
 
 
 class Buffer:
-    """In place of the producer's core. pending: flush waits until it is 0."""
+    """Replaces the producer's core. pending: flush waits until it is 0."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -331,7 +331,7 @@ def make_manager(world: World, **options: Any) -> TransactionManager:
 
 
 def write(world: World, manager: TransactionManager, partition: int = 0) -> bool:
-    """What the sender does for one batch that is acknowledged; False: it may not send yet."""
+    """Do what the sender does for one acknowledged batch. Return False if it may not send yet."""
     orders = TopicPartition("orders", partition)
     if not manager.identity.may_send(orders):
         return False

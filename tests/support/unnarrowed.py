@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that a test reads twice: a type checker takes an attribute for unchanged until it is assigned."""
+"""Values that a test reads twice, although a type checker assumes that an attribute is unchanged until it is
+assigned."""
 
 from __future__ import annotations
 
@@ -9,5 +10,5 @@ T = TypeVar("T")
 
 
 def unnarrowed(value: T) -> T:
-    """The value itself; an assertion about it says nothing about the attribute when it is read again."""
+    """Return the value, so that an assertion about it does not narrow the type of the attribute."""
     return value

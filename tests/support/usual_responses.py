@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scripted peer usually responds, and a port that no program listens on."""
+"""The usual responses of a scripted peer, and a port on which no program listens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitPro
 
 @contextmanager
 def free_port() -> Iterator[int]:
-    """A port that nobody listens on, kept so by being bound."""
+    """Yield a port on which no program listens. It stays bound, so that no other program can use it."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         yield sock.getsockname()[1]

@@ -39,12 +39,12 @@ IDS = {TOPIC: UUID(int=7), OUT: UUID(int=8)}
 #: Versions in which topics have names; the others are the highest that kcodec speaks.
 HIGHEST = {"Fetch": 12, "OffsetFetch": 9, "OffsetCommit": 9, "Produce": 12, "Metadata": 12, "AddPartitionsToTxn": 3}
 RECORDS = 10
-#: A program that asks more often than this loops.
+#: A program that sends more requests than this is in an endless loop.
 MOST_REQUESTS = 20_000
 
 
 class _IdleSelector:
-    """A selector that never waits: where nothing is ready, the clock goes on instead."""
+    """A selector that never waits: if nothing is ready, the clock advances instead."""
 
     def __init__(self, broker: VirtualBroker) -> None:
         self._real = selectors.DefaultSelector()
@@ -90,7 +90,7 @@ class VirtualBroker:
         return self.now
 
     def run(self, program: Coroutine[Any, Any, Any], limit: float = 10_000.0) -> Any:
-        """Run a program to its end, for at most so much virtual time."""
+        """Run a program to its end, for at most this virtual time."""
         loop = asyncio.SelectorEventLoop(_IdleSelector(self))  # type: ignore[arg-type]
         try:
             return loop.run_until_complete(asyncio.wait_for(program, limit))

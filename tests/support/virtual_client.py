@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public classes in virtual time, in front of a real broker.
 
-`VirtualTime.install` replaces the clock, the I/O thread and the network of `kcodec.client`: a request is carried out by
-the real broker at once, and its response arrives after a latency of a clock that moves only while a call waits. The
-responses of the APIs in `withheld` never arrive. So each call ends at an exact time, whatever the machine does.
+`VirtualTime.install` replaces the clock, the I/O thread and the network of `kcodec.client`: the real broker executes a
+request at once, and its response arrives after a latency on a clock that advances only while a call waits. The
+responses of the APIs in `withheld` never arrive. So each call ends at an exact time, independently of the machine.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from kcodec.protocol.versions import BrokerVersions
 
 #: One way and back. A fetch takes longer, as it would where it waits for records.
 LATENCY, FETCH_LATENCY = 0.002, 0.1
-#: A broker that keeps a request for longer, as a group that waits for a member that is gone: no response.
+#: If a broker delays a response for longer, as a group that waits for a missing member, there is no response.
 SOCKET_SECONDS = 1.0
-#: Virtual seconds after which a call that waits is taken for one that never ends.
+#: Virtual seconds after which a waiting call is considered never to end.
 FOREVER = 500.0
 
 
@@ -44,7 +44,7 @@ class VirtualTime:
         self.io_loops: list[VirtualIoLoop] = []
 
     def run_until(self, is_over: Callable[[], bool], deadline: float | None = None) -> bool:
-        """Let time go by until that is so; False if it is not at the deadline."""
+        """Let time pass until a condition is true. Return False if it is not true at the deadline."""
         limit = self.now + FOREVER
         while True:
             while self._turn():
@@ -60,12 +60,12 @@ class VirtualTime:
             self.now = max(self.now, following)
 
     def _turn(self) -> bool:
-        """Run what is due in every client; whether there was anything."""
+        """Run due work in every client. Return whether there was any."""
         found = [io_loop.turn() for io_loop in self.io_loops]
         return any(found)
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        """Replace what the public classes use of the real world."""
+        """Replace the clock, the I/O thread and the network of the public classes."""
         from kcodec.client import admin, consumer, producer, session, shared, waiting
 
         world = self
@@ -100,7 +100,7 @@ class VirtualTime:
 
 
 class VirtualIoLoop:
-    """In place of the I/O thread: everything runs where a call waits."""
+    """Replaces the I/O thread: all work runs while a call waits."""
 
     def __init__(self, world: VirtualTime, client: Any) -> None:
         self.world, self.client = world, client
@@ -122,7 +122,7 @@ class VirtualIoLoop:
         self._posted.append(action)
 
     def turn(self) -> bool:
-        """Run what is due; whether there was anything."""
+        """Run due work. Return whether there was any."""
         found = bool(self._posted)
         while self._posted:
             self._posted.popleft()()

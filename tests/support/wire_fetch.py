@@ -4,8 +4,8 @@
     parse_fetch_response(frame, version) -> list of PartitionData in order of topics and partitions
         frame: without the 4-byte length, correlation id first
 
-Layout (Kafka: FetchResponse.json): versions 12 and above are flexible, 13 and above name topics by id. A frame that is
-cut or holds bytes behind the message is a ValueError.
+Layout (Kafka: FetchResponse.json): versions 12 and above are flexible, 13 and above contain topic ids. An incomplete
+frame, or bytes after the message, raise ValueError.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two ends of a wire for tests of the proxy: a server that answers each frame, and a client of raw frames."""
+"""Both ends of a connection for tests of the proxy: a server that responds to each frame, and a client of raw
+frames."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def request_frame(api: str, correlation: int, body: bytes = b"", version: int = 
 
 
 class EchoBroker:
-    """Answers every request with its correlation id and its own bytes; keeps what came, with the time it came."""
+    """Responds to every request with its correlation id and its own bytes, and stores the requests with their times."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[float, bytes]] = []
@@ -65,7 +66,7 @@ class EchoBroker:
 
 
 class RawClient:
-    """Sends frames and reads what comes back; None: the connection was closed."""
+    """Sends frames and reads the responses; None if the connection was closed."""
 
     def __init__(self, address: str, timeout: float = 5.0) -> None:
         host, port = address.rsplit(":", 1)

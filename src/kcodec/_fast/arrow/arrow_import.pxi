@@ -146,7 +146,7 @@ cdef class _ArrowSource:
         return True
 
     cdef bint next_array(self) except -1:
-        """Go to the next array. Return False if there is none."""
+        """Go to the next array. Return False at the end."""
         if self.reader is not None:
             return self.next_of_reader()
         if self.stream == NULL:

@@ -40,7 +40,7 @@ void thread_join(Thread *thread);
 // fork.
 void around_fork(void (*before)(void), void (*after)(void));
 
-// Returns memory aligned to 64 bytes, or NULL if there is none.
+// Returns memory aligned to 64 bytes, or NULL if it cannot be allocated.
 void *aligned_get(size_t size);
 void aligned_drop(void *memory);
 

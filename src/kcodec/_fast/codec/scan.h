@@ -10,7 +10,7 @@ typedef struct {
     Buffer memory;            // of BatchHeaders
     int64_t count;
     int64_t end;              // position after the last whole batch: start of an incomplete or corrupt batch
-    int64_t needed;           // size of the incomplete batch at the end, as far as it is known; 0: there is none
+    int64_t needed;           // size of the incomplete batch at the end, as far as it is known; 0 without one
     int done;                 // the data has been read to its end, or to the corruption
     int64_t corrupt;          // index that the first batch with an invalid header has or would have, -1: none
     Fault fault;              // the fault of that header
