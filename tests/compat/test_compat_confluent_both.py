@@ -33,6 +33,7 @@ from kcodec.broker import Broker
 from kcodec.client import Admin
 
 SECONDS = 15.0
+INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
 @pytest.fixture(scope="module")
@@ -665,6 +666,20 @@ def admin_client(clients: Any, broker: Broker) -> Any:
     """Return an AdminClient of one of the modules."""
     module = admin if clients is confluent_kafka else clients
     return module.AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+
+def test_leaders_of_all_partitions_are_elected(broker: Broker, topic: str) -> None:
+    """Also those of internal topics. librdkafka sends no partitions then, and the broker takes all."""
+    with make_consumer(facade, broker, topic) as consumer:
+        consumer.commit(offsets=[Place(topic, 0, 0)], asynchronous=False)
+    client = admin_client(facade, broker)
+    rules = [broker.faults.add("ElectLeaders", topic=one, error="TOPIC_AUTHORIZATION_FAILED") for one in INTERNAL]
+    try:
+        found = client.elect_leaders(confluent_kafka.ElectionType.PREFERRED, None).result(SECONDS)
+    finally:
+        for rule in rules:
+            broker.faults.remove(rule)
+    assert {(one.topic, one.partition) for one in found} >= {(INTERNAL[0], number) for number in range(50)}
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
