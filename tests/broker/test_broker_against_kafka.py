@@ -7,7 +7,9 @@ tests/prove/prove_broker.py runs more sequences, on more kinds of brokers.
 from __future__ import annotations
 
 import socket
+import time
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from broker_differences import first_difference
@@ -15,8 +17,10 @@ from broker_sequence_runner import run_sequence
 from broker_sequences import PROFILES, Sequence
 from broker_targets import CoreTarget, SocketTarget
 
+import kcodec
 from kcodec.broker import Broker
 from kcodec.protocol import messages
+from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.frame import encode_request
 from kcodec.testing.kafka import ApacheKafka
 
@@ -53,3 +57,76 @@ def test_bytes_after_a_request_are_ignored(apache_kafka: ApacheKafka, is_kafka: 
             with socket.create_connection((host, int(port)), 20) as connection:
                 connection.sendall(len(frame).to_bytes(4, "big") + frame)
                 assert connection.recv(8)[4:8] == (7).to_bytes(4, "big")
+
+
+@pytest.fixture(scope="module", params=["Apache Kafka", "embedded"])
+def target(request: pytest.FixtureRequest, apache_kafka: ApacheKafka) -> Iterator[SocketTarget]:
+    """Each broker by its protocol."""
+    with Broker() as broker:
+        found = SocketTarget((broker if request.param == "embedded" else apache_kafka).bootstrap_servers)
+        yield found
+        found.close()
+
+
+def made_topic(target: SocketTarget) -> str:
+    """Create a topic with a record of 200 bytes."""
+    name = f"made-{time.time_ns()}"
+    wanted = messages.CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=[])
+    target.send(messages.CreateTopicsRequest(topics=[wanted], timeout_ms=10_000), 7)
+    data = [messages.PartitionProduceData(index=0, records=bytes(kcodec.encode([(None, bytes(200))], timestamp=1)))]
+    topics = [messages.TopicProduceData(name=name, partition_data=data)]
+    request = messages.ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
+    deadline = time.monotonic() + 15
+    while target.send(request, 9).responses[0].partition_responses[0].error_code:  # until the leader is elected
+        assert time.monotonic() < deadline
+        target.wait(50)
+    return name
+
+
+def test_the_topic_of_the_metadata_cannot_be_created(target: SocketTarget) -> None:
+    """The name is checked before the rest of the request."""
+    name, existing = "__cluster_metadata", f"existing-{time.time_ns()}"
+
+    def created(name: str, partitions: int, replication_factor: int) -> tuple[str, str | None]:
+        wanted = messages.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=replication_factor, configs=[]
+        )
+        request = messages.CreateTopicsRequest(topics=[wanted], timeout_ms=10_000)
+        (result,) = target.send(request, 7).topics
+        return ErrorCode(result.error_code).name, result.error_message
+
+    refused = ("INVALID_REQUEST", "Creation of internal topic __cluster_metadata is prohibited.")
+    assert [created(name, *numbers) for numbers in ((1, 1), (0, 1), (1, 3))] == [refused] * 3
+    assert created(existing, 1, 1) == ("NONE", None)
+    assert created(existing, 1, 3)[0] == "TOPIC_ALREADY_EXISTS"
+    for allows in (False, True):
+        topics = [messages.MetadataRequestTopic(name=name)]
+        request = messages.MetadataRequest(topics=topics, allow_auto_topic_creation=allows)
+        (found,) = target.send(request, 9).topics
+        assert ErrorCode(found.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_special_timestamps_of_list_offsets(target: SocketTarget) -> None:
+    """-6 is the earliest offset that waits for its upload (KIP-1023). Without remote storage, none does."""
+    topic = made_topic(target)
+
+    def listed(version: int, timestamp: int) -> tuple[str, int, int, int]:
+        wanted = messages.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        request = messages.ListOffsetsRequest(topics=[messages.ListOffsetsTopic(name=topic, partitions=[wanted])])
+        found = target.send(request, version).topics[0].partitions[0]
+        return ErrorCode(found.error_code).name, found.offset, found.timestamp, found.leader_epoch
+
+    assert listed(11, -4) == ("NONE", 0, -1, 0)
+    assert listed(11, -5) == listed(11, -6) == ("NONE", -1, -1, -1)
+    assert listed(10, -6) == listed(11, -7) == ("UNSUPPORTED_VERSION", -1, -1, -1)
+
+
+def test_fetch_does_not_wait_for_more_than_a_response_can_have(target: SocketTarget) -> None:
+    topic = made_topic(target)
+    wanted = messages.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topics = [messages.FetchTopic(topic=topic, partitions=[wanted])]
+    request = messages.FetchRequest(max_wait_ms=15_000, min_bytes=50_000, max_bytes=50, topics=topics)
+    begun = time.monotonic()
+    (found,) = target.send(request, 12).responses[0].partitions
+    assert time.monotonic() - begun < 10
+    assert len(found.records) > 50

@@ -307,6 +307,28 @@ def test_new_topic_does_not_write_to_files_of_a_deleted_one(tmp_path: Path, monk
     assert values_after_restart(client, tmp_path) == [b"new"]
 
 
+@pytest.mark.parametrize("is_added", [False, True], ids=["new topic", "added partition"])
+def test_files_that_the_broker_has_not_written_stay(tmp_path: Path, is_added: bool) -> None:
+    client = CoreClient(tmp_path)
+    if is_added:
+        client.core.topics.create("photos-2024", 1)
+    found = tmp_path / f"photos-2024-{1 if is_added else 0}" / "summer.txt"
+    found.parent.mkdir()
+    found.write_text("kept")
+    if is_added:
+        topic = messages.CreatePartitionsTopic(name="photos-2024", count=2, assignments=None)
+        (result,) = client.ask(messages.CreatePartitionsRequest(topics=[topic]), 3).results
+    else:
+        wanted = messages.CreatableTopic(name="photos-2024", num_partitions=1, replication_factor=1)
+        (result,) = client.ask(messages.CreateTopicsRequest(topics=[wanted]), 7).topics
+    reason = f"{found.parent} was not written by this broker; move it away"
+    assert (result.error_code, result.error_message) == (ErrorCode.KAFKA_STORAGE_ERROR, reason)
+    again = reopened(client, tmp_path)
+    assert again.core.topics.names() == (["photos-2024"] if is_added else [])
+    assert found.read_text() == "kept"
+    again.core.close()
+
+
 def test_each_topic_has_its_own_result_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = CoreClient(tmp_path)
     for name in ("a", "b"):
@@ -353,14 +375,17 @@ def test_retention_goes_on_after_a_partition_that_fails(tmp_path: Path, monkeypa
     client.core.close()
 
 
-def test_retention_deletes_a_file_that_could_not_be_deleted(
+def test_retention_deletes_segments_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The segment is out of the log at once. Later segments are deleted in the meantime."""
+    """The segments are out of the log at once. While the first file cannot be deleted, all of them stay, so that a
+    restart finds the producers of each one."""
     client = CoreClient(tmp_path)
     client.prepare(internal_segment_bytes="300", retention_ms="1000")
-    for number in range(3):
-        assert client.produce(None, values=(b"%d" % number * 200,)) == (NONE, number)
+    producer = client.init(None)[1]
+    assert client.produce(None, values=(b"0" * 200,)) == (NONE, 0)
+    assert client.produce(producer, values=(b"1" * 200,)) == (NONE, 1)
+    assert client.produce(None, values=(b"2" * 200,)) == (NONE, 2)
     client.clock.advance(2000)
     really = Path.unlink
 
@@ -372,13 +397,16 @@ def test_retention_deletes_a_file_that_could_not_be_deleted(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", unlink)
         client.core.topics.apply_retention()
-    log = client.core.topics.get("t").partitions[0].log  # type: ignore[union-attr]
-    assert (log.log_start_offset, log.size_in_bytes) == (3, 0)
-    assert sorted(path.name for path in (tmp_path / "t-0").glob("*.log")) == [f"{0:020}.log", f"{3:020}.log"]
-    assert "cannot be deleted" in caplog.text
-    client.core.topics.apply_retention()
+        log = client.core.topics.get("t").partitions[0].log  # type: ignore[union-attr]
+        assert (log.log_start_offset, log.size_in_bytes) == (3, 0)
+        names = [f"{number:020}.log" for number in range(4)]
+        assert sorted(path.name for path in (tmp_path / "t-0").glob("*.log")) == names
+        assert "cannot be deleted" in caplog.text
+        again = reopened(client, tmp_path)
+        assert again.produce(producer, values=(b"1" * 200,)) == (NONE, 1)
+    again.core.topics.apply_retention()
     assert [path.name for path in (tmp_path / "t-0").glob("*.log")] == [f"{3:020}.log"]
-    client.core.close()
+    again.core.close()
 
 
 def test_a_log_needs_one_open_file_for_all_its_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from broker_core import CoreClient, Identity
 
 import kcodec
+from kcodec.broker import Broker, EmbeddedBrokerError
 from kcodec.broker.transactions.coordinator import MARKER_RETRY_MS
 from kcodec.log import Log, check_file
 from kcodec.protocol.error_codes import ErrorCode
@@ -74,6 +75,19 @@ def test_topics_settings_and_leader_epochs_survive(tmp_path: Path) -> None:
     assert found.partitions[1].log.end_of_epoch(1) == (1, 1)
     assert again.core.topics.names() == ["__consumer_offsets", "__transaction_state", "a", "b"]
     again.core.close()
+
+
+@pytest.mark.parametrize("call", ["create_topic", "seed"])
+def test_the_metadata_log_is_not_a_topic(tmp_path: Path, call: str) -> None:
+    """Files of a topic of its name would replace it, and all topics would be lost at the next start."""
+    name = "__cluster_metadata"
+    with Broker(data_dir=tmp_path) as broker:
+        broker.create_topic("orders", 2)
+        broker.seed("orders", [b"a"])
+        with pytest.raises(EmbeddedBrokerError, match="Creation of internal topic __cluster_metadata is prohibited"):
+            broker.create_topic(name) if call == "create_topic" else broker.seed(name, [b"v"])
+    with Broker(data_dir=tmp_path) as broker:
+        assert [record.value for record in broker.committed("orders")] == [b"a"]
 
 
 def test_a_torn_batch_at_the_end_is_cut_off(tmp_path: Path) -> None:

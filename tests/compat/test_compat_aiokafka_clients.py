@@ -391,6 +391,25 @@ def test_a_pattern_matches_the_beginning_of_names(kit: Kit, topic: str) -> None:
     run(program())
 
 
+@pytest.mark.parametrize("has_group", [False, True])
+def test_a_pattern_may_replace_topics(kit: Kit, topic: str, has_group: bool) -> None:
+    """Its topics are read at once, and not after metadata_max_age_ms."""
+
+    async def program() -> None:
+        other = f"other-{topic}"
+        for name in (topic, other):
+            await kit.fill(name)
+        async with kit.consumer(topic, group_id=f"g-{topic}" if has_group else None) as consumer:
+            assert await read(consumer, 3) == [b"v0", b"v1", b"v2"]
+            consumer.unsubscribe()
+            consumer.subscribe(pattern=f"^{other}$")
+            record = await asyncio.wait_for(consumer.getone(), SECONDS / 2)
+            assert (record.topic, record.value) == (other, b"v0")
+            assert consumer.subscription() == {other}
+
+    run(program())
+
+
 def test_wrong_subscriptions_raise_the_same_errors(kit: Kit, topic: str) -> None:
     async def program() -> None:
         consumer = kit.consumer()

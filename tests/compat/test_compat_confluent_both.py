@@ -33,6 +33,7 @@ from kcodec.broker import Broker
 from kcodec.client import Admin
 
 SECONDS = 15.0
+INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
 @pytest.fixture(scope="module")
@@ -340,6 +341,85 @@ def test_on_assign_may_add_some_of_the_assigned_partitions(clients: Any, broker:
         assert [place[1] for place in assigned_places(consumer)] == [0, 1]
 
 
+@pytest.mark.parametrize("first", ["none", "another"])
+def test_the_last_assignment_of_on_assign_counts(clients: Any, broker: Broker, topic: str, first: str) -> None:
+    """After `unassign`, or `assign` of other partitions, all partitions can be assigned."""
+    write_transactions(broker, topic, True)
+
+    def assigned(consumer: Any, partitions: list[Any]) -> None:
+        if first == "none":
+            consumer.unassign()
+        else:
+            consumer.assign([Place(topic, 1)])
+        consumer.assign(partitions)
+
+    with make_consumer(clients, broker, topic) as consumer:
+        consumer.subscribe([topic], on_assign=assigned)
+        assert read_places(consumer, 2) == [(topic, 0, 0), (topic, 0, 1)]
+        assert [one[1] for one in assigned_places(consumer)] == [0, 1]
+
+
+def test_a_second_assignment_keeps_no_offset_of_the_first(clients: Any, broker: Broker, topic: str) -> None:
+    write_transactions(broker, topic, True)
+    places = [Place(topic, 0), Place(topic, 1)]
+
+    def assigned(consumer: Any, _: list[Any]) -> None:
+        consumer.assign([Place(topic, 0, 1), Place(topic, 1)])
+        consumer.assign(places)
+
+    with make_consumer(clients, broker, topic) as consumer:
+        consumer.subscribe([topic], on_assign=assigned)
+        assert read_places(consumer, 2) == [(topic, 0, 0), (topic, 0, 1)]
+        consumer.assign([Place(topic, 0, 1), Place(topic, 1)])
+        consumer.assign(places)
+        assert read_places(consumer, 2) == [(topic, 0, 0), (topic, 0, 1)]
+        consumer.unsubscribe()
+    with make_consumer(clients, broker, f"{topic}-manual") as consumer:
+        consumer.assign([Place(topic, 0, 1)])
+        consumer.assign([Place(topic, 0)])
+        assert read_places(consumer, 2) == [(topic, 0, 0), (topic, 0, 1)]
+
+
+def test_a_refused_assignment_in_on_assign_changes_nothing(clients: Any, broker: Broker, topic: str) -> None:
+    other = broker.create_topic(partitions=1)
+    write_transactions(broker, topic, True)
+    codes: list[Any] = []
+
+    def assigned(consumer: Any, partitions: list[Any]) -> None:
+        codes.append(code_of(lambda: consumer.incremental_assign([Place(topic, 0), Place(other, 0)]))[0])
+        consumer.incremental_assign([Place(topic, 0, 1), Place(topic, 1)])
+
+    with make_consumer(clients, broker, topic, partition_assignment_strategy="cooperative-sticky") as consumer:
+        consumer.subscribe([topic], on_assign=assigned)
+        consumer.incremental_assign([Place(other, 0)])
+        assert read_places(consumer, 1) == [(topic, 0, 1)]
+        assert codes == ["_CONFLICT"]
+        assert [one[:2] for one in assigned_places(consumer)] == sorted([(topic, 0), (topic, 1), (other, 0)])
+
+
+@pytest.mark.parametrize("kind", ["eager", "cooperative", "consumer"])
+def test_close_accepts_any_assignment_in_on_revoke(clients: Any, broker: Broker, topic: str, kind: str) -> None:
+    """The consumer gives its partitions up in any case."""
+    calls: list[str] = []
+
+    def revoked(consumer: Any, partitions: list[Any]) -> None:
+        for call in (consumer.assign, consumer.incremental_assign, consumer.incremental_unassign):
+            call(partitions)
+        consumer.unassign()
+        calls.append("revoked")
+
+    settings: dict[str, Any] = {
+        "eager": {},
+        "cooperative": {"partition_assignment_strategy": "cooperative-sticky"},
+        "consumer": {"group_protocol": "consumer"},
+    }[kind]
+    consumer = make_consumer(clients, broker, topic, **settings)
+    consumer.subscribe([topic], on_revoke=revoked)
+    wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 2)
+    consumer.close()
+    assert calls == ["revoked"]
+
+
 def test_an_assignment_before_the_first_rebalance_is_replaced(clients: Any, broker: Broker, topic: str) -> None:
     other = broker.create_topic()
     write_transactions(broker, topic, True)
@@ -588,6 +668,20 @@ def admin_client(clients: Any, broker: Broker) -> Any:
     return module.AdminClient({"bootstrap.servers": broker.bootstrap_servers})
 
 
+def test_leaders_of_all_partitions_are_elected(broker: Broker, topic: str) -> None:
+    """Also those of internal topics. librdkafka sends no partitions then, and the broker takes all."""
+    with make_consumer(facade, broker, topic) as consumer:
+        consumer.commit(offsets=[Place(topic, 0, 0)], asynchronous=False)
+    client = admin_client(facade, broker)
+    rules = [broker.faults.add("ElectLeaders", topic=one, error="TOPIC_AUTHORIZATION_FAILED") for one in INTERNAL]
+    try:
+        found = client.elect_leaders(confluent_kafka.ElectionType.PREFERRED, None).result(SECONDS)
+    finally:
+        for rule in rules:
+            broker.faults.remove(rule)
+    assert {(one.topic, one.partition) for one in found} >= {(INTERNAL[0], number) for number in range(50)}
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_the_id_of_a_member_is_known(clients: Any, broker: Broker, topic: str, protocol: str) -> None:
     """In the consumer protocol the client chooses it, and a program can log it before the member joins (KIP-1082)."""
@@ -608,32 +702,23 @@ def test_the_id_of_a_member_is_known(clients: Any, broker: Broker, topic: str, p
 
 
 def test_members_of_the_consumer_protocol_share_partitions(clients: Any, broker: Broker, topic: str) -> None:
-    """Partitions are revoked and assigned one by one, and each record is read once. The clients differ in when they
-    call on_assign without partitions."""
-    seen: list[tuple[str, str, list[int]]] = []
+    """Partitions are revoked and assigned one by one, and each record is read once. After each on_revoke of a member
+    that stays in the group, on_assign is called, also without partitions."""
+    begun: list[tuple[str, list[int]]] = []
+    joined: list[tuple[str, list[int]]] = []
 
-    def note(name: str, what: str) -> Callable[[Any, list[Any]], None]:
-        def noted(_: Any, partitions: list[Any]) -> None:
-            if partitions:
-                seen.append((name, what, sorted(one.partition for one in partitions)))
-
-        return noted
-
-    def subscribe(name: str) -> Any:
+    def subscribe(seen: list[tuple[str, list[int]]]) -> Any:
         consumer = make_consumer(clients, broker, topic, group_protocol="consumer")
-        consumer.subscribe([topic], **{f"on_{what}": note(name, what) for what in ("assign", "revoke", "lost")})
+        consumer.subscribe([topic], **noted_calls(seen))
         return consumer
 
-    first = subscribe("first")
+    first = subscribe(begun)
     wait_until(lambda: first.poll(0.1) is None and len(first.assignment()) == 2)
-    second = subscribe("second")
-    wait_until(lambda: first.poll(0.1) is second.poll(0.1) is None and len(second.assignment()) == 1 and len(seen) == 3)
+    second = subscribe(joined)
+    wait_until(lambda: first.poll(0.1) is second.poll(0.1) is None and bool(joined) and len(begun) == 3)
     (kept,), (moved,) = ([one.partition for one in consumer.assignment()] for consumer in (first, second))
-    assert seen == [
-        ("first", "assign", [0, 1]),
-        ("first", "revoke", [moved]),
-        ("second", "assign", [moved]),
-    ]
+    assert begun == [("assign", [0, 1]), ("revoke", [moved]), ("assign", [])]
+    assert joined == [("assign", [moved])]
     producer = make_producer(clients, broker)
     for partition in (0, 1):
         producer.produce(topic, b"v", partition=partition)
@@ -642,11 +727,40 @@ def test_members_of_the_consumer_protocol_share_partitions(clients: Any, broker:
     for consumer in (first, second):
         consumer.commit(asynchronous=False)
     second.close()
-    wait_until(lambda: first.poll(0.1) is None and len(first.assignment()) == 2 and len(seen) == 5)
-    assert seen[3:] == [("second", "revoke", [moved]), ("first", "assign", [moved])]
+    assert joined[1:] == [("revoke", [moved])]
+    wait_until(lambda: first.poll(0.1) is None and len(first.assignment()) == 2 and len(begun) == 4)
     assert first.poll(0.3) is None
     first.close()
-    assert seen[5:] == [("first", "revoke", [0, 1])]
+    assert begun[3:] == [("assign", [moved]), ("revoke", [0, 1])]
+
+
+@pytest.mark.parametrize("has_on_lost", [True, False])
+def test_no_partitions_are_assigned_just_after_a_loss(
+    clients: Any, broker: Broker, topic: str, has_on_lost: bool
+) -> None:
+    """In the consumer protocol, the first response to a member that joins may have no partitions."""
+    seen: list[tuple[str, list[int]]] = []
+    calls = noted_calls(seen)
+    if not has_on_lost:
+        del calls["on_lost"]
+    with make_consumer(clients, broker, topic, group_protocol="consumer") as consumer:
+        consumer.subscribe([topic], **calls)
+        wait_until(lambda: consumer.poll(0.1) is None and bool(seen))
+        rule = broker.faults.add("ConsumerGroupHeartbeat", error="UNKNOWN_MEMBER_ID", count=1)
+        wait_until(lambda: (consumer.poll(0.1), len(seen))[1] == 3)
+        broker.faults.remove(rule)
+        assert consumer.poll(0.3) is None
+    what = "lost" if has_on_lost else "revoke"
+    assert seen == [("assign", [0, 1]), (what, [0, 1]), ("assign", [0, 1]), ("revoke", [0, 1])]
+
+
+def noted_calls(seen: list[tuple[str, list[int]]]) -> dict[str, Any]:
+    """Return callbacks that note their partitions."""
+
+    def noted(what: str) -> Callable[[Any, list[Any]], None]:
+        return lambda _, partitions: seen.append((what, sorted(one.partition for one in partitions)))
+
+    return {f"on_{what}": noted(what) for what in ("assign", "revoke", "lost")}
 
 
 def test_callbacks_assign_incrementally_in_the_consumer_protocol(clients: Any, broker: Broker, topic: str) -> None:

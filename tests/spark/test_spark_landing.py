@@ -24,9 +24,9 @@ from pyarrow import fs, parquet
 import kcodec
 from kcodec import TopicPartition
 from kcodec.client import Admin, Producer
-from kcodec.spark import LandedFile, LandingError, land, landing_folder, landings
+from kcodec.spark import DataLossError, LandedFile, LandingError, land, landing_folder, landings
 from kcodec.spark.landing_folder import LandingFolder, Manifest, StagedFile
-from kcodec.spark.planner import DataLossError, StreamOffsets
+from kcodec.spark.planner import StreamOffsets
 from kcodec.testing.kafka import ApacheKafka
 
 if TYPE_CHECKING:

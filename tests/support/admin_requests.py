@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kcodec.broker.topics import METADATA_TOPIC
+from kcodec.constants import CLUSTER_METADATA_TOPIC
 from kcodec.protocol import messages
 
 TOPIC, BROKER, UNKNOWN = 2, 4, 77
@@ -121,7 +121,7 @@ def of_replicas(topic: str) -> Iterator[tuple[Any, int]]:
     replicas = messages.AlterReplicaLogDirTopic(name=topic, partitions=[0, 999])
     elsewhere = messages.AlterReplicaLogDir(path="/no/such/directory", topics=[replicas])
     yield messages.AlterReplicaLogDirsRequest(dirs=[elsewhere]), 2
-    for name, number in ((METADATA_TOPIC, 0), (METADATA_TOPIC, 1), (ABSENT, 0)):
+    for name, number in ((CLUSTER_METADATA_TOPIC, 0), (CLUSTER_METADATA_TOPIC, 1), (ABSENT, 0)):
         asked = messages.DescribeQuorumRequestTopic(
             topic_name=name, partitions=[messages.DescribeQuorumRequestPartition(partition_index=number)]
         )

@@ -11,8 +11,8 @@ from kcodec.broker.admin.cluster import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from kcodec.broker.admin.host import AdminHost
 from kcodec.broker.api import Api, ApiError, RequestContext
 from kcodec.broker.settings import BrokerSettings
-from kcodec.broker.topics import Topic, check_name
-from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kcodec.broker.topics import INTERNAL_TOPICS, Topic, check_name
+from kcodec.constants import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -71,22 +71,21 @@ class ClusterApis:
                     error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id
                 )
             return self._described(request, topic)
+        is_internal = wanted.name in INTERNAL_TOPICS
         try:
             topic = self._topics.get(wanted.name)
             if topic is None:
                 check_name(wanted.name)
-                if not (request.allow_auto_topic_creation and self._settings.auto_create_topics):
+                may_create = request.allow_auto_topic_creation and self._settings.auto_create_topics
+                if not may_create or wanted.name == CLUSTER_METADATA_TOPIC:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                topic = self._create_automatically(wanted.name)
+                if is_internal:
+                    topic = self._topics.create_internal(wanted.name)
+                else:
+                    topic = self._topics.create(wanted.name, self._settings.default_partitions)
         except ApiError as error:
-            is_internal = wanted.name in (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
             return messages.MetadataResponseTopic(error_code=error.code, name=wanted.name, is_internal=is_internal)
         return self._described(request, topic)
-
-    def _create_automatically(self, name: str) -> Topic:
-        if name in (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC):
-            return self._topics.create_internal(name)
-        return self._topics.create(name, self._settings.default_partitions)
 
     def _described(self, request: messages.MetadataRequest, topic: Topic) -> messages.MetadataResponseTopic:
         node = self._settings.node_id
@@ -152,6 +151,7 @@ class ClusterApis:
 
     def _created(self, wanted: messages.CreatableTopic, *, validate_only: bool) -> messages.CreatableTopicResult:
         try:
+            self._topics.check_new_name(wanted.name)
             partitions = self._partitions_of(wanted)
             configs = {}
             for one in wanted.configs:

@@ -90,7 +90,8 @@ class _Waiting:
 
     def __post_init__(self) -> None:
         self.later = Later(on_disconnect=self._stop)
-        self.missing = self.request.min_bytes
+        self.max_bytes = min(self.request.max_bytes, self.fetch.max_bytes)
+        self.missing = min(self.request.min_bytes, self.max_bytes)
 
     def begin(self) -> messages.FetchResponse | Later:
         """Return the response, or wait for it."""
@@ -153,7 +154,7 @@ class _Waiting:
             self.timer.cancel()
 
     def _response(self) -> messages.FetchResponse:
-        left, needs_one = min(self.request.max_bytes, self.fetch.max_bytes), True
+        left, needs_one = self.max_bytes, True
         by_id = self.context.api_version >= IDS_VERSION
         topics: dict[object, messages.FetchableTopicResponse] = {}
         for wanted in self.wanted:
@@ -181,18 +182,16 @@ class _Waiting:
         except OSError as error:
             _log.error("partition %d: %s; the Fetch response has KAFKA_STORAGE_ERROR", wanted.key[1], error)
             return _refusal(wanted, ErrorCode.KAFKA_STORAGE_ERROR, aborted=None)
-        aborted = None
-        if found.aborted is not None:
-            aborted = [
-                messages.AbortedTransaction(producer_id=producer_id, first_offset=first)
-                for producer_id, first in found.aborted
-            ]
+        aborted = [
+            messages.AbortedTransaction(producer_id=producer_id, first_offset=first)
+            for producer_id, first in found.aborted or ()
+        ]
         return messages.FetchPartitionData(
             partition_index=wanted.key[1],
             high_watermark=found.high_watermark,
             last_stable_offset=found.last_stable_offset,
             log_start_offset=found.log_start_offset,
-            aborted_transactions=aborted,
+            aborted_transactions=None if found.aborted is None else aborted,
             records=found.records,
         )
 

@@ -14,9 +14,9 @@ from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
 _log = logging.getLogger(__name__)
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 #: Kafka: UNSUPPORTED_VERSION below the version that has the special timestamp.
-_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 
 class OffsetApis:
@@ -53,7 +53,7 @@ class OffsetApis:
     ) -> messages.ListOffsetsPartitionResponse:
         response = messages.ListOffsetsPartitionResponse(partition_index=one.partition_index)
         try:
-            if one.timestamp < LATEST_TIERED or context.api_version < _VERSION_OF.get(one.timestamp, 0):
+            if one.timestamp < EARLIEST_PENDING_UPLOAD or context.api_version < _VERSION_OF.get(one.timestamp, 0):
                 raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
             partition = self._partition(topic, one.partition_index, one.current_leader_epoch)
         except ApiError as error:
@@ -67,8 +67,8 @@ class OffsetApis:
         elif one.timestamp in (EARLIEST, EARLIEST_LOCAL):
             response.offset = log.log_start_offset
             epoch = log.epoch_of(log.log_start_offset)
-        elif one.timestamp == LATEST_TIERED:
-            epoch = -1
+        elif one.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            epoch = -1  # no record is in remote storage, or waits to be uploaded to it
         else:
             by_time = one.timestamp != MAX_TIMESTAMP
             try:
@@ -112,8 +112,7 @@ class OffsetApis:
         try:
             found = self._topics.get(topic)
             if found is not None and (found.is_internal or "delete" not in found.config("cleanup.policy")):
-                is_internal = found.is_internal
-                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION if is_internal else ErrorCode.POLICY_VIOLATION)
+                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION if found.is_internal else ErrorCode.POLICY_VIOLATION)
             low = self._partition(topic, one.partition_index).log.delete_before(one.offset)
         except ApiError as error:
             return messages.DeleteRecordsPartitionResult(

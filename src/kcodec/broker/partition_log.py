@@ -470,16 +470,18 @@ class PartitionLog:
         self._moved()
 
     def _delete_segments(self) -> None:
-        """Remove the segments before the start of the log. If a file cannot be deleted, the next call tries again."""
+        """Remove the segments before the start of the log. If a file cannot be deleted, the next call tries again.
+
+        They are deleted in order: the next start finds a log without gaps, whose first segment has its snapshot.
+        """
         while len(self._segments) > 1 and self._segments[1].base_offset <= self.log_start_offset:
             self._removed.append(self._segments.pop(0))
-        removed, self._removed = self._removed, []
-        for segment in removed:
-            try:
-                segment.delete()
-            except OSError as error:
-                self._removed.append(segment)
-                _log.error("a segment before the log start offset cannot be deleted: %s; trying again later", error)
+        try:
+            while self._removed:
+                self._removed[0].delete()
+                del self._removed[0]
+        except OSError as error:
+            _log.error("a segment before the log start offset cannot be deleted: %s; trying again later", error)
 
     def apply_retention(self) -> None:
         """Delete segments that are too old or too much (UnifiedLog.deleteOldSegments)."""

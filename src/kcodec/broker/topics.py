@@ -26,7 +26,7 @@ from kcodec.broker.derived_file import try_write_small, write_checkpoint
 from kcodec.broker.partition_log import LogSettings, PartitionLog
 from kcodec.broker.scram_credentials import MECHANISM_NAMES, ScramCredential, credential_of_record
 from kcodec.broker.settings import BrokerSettings
-from kcodec.constants import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kcodec.constants import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kcodec.log import read_offsets
 from kcodec.log.checkpoints import LOG_START_OFFSETS, PARTITION_METADATA
 from kcodec.protocol import messages
@@ -34,7 +34,6 @@ from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import MetadataRecord
 
 _log = logging.getLogger(__name__)
-METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 LONGEST_NAME = 249
 MOST_PARTITIONS = 10_000
@@ -113,7 +112,7 @@ class Topics:
         self._registrations = 0
         self._starts: dict[tuple[str, int], int] = {}
         self._are_starts_kept = True
-        #: Partitions of topics that were deleted, in the replay of the log: their files may have stayed.
+        #: Partitions of topics that were deleted: their files may have stayed.
         self._removed: set[tuple[str, int]] = set()
         #: The configurations of groups, which need not exist.
         self.group_configs: dict[str, dict[str, str]] = {}
@@ -123,8 +122,8 @@ class Topics:
         self.configured_credentials: dict[tuple[str, str], ScramCredential] = {}
         #: Called with the name of a deleted topic.
         self.on_deleted: Callable[[str], None] = lambda name: None
-        home = None if directory is None else directory / f"{METADATA_TOPIC}-0"
-        own = Topic(METADATA_TOPIC, UUID(int=1), {})
+        home = None if directory is None else directory / f"{CLUSTER_METADATA_TOPIC}-0"
+        own = Topic(CLUSTER_METADATA_TOPIC, UUID(int=1), {})
         self._log = PartitionLog(home, clock, own.log_settings)
         try:
             if home is not None:
@@ -174,15 +173,20 @@ class Topics:
 
     # Changes
 
-    def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Raise ApiError if a topic cannot be created."""
+    def check_new_name(self, name: str) -> None:
+        """Raise ApiError if a topic of this name cannot be created."""
         check_name(name)
+        if name == CLUSTER_METADATA_TOPIC:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
         if name in self._by_name:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         clash = self._by_unified.get(_unified(name))
         if clash is not None:
-            reason = f"Topic '{name}' collides with existing topic: {clash}"
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {clash}")
+
+    def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Raise ApiError if a topic cannot be created."""
+        self.check_new_name(name)
         if not 1 <= partitions <= MOST_PARTITIONS:
             reason = f"Number of partitions was set to {partitions}; expected 1 to {MOST_PARTITIONS}"
             raise ApiError(ErrorCode.INVALID_PARTITIONS, reason)
@@ -291,7 +295,7 @@ class Topics:
         try:
             self._append(*records)
         except OSError as error:
-            _log.error("%s: %s; the request is refused", METADATA_TOPIC, error)
+            _log.error("%s: %s; the request is refused", CLUSTER_METADATA_TOPIC, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _append(self, *records: MetadataRecord) -> None:
@@ -327,8 +331,7 @@ class Topics:
             case messages.RemoveTopicRecord():
                 topic = self._by_id.pop(record.topic_id)
                 del self._by_name[topic.name], self._by_unified[_unified(topic.name)]
-                if not is_new:
-                    self._removed.update((topic.name, partition.number) for partition in topic.partitions)
+                self._removed.update((topic.name, partition.number) for partition in topic.partitions)
             case messages.ConfigRecord() if record.resource_type == TOPIC:
                 topic = self._by_name[record.resource_name]
                 _set(topic.configs, record)
@@ -374,13 +377,15 @@ class Topics:
         return None if self.directory is None else self.directory / f"{topic}-{partition}"
 
     def _remove_files(self, topic: str, partitions: Iterable[int]) -> None:
-        """Remove files that remain of a deleted topic. Raise ApiError if that fails: no new topic may write to them."""
-        for home in (self._home(topic, number) for number in partitions):
-            if home is not None and home.exists():
+        """Remove files that remain of a deleted topic. Raise ApiError if that fails, or if there are other files: no
+        new topic may write to them."""
+        for number in partitions:
+            home, reason = self._home(topic, number), "was not written by this broker; move it away"
+            if home is not None and (topic, number) in self._removed:
                 rmtree(home, ignore_errors=True)
-                if home.exists():
-                    text = f"{home} belongs to a deleted topic, and cannot be removed; check its permissions"
-                    raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, text)
+                reason = "belongs to a deleted topic, and cannot be removed; check its permissions"
+            if home is not None and home.exists():
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{home} {reason}")
 
     def keep_starts(self) -> bool:
         """Write log-start-offset-checkpoint, after a log start offset has moved. Return False if that has failed.

@@ -91,8 +91,8 @@ class SecurityOptions(TypedDict, total=False):
     sasl_kerberos_domain_name: str | None
     """Host name in the principal that all brokers share. None: each broker's own host name. (default: None)"""
     sasl_aws_region: str | None
-    """AWS region. None: the region in the host name of the broker, or the environment variable AWS_REGION. (default:
-    None)"""
+    """AWS region. None: the region in the host name of the broker, or the environment variable AWS_REGION or
+    AWS_DEFAULT_REGION. (default: None)"""
     sasl_aws_credentials_provider: Callable[[], Any] | None
     """Function that returns the access key id and the secret access key. For temporary credentials, it also returns the
     session token. (default: None)"""

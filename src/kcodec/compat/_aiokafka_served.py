@@ -262,18 +262,17 @@ class ServedConsumer(Consumer):
 
     async def _keep_assigned(self) -> None:
         """Without a group: assign all partitions of the topics, also new ones."""
-        cluster = self._core.cluster
         while True:
-            needs_all = self._followed is not None and self._followed.pattern is not None
-            if needs_all and not cluster.needs_all_topics:
-                cluster.request_update("a pattern")
-            cluster.needs_all_topics = needs_all
             self._assign_followed()
             await self._run(self._core.wait_for_metadata())
 
     def _assign_followed(self) -> None:
         """Assign the partitions of the topics, as far as they are known."""
         wanted, core = self._followed, self._core
+        needs_all = wanted is not None and wanted.pattern is not None
+        if needs_all and not core.cluster.needs_all_topics:
+            core.cluster.request_update("a pattern")
+        core.cluster.needs_all_topics = needs_all
         if wanted is None:
             return
         core.cluster.add_topics(wanted.topics)

@@ -514,7 +514,7 @@ class AdminMethods:
         def work() -> dict[Any, KafkaException | None]:
             wanted = [Partition(one.topic, one.partition) for one in partitions or ()]
             if partitions is None:
-                topics = [one for one in client.describe_topics(timeout=limit).values() if not one.is_internal]
+                topics = client.describe_topics(timeout=limit).values()
                 wanted = [Partition(one.name, each.partition) for one in topics for each in one.partitions]
             found = {one: election_error(result) for one, result in _results(call, wanted, wanted, limit).items()}
             return {

@@ -85,6 +85,10 @@ class ConsumerMethods:
         self._rebalancing: frozenset[TopicPartition] = frozenset()
         #: Whether such a callback has called `close`.
         self._is_close_requested = False
+        #: Whether `close` runs: it gives all partitions up, whatever its callbacks assign.
+        self._is_closing = False
+        #: Whether the last callback of the group was on_revoke.
+        self._has_revoked = False
         #: What such a callback has raised last.
         self._raised: BaseException | None = None
         #: The callbacks of `subscribe` by name.
@@ -136,11 +140,11 @@ class ConsumerMethods:
             return
         if not self._is_subscribed and consumer.assignment():
             self.unassign()
-        self._topics.subscribe(topics if self._settings.options.get("group_protocol") != "consumer" else [])
+        self._topics.subscribe([] if self._is_of_consumer_protocol else topics)
         callbacks: dict[str, Any] = {
             "on_assigned": self._called("on_assign", on_assign),
             "on_revoked": self._called("on_revoke", on_revoke),
-            "on_lost": None if on_lost is None else self._called("on_lost", on_lost),
+            "on_lost": self._called("on_lost", on_revoke if on_lost is None else on_lost),
         }
         with as_kafka_exceptions(self._is_of_callback):
             if any(one.startswith("^") for one in topics):
@@ -151,7 +155,7 @@ class ConsumerMethods:
 
     def _pattern(self, topics: list[str]) -> str:
         """Return one expression that matches the whole names. librdkafka's match the beginning of a name."""
-        rest = "" if self._settings.options.get("group_protocol") == "consumer" else ".*"
+        rest = "" if self._is_of_consumer_protocol else ".*"
         return "|".join(f"(?:{one}){rest}" if one.startswith("^") else re.escape(one) for one in topics)
 
     def _called(self, name: str, function: Callable[..., Any] | None) -> Callable[[frozenset[TopicPartition]], None]:
@@ -168,6 +172,9 @@ class ConsumerMethods:
         return call
 
     def _call_back(self, name: str, partitions: frozenset[TopicPartition]) -> None:
+        has_revoked, self._has_revoked = self._has_revoked, name == "on_revoke"
+        if name == "on_assign" and not (partitions or has_revoked) and self._is_of_consumer_protocol:
+            return  # librdkafka has nothing to report: the member keeps its partitions, or has none yet
         kind, function = "assign" if name == "on_assign" else "revoke", self._functions[name]
         if kind == "assign":
             if self._assigned and not self._is_cooperative:  # chosen by the program before the group assigned any
@@ -204,6 +211,7 @@ class ConsumerMethods:
             self._is_subscribed = bool(consumer.subscription())
             if not self._is_subscribed:
                 self._forget(list(self._assigned))
+            self._has_revoked = False
             self._close_if_requested()
 
     def _is_of_callback(self, error: BaseException) -> bool:
@@ -214,9 +222,12 @@ class ConsumerMethods:
         """Read exactly these partitions, each from its offset: a number, or OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED
         or OFFSET_INVALID, which is the committed offset. Raise KafkaException.
 
-        After `subscribe` this is possible with the eager rebalance protocol, and lasts until the next rebalance.
+        After `subscribe` this is possible with the eager rebalance protocol, and lasts until the next rebalance. In a
+        callback of `close` it has no effect.
         """
         consumer, wanted = self._open(), checked_places(partitions)
+        if self._is_closing:
+            return
         if self._is_subscribed:
             self._need_rebalances("assign", are_incremental=False)
             if self._rebalance == "revoke" and wanted:
@@ -236,19 +247,21 @@ class ConsumerMethods:
 
         After `subscribe` this is possible with the cooperative rebalance protocol. In on_assign, this call also sets
         the offsets of the partitions that are being assigned. No rebalance revokes partitions that the group has not
-        assigned.
+        assigned. In a callback of `close`, this call has no effect.
         """
         consumer, wanted = self._open(), checked_places(partitions)
-        given: frozenset[TopicPartition] = frozenset()
+        if self._is_closing:
+            return
         if self._is_subscribed:
             self._need_rebalances("incremental_assign", are_incremental=True)
-            if self._rebalance == "assign":
-                # What this call leaves out is not read, unless a later call of the same callback adds it.
-                given, self._rebalancing = self._rebalancing, self._rebalancing - wanted.keys()
+        given = self._rebalancing if self._rebalance == "assign" else frozenset()
         read = consumer.assignment()
         known = (read if self._is_subscribed else self._assigned.keys()) & wanted.keys() - given
         if known:
             raise local_error(KafkaError._CONFLICT, f"{min(known)} can't be added: it is assigned already")
+        if self._rebalance == "assign":
+            # What this call leaves out is not read, unless a later call of the same callback adds it.
+            self._rebalancing = given - wanted.keys()
         with as_kafka_exceptions():
             if not self._is_subscribed:
                 consumer.incremental_assign(wanted)
@@ -261,9 +274,12 @@ class ConsumerMethods:
     @property
     def _is_cooperative(self) -> bool:
         """Whether rebalances are incremental."""
-        options = self._settings.options
-        strategies = str(options.get("partition_assignment_strategy", ""))
-        return options.get("group_protocol") == "consumer" or "cooperative" in strategies
+        strategies = str(self._settings.options.get("partition_assignment_strategy", ""))
+        return self._is_of_consumer_protocol or "cooperative" in strategies
+
+    @property
+    def _is_of_consumer_protocol(self) -> bool:
+        return bool(self._settings.options.get("group_protocol") == "consumer")
 
     def _need_rebalances(self, call: str, *, are_incremental: bool) -> None:
         """Raise KafkaException (_STATE) if the rebalance protocol does not allow this call after `subscribe`."""
@@ -281,8 +297,10 @@ class ConsumerMethods:
         """Read exactly these partitions after `subscribe`, until the next rebalance."""
         consumer = self._open()
         with as_kafka_exceptions():
-            if self._rebalance != "assign" or self._rebalancing ^ wanted.keys():
+            if self._rebalance != "assign" or not wanted or self._rebalancing ^ wanted.keys():
                 consumer.replace_assignment(wanted)
+            if self._rebalance == "assign":
+                self._rebalancing = frozenset()  # a later call of this callback replaces what this one has assigned
             self._forget(list(self._assigned))
             self._begin_at(wanted)
 
@@ -312,6 +330,8 @@ class ConsumerMethods:
     def incremental_unassign(self, partitions: list[Any]) -> None:
         """Stop reading these partitions. In on_revoke it has no effect on those that are revoked anyway."""
         consumer, gone = self._open(), frozenset(checked_places(partitions))
+        if self._is_closing:
+            return
         if self._is_subscribed:
             self._need_rebalances("incremental_unassign", are_incremental=True)
             read = consumer.assignment()
@@ -687,6 +707,7 @@ class ConsumerMethods:
             self._is_close_requested = True
             return
         self._observer.close()
+        self._is_closing = True
         try:
             with as_kafka_exceptions(self._is_of_callback):
                 consumer.close()

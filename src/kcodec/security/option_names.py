@@ -97,7 +97,8 @@ class SecurityConfig(OptionSet):
     sasl_kerberos_domain_name: str | None = option(None)
     """Host name in the principal that all brokers share. None: each broker's own host name."""
     sasl_aws_region: str | None = option(None)
-    """AWS region. None: the region in the host name of the broker, or the environment variable AWS_REGION."""
+    """AWS region. None: the region in the host name of the broker, or the environment variable AWS_REGION or
+    AWS_DEFAULT_REGION."""
     sasl_aws_credentials_provider: Callable[[], Any] | None = option(None)
     """Function that returns the access key id and the secret access key. For temporary credentials, it also returns the
     session token."""

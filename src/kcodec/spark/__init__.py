@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from kcodec.spark.checkpoint import offsets_of_checkpoint
     from kcodec.spark.columns import schema
     from kcodec.spark.landing import LandedFile, Landing, LandingError, land, landings
+    from kcodec.spark.planner import DataLossError
     from kcodec.spark.sink_protocol import CheckpointMismatchError, ExactlyOnceError, SinkResult
 del TYPE_CHECKING
 
 # Imported at their first use: each streaming query starts a Python, which needs none of them.
 _EXPORTS = {
     "CheckpointMismatchError": "kcodec.spark.sink_protocol",
+    "DataLossError": "kcodec.spark.planner",
     "ExactlyOnceError": "kcodec.spark.sink_protocol",
     "LandedFile": "kcodec.spark.landing",
     "Landing": "kcodec.spark.landing",
@@ -48,6 +50,7 @@ _EXPORTS = {
 
 __all__ = [
     "CheckpointMismatchError",
+    "DataLossError",
     "ExactlyOnceError",
     "LandedFile",
     "Landing",

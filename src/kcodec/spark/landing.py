@@ -70,11 +70,12 @@ def land(
     Python tasks fetch, decode and write the records. Each task has one range of offsets. Only the names of the files
     and counts return to the driver.
 
-    All files of a call become visible at the same time, when a manifest in ``<path>/_landings`` names them. Files that
-    a failed, repeated or killed task has left never become visible, and a later call removes them. The manifest also
-    contains the offsets at which the next call continues. Therefore a loop of calls neither loses nor duplicates a
-    record, even if it is killed at any time. If a call is killed while it renames committed files, the next call
-    finishes that work. `landings` returns the complete landings.
+    A call commits all of its files at the same time, when a manifest in ``<path>/_landings`` names them. Then it makes
+    them visible: it renames one file after another, so that a reader of the folder may see some files of the landing
+    before the others. Files that a failed, repeated or killed task has left never become visible, and a later call
+    removes them. The manifest also contains the offsets at which the next call continues. Therefore a loop of calls
+    neither loses nor duplicates a record, even if it is killed at any time. If a call is killed while it renames
+    committed files, the next call finishes that work. `landings` returns only the complete landings.
 
     source:            The topics, separated by commas, or the options of Spark's own Kafka source (see `map_batches`).
     path:              A folder that the driver and all executors share, or an address that pyarrow resolves

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from kcodec.broker.admin.host import AdminHost
 from kcodec.broker.api import Api, ApiError, RequestContext, by_topic
-from kcodec.broker.topics import METADATA_TOPIC
+from kcodec.constants import CLUSTER_METADATA_TOPIC
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -145,7 +145,7 @@ class ReplicaApis:
     ) -> messages.DescribeQuorumResponse:
         """Respond to DescribeQuorum: the only node is the leader and the only voter of ``__cluster_metadata``."""
         named = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics]
-        if named != [(METADATA_TOPIC, [0])]:
+        if named != [(CLUSTER_METADATA_TOPIC, [0])]:
             unknown = partial(
                 messages.DescribedQuorumPartition, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message=None
             )
@@ -166,7 +166,7 @@ class ReplicaApis:
         listener = messages.DescribedQuorumListener(name=first.protocol, host=first.host, port=first.port)
         return messages.DescribeQuorumResponse(
             error_message=None,
-            topics=[messages.DescribedQuorumTopic(topic_name=METADATA_TOPIC, partitions=[partition])],
+            topics=[messages.DescribedQuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])],
             nodes=[messages.DescribedQuorumNode(node_id=node, listeners=[listener])]
             if context.api_version >= 2
             else [],
