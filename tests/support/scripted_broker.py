@@ -2,8 +2,8 @@
 """Brokers in virtual time for tests of flows: metadata, producer ids, and logs that keep the rules of idempotence.
 
 A `ScriptedCluster` responds to calls as `kcodec.network.connections` would, but its time advances only in `run`. Each
-partition stores the last five batches of a producer (shared-transaction.md section 4). `faults` is called for every
-Produce request: it may drop or delay the request or the response, close the connection, or return an error.
+partition stores the last five batches of a producer. `faults` is called for every Produce request: it may drop or delay
+the request or the response, close the connection, or return an error.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 reader.
 
 A producer writes numbered transactions, in which every record has a unique value. `judge` compares the reports with the
-log. A client is an object with `transact(records, commit) -> outcome` and `close()`, see transaction_clients.py.
+log. A client is an object with `transact(records, commit) -> outcome` and `close()`: see kcodec_client.py and
+confluent_client.py.
 """
 
 from __future__ import annotations

@@ -197,7 +197,9 @@ static void fill_column(ArrayBlock *block, struct ArrowArray *array, ColumnId co
         return;
     }
     if (column == COLUMN_KEY || column == COLUMN_VALUE || column == COLUMN_TOPIC) {
-        const BinaryColumn *binary = column == COLUMN_KEY ? &chunk->key : column == COLUMN_VALUE ? &chunk->value : &chunk->topic_rows;
+        const BinaryColumn *binary = column == COLUMN_KEY     ? &chunk->key
+                                     : column == COLUMN_VALUE ? &chunk->value
+                                                              : &chunk->topic_rows;
         int64_t first = column == COLUMN_TOPIC ? 0 : row;  // the topic is the same in every row: see columns.h
         set_array(block, array, rows, first, nulls_of(chunk, binary->null_count, rows), binary->validity.data, 3,
                   binary->offsets.data, binary->data.data);

@@ -115,7 +115,8 @@ typedef struct Chunk {
 } Chunk;
 
 typedef struct {                     // the state of a chunk before a batch, for rolling back after a fault
-    int64_t rows, key_length, value_length, header_count, name_length, header_value_length, span_count, view_arena_length, output_bytes, control_type_nulls;
+    int64_t rows, key_length, value_length, header_count, name_length, header_value_length, span_count;
+    int64_t view_arena_length, output_bytes, control_type_nulls;
 } ChunkMark;
 
 // Width in bytes of a fixed column's element; 0 for bit-packed booleans and for columns that are not fixed.

@@ -242,7 +242,9 @@ static int deliver(DecodeRun *run, Decompressor *decompressor, BatchHeader *head
             job.crc_position = job.records;
         }
         result = records_append(run->open, &job, fault);
-        if (fuse && !(result && fault->code == FAULT_NO_MEMORY) && job.crc != header->crc) result = fault_set(fault, FAULT_CRC, "crc", header->crc, job.crc);
+        const int out_of_memory = result && fault->code == FAULT_NO_MEMORY;
+        if (fuse && !out_of_memory && job.crc != header->crc)
+            result = fault_set(fault, FAULT_CRC, "crc", header->crc, job.crc);
     }
     if (result) {
         chunk_rollback(run->open, &mark);

@@ -124,12 +124,11 @@ static __attribute__((noinline)) uint8_t *put_headers(BatchWriter *writer, const
 // The varint length of a record precedes its body but is known only after the body was written. The body is therefore
 // written after as many bytes as the previous record's length took. If that guess was wrong, this function moves the
 // body.
-static __attribute__((noinline)) uint8_t *move_body(uint8_t *body, uint8_t *end, int *guess) {
+static __attribute__((noinline)) void move_body(uint8_t *body, uint8_t *end, int *guess) {
     int64_t size = end - body;
     int width = varint_width((uint64_t)size << 1);
     memmove(body + width - *guess, body, (size_t)size);
     *guess = width;
-    return end + width - *guess;
 }
 
 // Returns the number of bytes of a field; 0 for null.

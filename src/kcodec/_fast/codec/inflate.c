@@ -101,7 +101,7 @@ static int fill_table(uint32_t *table, unsigned bits, unsigned capacity, const u
         }
     }
     unsigned used = 0, longest = 0;
-    starts[1] = 0;
+    starts[0] = starts[1] = 0;
     for (unsigned length = 1; length <= LONGEST_CODE; length++) {
         counts[length] = (uint16_t)(turns[0][length] + turns[1][length]);
         starts[length + 1] = (uint16_t)(starts[length] + counts[length]);
