@@ -185,7 +185,7 @@ class ProducerIdManager:
         """Note that `send` raised the error of `refuse_sends`. On any thread."""
 
     def forget(self, error: BaseException) -> None:
-        """In a forked child, under the lock: end what callers wait for with `error`."""
+        """In a forked child: end what callers wait for with `error`."""
 
     def on_no_response(self, api: str) -> None:
         """Note a request ("Produce") that may have been sent and got no response, so it may arrive late.
