@@ -142,7 +142,8 @@ class ProducerIdManager:
 
     @property
     def is_transaction_open(self) -> bool:
-        """Whether a transaction is open that brokers have received requests of. On any thread."""
+        """Whether a transaction is open that brokers have received requests of, and neither its end is under way nor
+        another process has its handle. On any thread."""
         return False
 
     def produce_highest_version(self) -> int:
