@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import textwrap
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from sasl_responses import AUTHENTICATE, HANDSHAKE, welcome
@@ -19,7 +21,8 @@ from scripted_peer import Peer, Request
 from usual_responses import free_port, usual
 
 from kcodec.broker import Broker
-from kcodec.client import Admin
+from kcodec.client import Admin, waiting
+from kcodec.network import thread_loop
 from kcodec.offsets import TopicPartition
 from kcodec.testing.kafka import ApacheKafka
 
@@ -157,6 +160,50 @@ def test_an_unclosed_client_still_warns_at_exit() -> None:
     with free_port() as port:
         done = run_python(unclosed("producer"), f"127.0.0.1:{port}")
     assert "ResourceWarning: <Producer 'kcodec' open> was not closed" in done.stderr
+
+
+@pytest.mark.parametrize("api", ["kcodec.client", "kcodec.client.aio"])
+def test_lost_records_are_logged_once_at_exit(api: str) -> None:
+    """By the exit handler; later the threads end, all records fail, and the producer is finalized."""
+    program = f"""
+        import asyncio, sys
+        from {api} import Producer
+
+        async def send():
+            global producer
+            producer = Producer(bootstrap_servers=sys.argv[1])
+            sent = producer.send("orders", b"value")
+            if "aio" in "{api}":
+                await sent
+
+        asyncio.run(send())
+    """
+    with free_port() as port:
+        done = run_python(textwrap.dedent(program), f"127.0.0.1:{port}")
+    lines = [line for line in done.stderr.splitlines() if "was not closed" in line and "Warning" not in line]
+    assert len(lines) == 1 and "may be lost: 1 record of topic 'orders'" in lines[0], done.stderr
+
+
+def test_an_error_of_one_log_line_at_exit_stops_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of a handler of logging. The other lines are logged, and the threads end."""
+    calls: list[int] = []
+
+    class Unclosed:
+        def __init__(self, number: int) -> None:
+            self.number = number
+            self._io_loop = mock.Mock(is_closed=False)
+
+        def _log_lost(self) -> None:
+            calls.append(self.number)
+            if self.number == 1:
+                raise OSError("no space left on device")
+
+    producers = [Unclosed(number) for number in range(3)]
+    monkeypatch.setattr(waiting.ProducerBase, "_open", weakref.WeakSet(producers))
+    monkeypatch.setattr(thread_loop, "end_at_exit", lambda: calls.append(3))
+    with pytest.raises(OSError, match="no space left"):
+        waiting._at_exit()
+    assert sorted(calls[:3]) == [0, 1, 2] and calls[3:] == [3]
 
 
 def test_a_lookup_that_hangs_delays_the_exit_by_two_seconds() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -13,20 +14,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
 from client_runners import Looped, Make, Runner, Threaded
 from scripted_peer import Peer, Request
 
+from kcodec._fast import SendLock
 from kcodec.client import Producer
-from kcodec.client.waiting import _Fork
+from kcodec.client.waiting import ProducerBase, _Fork
 from kcodec.errors import TransportError
 from kcodec.flow import ANY_NODE, Flow, Reply, call
 from kcodec.network import thread_loop as sync
 from kcodec.network.client import Client
 from kcodec.network.options import ClientConfig
+from kcodec.network.weak_sets import members_of
 from kcodec.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kcodec.testing.kafka import ApacheKafka
 
@@ -166,6 +171,163 @@ def test_threads_that_fork_at_the_same_time_leave_no_lock_held() -> None:
         assert not second.is_alive()
         assert not producer._lock.locked()
         assert not other._lock.locked()
+
+
+class Interrupted(BaseException):
+    """What a handler of a signal raises, as KeyboardInterrupt is."""
+
+
+class Interruption:
+    """Raises Interrupted in a `with` block at one point: where a function or a line begins, or after a call of a
+    compiled function. With more points in the block it is raised at none, and `is_over` is True."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    @property
+    def is_over(self) -> bool:
+        return self.left >= 0
+
+    def trace(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        if event in {"call", "line", "c_return"} and frame.f_code.co_filename != __file__:
+            self.left -= 1
+            if self.left == -1:
+                raise Interrupted
+        return self.trace
+
+    def __enter__(self) -> None:
+        sys.setprofile(self.trace)
+        sys.settrace(self.trace)
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(None)
+        sys.setprofile(None)
+
+
+class Forked:
+    """In place of a producer."""
+
+    def __init__(self) -> None:
+        self._lock = SendLock()
+        self._core = self
+        self.is_forgotten = False
+
+    def forget(self, error: BaseException) -> None:
+        self.is_forgotten = True
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> list[Forked]:
+    """All producers of the process."""
+    producers = [Forked() for _ in range(3)]
+    monkeypatch.setattr(ProducerBase, "_open", weakref.WeakSet(producers))
+    monkeypatch.setattr(_Fork, "lock", threading.Lock())
+    return producers
+
+
+def locks_held(producers: list[Forked]) -> list[bool]:
+    return [_Fork.lock.locked(), *(producer._lock.locked() for producer in producers)]
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+def test_an_interrupted_handler_of_a_fork_leaves_no_lock_held(forked: list[Forked], is_child: bool) -> None:
+    """Wherever the interruption is, which does not stop a fork. In the child the producers have ended, too."""
+    after = _Fork.in_child if is_child else _Fork.in_parent
+    for at in itertools.count():
+        interruption = Interruption(at)
+        for handler in (_Fork.before, after, after):
+            with contextlib.suppress(Interrupted), interruption:
+                handler()
+        assert locks_held(forked) == [False] * 4, f"at {at}"
+        assert all(producer.is_forgotten is is_child for producer in forked), f"at {at}"
+        for producer in forked:
+            producer.is_forgotten = False
+        if interruption.is_over:
+            break
+    assert at > 30
+
+
+@contextlib.contextmanager
+def interrupted_soon() -> Iterator[None]:
+    """A signal interrupts the block, which waits for a lock."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@contextlib.contextmanager
+def in_thread(begin: Callable[[], object], end: Callable[[], object]) -> Iterator[None]:
+    """Another thread is between the two calls during the block."""
+    is_begun, is_over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begin()
+        is_begun.set()
+        is_over.wait(30)
+        end()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert is_begun.wait(10)
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_an_interrupted_fork_releases_no_lock_of_a_thread_that_forks(forked: list[Forked]) -> None:
+    with in_thread(_Fork.before, _Fork.in_parent):
+        with interrupted_soon(), pytest.raises(Interrupted):
+            _Fork.before()
+        _Fork.in_parent()
+        _Fork.in_parent()
+        assert locks_held(forked) == [True] * 4
+    assert locks_held(forked) == [False] * 4
+
+
+def test_an_interrupted_fork_releases_no_lock_of_a_thread_that_sends(forked: list[Forked]) -> None:
+    with in_thread(forked[1]._lock.acquire, forked[1]._lock.release):
+        with interrupted_soon(), pytest.raises(Interrupted):
+            _Fork.before()
+        _Fork.in_parent()
+        _Fork.in_parent()
+        assert locks_held(forked) == [False, False, True, False]
+    assert locks_held(forked) == [False] * 4
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_child_of_an_interrupted_fork_gets_an_error() -> None:
+    """Another thread was in a critical section, and does not exist in the child."""
+    with Producer(bootstrap_servers="127.0.0.1:1") as producer:
+        with in_thread(producer._lock.acquire, producer._lock.release), interrupted_soon():
+            reported = in_child(lambda: producer.send("orders", b"value"))
+        assert reported.startswith("TransportError: this producer belongs to another process"), reported
+        assert not _Fork.lock.locked() and not producer._lock.locked()
+
+
+def test_a_fork_while_another_thread_creates_a_producer_locks_the_others() -> None:
+    """The iteration of a WeakSet that changes raises RuntimeError."""
+    members = [Forked() for _ in range(3)]
+
+    class Changing(weakref.WeakSet[Forked]):
+        def __iter__(self) -> Iterator[Forked]:
+            for member in super().__iter__():
+                yield member
+                if len(members) == 3:
+                    members.append(Forked())
+                    self.add(members[-1])
+
+    assert set(members_of(Changing(members))) == set(members)
 
 
 def test_the_children_of_multiprocessing_write_with_their_own_producers(apache_kafka: ApacheKafka) -> None:

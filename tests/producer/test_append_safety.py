@@ -3,7 +3,13 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -14,6 +20,8 @@ from kcodec._fast import SendLock
 from kcodec.broker import Broker
 from kcodec.client import Admin, Producer, aio
 from kcodec.errors import EncodeError
+from kcodec.producer.accumulator import Accumulator
+from kcodec.producer.delivery import TableDelivery
 
 
 def test_the_lock_has_what_a_condition_needs() -> None:
@@ -98,3 +106,78 @@ def test_methods_that_were_not_used_yet_can_be_mocked() -> None:
         assert isinstance(mocked, mock.AsyncMock)
     with mock.patch.object(Admin, "list_topics", autospec=True, return_value=5):
         assert Admin.list_topics(mock.Mock()) == 5  # type: ignore[comparison-overlap]
+
+
+class Interrupted(BaseException):
+    """What a handler of a signal raises, as KeyboardInterrupt is."""
+
+
+def interrupted(call: Callable[[], object], at: int) -> bool:
+    """Make a call, and raise Interrupted at one of the points where Python runs the handlers of signals: where a Python
+    function begins, and after a call of a compiled one. Return whether there are as many points."""
+    left = at
+
+    def profile(frame: FrameType, event: str, function: object) -> None:
+        nonlocal left
+        if event in {"call", "c_return"}:
+            left -= 1
+            if left < 0:
+                raise Interrupted
+
+    sys.setprofile(profile)  # which an error in `profile` resets
+    try:
+        call()
+    except Interrupted:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def send_rows(accumulator: Accumulator) -> None:
+    accumulator.append_slowly(
+        "orders", bytearray(b"k"), memoryview(b"value"), (("name", memoryview(b"v")),), None, 1000
+    )
+
+
+def send_encoded(accumulator: Accumulator) -> None:
+    table = TableDelivery("orders", accumulator.lock)
+    accumulator.append_batch("orders", 0, bytes(kcodec.encode([{"value": b"v", "timestamp": 1000}])), 1, table)
+
+
+@pytest.mark.parametrize(
+    "is_known, call, settings",
+    [
+        (False, send_rows, {}),
+        (True, send_rows, {}),
+        (True, send_rows, {"batch_size": 0}),
+        (True, send_rows, {"linger": 0.01}),
+        (True, send_encoded, {}),
+    ],
+)
+def test_an_interrupted_send_appends_its_record_or_does_not(
+    is_known: bool, call: Callable[[Accumulator], None], settings: dict[str, Any]
+) -> None:
+    """Wherever the interruption is: a record in the buffer is sent, without another call, and its memory is free then.
+    flush and close would otherwise wait for it without end."""
+    counts = set()
+    for at in itertools.count():
+        world = ScriptedCluster()
+        (log,) = world.create_topic("orders")
+        rig = Rig(world, **{"linger": 0.0, **settings})
+        world.run(0.1)
+        if is_known:
+            rig.send("orders", b"first")
+            rig.flush()
+        accumulator = rig.core.accumulator
+        is_interrupted = interrupted(functools.partial(call, accumulator), at)
+        world.run(5.0)
+        assert not accumulator.unfinished, f"at {at}"
+        assert accumulator.free_memory == rig.settings.buffer_memory, f"at {at}"
+        counts.add(len(log.records) - is_known)
+        rig.send("orders", b"last")
+        world.run(5.0)
+        assert log.values[-1] == b"last"
+        if not is_interrupted:
+            break
+    assert counts == {0, 1} and at > 10

@@ -233,3 +233,55 @@ def test_a_cancelled_transaction_block_ends_within_5_seconds(kcodec_broker: Brok
             return time.monotonic() - begin
 
     assert asyncio.run(cancel()) < 5.0
+
+
+# A process of its own, as an exception that a signal raises in a callback of the garbage collector (hypothesis has one)
+# is lost.
+MANY_SIGNALS = """
+import random, signal, sys
+from kcodec.client import DeliveryErrors, Producer
+
+class Interrupted(BaseException):
+    pass
+
+def end_call(number, frame):
+    raise Interrupted
+
+def send():
+    signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0003, 0.002))
+    while True:
+        for name in "abc":
+            headers = ((name, bytearray(b"content")) for _ in range(2))
+            producer.send(name, bytearray(b"value"), headers=headers)
+
+rng = random.Random(1)
+signal.signal(signal.SIGALRM, end_call)
+producer = Producer(bootstrap_servers="127.0.0.1:1", buffer_memory=1 << 30)
+accumulator = producer._core.accumulator
+for _ in range(300):
+    try:
+        send()
+    except Interrupted:
+        pass
+with producer._lock:
+    owned = {record.placeholder for buffer in accumulator.topics.values() for record in buffer.waiting}
+    assert owned == set(accumulator.unfinished), (len(owned), len(accumulator.unfinished))
+    assert accumulator.free_memory == (1 << 30) - sum(batch.reserved for batch in owned)
+    for record in owned:
+        record.deadline = 0.0
+producer._core.sender._next_expiry = 0.0
+try:
+    producer.flush(10)
+except DeliveryErrors:
+    assert accumulator.free_memory == 1 << 30
+    print("all ended")
+finally:
+    producer.close(0.5)
+"""
+
+
+def test_signals_during_send_leave_nothing_that_never_ends() -> None:
+    """With a timer as a program sets one to limit the time of its calls, and topics without metadata. `flush` and
+    `close` waited for a record that neither had a deadline nor was in a queue."""
+    done = subprocess.run([sys.executable, "-c", MANY_SIGNALS], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "all ended\n" and done.returncode == 0, done.stderr

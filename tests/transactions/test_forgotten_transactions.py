@@ -7,11 +7,14 @@ import asyncio
 import gc
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from kcodec.broker import Broker
 from kcodec.client import Producer, aio
+from kcodec.errors import AbortableTransactionError, EncodeError
+from kcodec.testing.proxy import KafkaProxy
 
 LOST = "was not closed, and its transaction was neither committed nor aborted: no read_committed reader will get its"
 PROGRAM = """
@@ -66,3 +69,48 @@ def test_a_transaction_that_has_ended_is_not_reported(
     del producer
     gc.collect()
     assert "transaction" not in caplog.text
+
+
+def test_a_transaction_whose_end_is_under_way_is_not_reported(
+    kcodec_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator may commit it."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    with KafkaProxy(kcodec_broker.bootstrap_servers) as proxy:
+        with Producer(bootstrap_servers=proxy.bootstrap_servers, transactional_id=topic) as producer:
+            producer.begin_transaction()
+            producer.send(topic, b"value").result()
+            proxy.on_request("EndTxn").hold(1.0)
+            commit = producer.commit_transaction_async()
+            producer._log_lost()
+            assert LOST not in caplog.text
+            commit.result()
+
+
+def test_a_shared_transaction_is_not_reported(kcodec_broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """Another process may commit it."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    options: dict[str, Any] = {"bootstrap_servers": kcodec_broker.bootstrap_servers, "transactional_id": topic}
+    with Producer(**options) as producer, producer.transaction() as txn:
+        txn.send(topic, b"value").result()
+        assert txn.handle
+        producer._log_lost()
+        assert LOST not in caplog.text
+
+
+def test_a_transaction_that_can_only_be_aborted_is_reported(
+    kcodec_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds up readers as an open one does."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    options: dict[str, Any] = {"bootstrap_servers": kcodec_broker.bootstrap_servers, "transactional_id": topic}
+    with Producer(**options) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"value").result()
+        with pytest.raises(EncodeError):
+            producer.send(topic, b"value", partition=1)
+        with pytest.raises(AbortableTransactionError):
+            producer.commit_transaction()
+        producer._log_lost()
+        assert LOST in caplog.text
+        producer.abort_transaction()

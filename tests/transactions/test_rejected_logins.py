@@ -9,12 +9,16 @@ import pytest
 from scripted_broker import Rig, ScriptedCluster
 from transaction_script import BOTH, ORDERS, World, begun, make_manager, write
 
-from kcodec.errors import AuthenticationError, TransportError
+from kcodec.cluster.values import ProducerIdAndEpoch
+from kcodec.errors import AbortableTransactionError, AuthenticationError, TransportError
 from kcodec.flow import Flow, sleep
 from kcodec.producer.identity import BatchDisposition, WithoutProducerId
 from kcodec.protocol.error_codes import ErrorCode
+from kcodec.transactions.end import end_transaction
+from kcodec.transactions.errors import Failed
+from kcodec.transactions.fencing import Ending
 from kcodec.transactions.handle import TransactionHandle
-from kcodec.transactions.shared import HandleProducerId
+from kcodec.transactions.shared import HandleProducerId, abort_shared
 from kcodec.transactions.state import State
 
 REJECTED = AuthenticationError("broker 1: the login was rejected")
@@ -66,6 +70,61 @@ def test_a_commit_whose_rejection_cannot_be_investigated_can_be_aborted(version:
     before = manager.state
     world.run(manager.abort())
     assert (before, manager.state) == (State.ABORTABLE_ERROR, State.READY)
+
+
+FENCED = pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
+
+
+@BOTH
+@FENCED
+def test_an_abort_of_a_handle_that_cannot_be_investigated_fails(version: int, code: int) -> None:
+    """Another process may have committed the transaction: a successful abort would say that its records are not
+    visible."""
+    world = World(version)
+    handle = TransactionHandle("orders", 7, 3, version)
+    world.plan("EndTxn", code)
+    world.plan("DescribeTransactions", REJECTED)
+    with pytest.raises(AuthenticationError):
+        world.run(abort_shared(world.cluster, handle, timeout=5.0, wall_clock=lambda: world.now))
+
+
+@BOTH
+@FENCED
+def test_an_abort_by_the_owner_of_a_handle_can_be_repeated(version: int, code: int) -> None:
+    """It fails as that of another process, and finds the outcome once the login succeeds."""
+    world = World(version)
+    manager = begun(world)
+    assert manager.open is not None
+    manager.open.is_shared = True
+    world.plan("EndTxn", code, code)
+    world.plan("DescribeTransactions", REJECTED)
+    with pytest.raises(AuthenticationError):
+        world.run(manager.abort())
+    before = manager.state
+    world.coordinator.state = "CompleteCommit"
+    world.coordinator.epoch += version - 1
+    with pytest.raises(AbortableTransactionError, match="committed by another process"):
+        world.run(manager.abort())
+    assert (before, manager.state) == (State.ABORTABLE_ERROR, State.UNINITIALIZED)
+
+
+@FENCED
+def test_an_abort_after_an_unconfirmed_commit_fails_without_a_login(code: int) -> None:
+    world = World()
+    ending = Ending(
+        transactional_id="orders",
+        producer=ProducerIdAndEpoch(7, 3),
+        is_new_flow=True,
+        is_shared=False,
+        timeout_ms=60_000,
+        is_over_time=lambda _: False,
+        is_commit_unconfirmed=True,
+    )
+    world.plan("EndTxn", code)
+    world.plan("DescribeTransactions", REJECTED)
+    with pytest.raises(Failed) as caught:
+        world.run(end_transaction(world.cluster, ending, False, world.now + 5.0))
+    assert caught.value.error is REJECTED
 
 
 def test_a_writer_of_a_shared_transaction_fails_with_the_rejected_login() -> None:

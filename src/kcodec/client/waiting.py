@@ -7,13 +7,17 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable
+from itertools import repeat
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from kcodec._fast import SendLock
@@ -21,6 +25,7 @@ from kcodec.arguments import check_seconds
 from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.network.interruptible import step_seconds
 from kcodec.network.not_pickled import NotPickled
+from kcodec.network.weak_sets import members_of
 from kcodec.producer import delivery as deliveries
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.reports import log_lost
@@ -48,6 +53,7 @@ T = TypeVar("T")
 GRACE_SECONDS = 1.0
 #: The lock of a core: calls come from any thread.
 CoreLock = threading.Lock
+_acquire, _release = methodcaller("acquire"), methodcaller("release")
 
 
 class ClientBase(NotPickled):
@@ -231,6 +237,8 @@ class ProducerBase(ClientBase):
     _core: ProducerCore
     _lock: SendLock
     _freed: threading.Condition
+    #: At the interpreter's exit, an exit handler and then `__del__` log what is lost.
+    _is_loss_logged = False
 
     def _make_lock(self) -> Callable[[], None]:
         """Create the lock of the core; return the function that the core calls, with the lock held, when it has space
@@ -257,47 +265,73 @@ class ProducerBase(ClientBase):
         return done
 
     def _log_lost(self) -> None:
-        if hasattr(self, "_core"):
+        if hasattr(self, "_core") and not self._is_loss_logged:
+            self._is_loss_logged = True
             is_open = self._core.id_manager.is_transaction_open
             log_lost(self._core.accumulator, repr(self), is_transaction_open=is_open)
+
+
+class _HeldLocks(threading.local):
+    """The locks that a thread holds while it forks, in the order in which it took them."""
+
+    def __init__(self) -> None:
+        self.locks: list[Any] = []
 
 
 class _Fork:
     """Handlers of a fork, which waits until no producer is in a critical section: their locks are held meanwhile.
 
-    lock: held by the thread that forks, as `held` is for one fork at a time.
+    An exception in a handler, such as KeyboardInterrupt, does not stop the fork, and a handler of a signal may raise it
+    before or after any call. So each step that takes or releases locks is one call of compiled code, which changes the
+    list of the held locks, too. Each thread has a list of its own, and releases only these. What follows a fork is
+    registered twice, as the first call may be interrupted at once; the second one then does the rest.
+
+    lock: held by the thread that forks, as otherwise two of them could wait for each other's locks.
     """
 
-    held: ClassVar[list[ProducerBase]] = []
     lock = threading.Lock()
+    held = _HeldLocks()
 
     @classmethod
     def before(cls) -> None:
-        cls.lock.acquire()
-        for producer in list(ProducerBase._open):
-            producer._lock.acquire()
-            cls.held.append(producer)
+        locks = cls.held.locks
+        locks.extend(filter(_acquire, [cls.lock]))
+        locks.extend(filter(_acquire, [producer._lock for producer in members_of(ProducerBase._open)]))
 
     @classmethod
     def in_parent(cls) -> None:
-        while cls.held:
-            cls.held.pop()._lock.release()
-        cls.lock.release()
+        locks = cls.held.locks
+        deque(map(_release, map(list.pop, repeat(locks, len(locks)))), maxlen=0)  # calls them, and keeps no result
 
     @classmethod
     def in_child(cls) -> None:
+        """End all producers. If `before` was interrupted, threads that the child does not have may hold locks."""
         reason = f"this producer belongs to another process; the forked process {os.getpid()} must create its own"
-        for producer in cls.held:
-            producer._core.forget(TransportError(reason))
-        cls.in_parent()
+        cls.lock = threading.Lock()
+        cls.held.locks.clear()
+        producers = members_of(ProducerBase._open)
+        with contextlib.ExitStack() as calls:  # all are made, and an error of one is raised after that
+            calls.callback(_release_all, [producer._lock for producer in producers])  # the last call
+            for producer in producers:
+                calls.callback(producer._core.forget, TransportError(reason))
+
+
+def _release_all(locks: list[SendLock]) -> None:
+    """Release those that are held, by any thread."""
+    deque(map(_release, filter(methodcaller("locked"), locks)), maxlen=0)
 
 
 @atexit.register
 def _at_exit() -> None:
     """Log what is lost, before the threads end: after that, nothing is unfinished."""
-    for producer in list(ProducerBase._open):
-        if not producer._io_loop.is_closed:
-            producer._log_lost()
+    with contextlib.ExitStack() as calls:  # all are made, and an error of one is raised after that
+        calls.callback(_end_threads)  # the last call
+        for producer in members_of(ProducerBase._open):
+            if not producer._io_loop.is_closed:
+                calls.callback(producer._log_lost)
+
+
+def _end_threads() -> None:
     thread_loop = sys.modules.get("kcodec.network.thread_loop")
     if thread_loop is not None:
         thread_loop.end_at_exit()
@@ -305,3 +339,4 @@ def _at_exit() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_Fork.before, after_in_parent=_Fork.in_parent, after_in_child=_Fork.in_child)
+    os.register_at_fork(after_in_parent=_Fork.in_parent, after_in_child=_Fork.in_child)

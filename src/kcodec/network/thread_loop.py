@@ -32,6 +32,7 @@ from kcodec.errors import DeliveryTimeoutError, TransportError
 from kcodec.flow import Address, Done, Flow, Task
 from kcodec.network.client import GRACE_SECONDS, Client, IoLoop, Waiter, pass_on
 from kcodec.network.connection import Connection
+from kcodec.network.weak_sets import members_of
 from kcodec.quantities import seconds_text
 
 T = TypeVar("T")
@@ -439,7 +440,7 @@ def end_at_exit() -> None:
     after non-daemon threads have ended, and after the exit handlers that an application registered later than its
     import of a client: these may still use and close their clients. `kcodec.client.waiting` registers it, as the first
     client that is created imports this module."""
-    loops = list(_loops)
+    loops = members_of(_loops)
     for loop in loops:
         loop.begin_exit()
     deadline = time.monotonic() + EXIT_SECONDS

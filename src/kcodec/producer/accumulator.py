@@ -13,12 +13,13 @@ and the public class waits for `on_space`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from kcodec._fast import RecordAppender, RecordBatchBuilder
-from kcodec.errors import EncodeError
+from kcodec.errors import EncodeError, TransportError
 from kcodec.flow import Clock
 from kcodec.producer.batch import (
     BATCH_OVERHEAD,
@@ -158,14 +159,18 @@ class Accumulator(RecordAppender):
         size = len(data)
         buffer = self.topics[topic]
         queue = buffer.queue_for(None, partition if partition >= 0 else None)
-        if not self._reserve(size):
+        if not self._has_space(size):
             return False
-        queue.open = None
         batch = self._new_batch(queue, size)
         batch.data = data
         batch.records_count, batch.table = records_count, table
         table.add(batch)
-        self.wake()
+        try:
+            self._enqueue(queue, batch, is_open=False)
+            self.wake()
+        except BaseException:
+            self._wake_nevertheless()
+            raise
         buffer.batch_filled(queue, size)
         return True
 
@@ -196,32 +201,46 @@ class Accumulator(RecordAppender):
             builder = self.new_builder(settings.max_request_size)
         builder.append(key, value, headers, timestamp)
         size = max(builder.size_in_bytes, settings.batch_size)
-        if not self._reserve(size, forced):
+        if not (forced or self._has_space(size)):
             return None
         batch = self._new_batch(queue, size)
         batch.builder = builder
-        if builder.size_in_bytes < settings.batch_size and not is_large:
-            queue.open = batch
-            if batch.is_held:
+        is_open = builder.size_in_bytes < settings.batch_size and not is_large
+        try:
+            self._enqueue(queue, batch, is_open=is_open)
+            if not is_open:
+                self._count(self.topics[batch.topic], queue, batch, size)
+            elif batch.is_held:
                 return batch
-            if batch.created + settings.linger >= self.next_look and not self.space_waiters:
+            elif batch.created + settings.linger >= self.next_look and not self.space_waiters:
                 return batch  # the sender will look at it in time
-        else:
-            self._count(self.topics[batch.topic], queue, batch, size)
-        self.wake()
+            self.wake()
+        except BaseException:
+            self._wake_nevertheless()
+            raise
         return batch
 
     def _new_batch(self, queue: PartitionQueue, reserved: int) -> ProducerBatch:
+        """Return a batch for `_enqueue`."""
         batch = ProducerBatch(*queue.partition, self.lock, order=(queue.next_order,), owner=self)
-        queue.next_order += 1
         batch.created = self._clock()
         batch.is_held = self.held_until is not None
         batch.deadline = self._first_sent(batch) + self.settings.delivery_timeout
         batch.reserved = reserved
-        queue.batches.append(batch)
+        return batch
+
+    def _enqueue(self, queue: PartitionQueue, batch: ProducerBatch, *, is_open: bool) -> None:
+        """Add a batch, which is complete, to its queue, and reserve its memory.
+
+        Python runs the handlers of signals when it calls a function, and after a call. The only call here is the last
+        step, so an interruption such as Ctrl-C finds all of these changes or none of them.
+        """
+        self.free_memory -= batch.reserved
+        queue.next_order += 1
         self.active[queue] = None
         self.unfinished[batch] = None
-        return batch
+        queue.open = batch if is_open else None
+        queue.batches.append(batch)
 
     def _first_sent(self, batch: ProducerBatch) -> float:
         """Return the time from which its deadline counts: when it was created, or when it is released at the latest."""
@@ -292,10 +311,10 @@ class Accumulator(RecordAppender):
             )
             raise EncodeError(reason, field="max_request_size", value=size)
 
-    def _reserve(self, size: int, forced: bool = False) -> bool:
+    def _has_space(self, size: int) -> bool:
+        """Return whether this much memory is free; if not, wake the sender. Raise EncodeError if it never is."""
         self.check_caller()
-        if size <= self.free_memory or forced:
-            self.free_memory -= size
+        if size <= self.free_memory:
             return True
         if size > self.settings.buffer_memory:
             reason = (
@@ -322,7 +341,7 @@ class Accumulator(RecordAppender):
         size = _record_size(key, value, headers)
         # A record that just fits into the buffer is accepted all the same.
         size = max(size, min(size + WAITING_RECORD_BYTES, self.settings.buffer_memory))
-        if not self._reserve(size):
+        if not self._has_space(size):
             return None
         placeholder = ProducerBatch(topic, -1, self.lock, owner=self)
         placeholder.created = self._clock()
@@ -331,12 +350,20 @@ class Accumulator(RecordAppender):
             self.settings.max_block, self.settings.delivery_timeout
         )
         placeholder.reserved = size
-        self.unfinished[placeholder] = None
-        buffer = self._buffer_of(topic)
         kept = tuple((name, _kept(content)) for name, content in headers)
-        buffer.waiting.append(WaitingRecord(placeholder, _kept(key), _kept(value), kept, partition, timestamp))
-        self.wake()  # last, as the sender may run within it
-        return self._new_delivery(placeholder, 0, timestamp)
+        record = WaitingRecord(placeholder, _kept(key), _kept(value), kept, partition, timestamp)
+        delivery = self._new_delivery(placeholder, 0, timestamp)
+        buffer = self._buffer_of(topic)
+        try:
+            # An interruption finds all of these changes or none of them; see `_enqueue`.
+            self.free_memory -= size
+            self.unfinished[placeholder] = None
+            buffer.waiting.append(record)
+            self.wake()  # last, as the sender may run within it
+        except BaseException:
+            self._wake_nevertheless()
+            raise
+        return delivery
 
     def request_topic(self, topic: str) -> TopicBuffer:
         """Return the topic's buffer; the sender will request its metadata."""
@@ -431,7 +458,17 @@ class Accumulator(RecordAppender):
         """Wake the sender, unless it is about to run."""
         if not self._is_awake:
             self._is_awake = True
-            self._wake()
+            try:
+                self._wake()
+            except BaseException:
+                self._is_awake = False
+                raise
+
+    def _wake_nevertheless(self) -> None:
+        """Wake the sender for a record that is in the buffer, although an error, such as that of Ctrl-C, ends the call.
+        Later records of its batch do not wake it."""
+        with contextlib.suppress(TransportError):  # the client is closed, which is the error that ended the call
+            self.wake()
 
     def take_wake(self) -> None:
         """Note that the sender runs now: later events wake it again."""

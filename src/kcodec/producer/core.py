@@ -311,8 +311,10 @@ class ProducerCore:
         self._post(lambda: self.sender.responses.fail(None, batch, error))
 
     def forget(self, error: BaseException) -> None:
-        """In a forked child, under the lock: end everything with `error`, without calling callbacks."""
+        """In a forked child: end everything with `error`, without calling callbacks. May be called again after an
+        interruption. The lock is not needed, as the child has no other thread."""
         self.accumulator.refusal, self.is_closed = error, True
+        self.accumulator.space_waiters = 0  # threads of the parent
         self.accumulator.failures = None  # they are the parent's to report
         self.accumulator.finish([(batch, BatchOutcome(error=error)) for batch in self.accumulator.unfinished])
         self.id_manager.forget(error)

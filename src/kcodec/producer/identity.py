@@ -142,7 +142,8 @@ class ProducerIdManager:
 
     @property
     def is_transaction_open(self) -> bool:
-        """Whether a transaction is open that brokers have received requests of. On any thread."""
+        """Whether a transaction is open that brokers have received requests of, and neither its end is under way nor
+        another process has its handle. On any thread."""
         return False
 
     def produce_highest_version(self) -> int:
@@ -185,7 +186,7 @@ class ProducerIdManager:
         """Note that `send` raised the error of `refuse_sends`. On any thread."""
 
     def forget(self, error: BaseException) -> None:
-        """In a forked child, under the lock: end what callers wait for with `error`."""
+        """In a forked child: end what callers wait for with `error`."""
 
     def on_no_response(self, api: str) -> None:
         """Note a request ("Produce") that may have been sent and got no response, so it may arrive late.

@@ -132,7 +132,7 @@ class BackgroundCommit:
         return self._task is None and (result is None or result.unretrieved is None)
 
     def forget(self, error: BaseException) -> None:
-        """In a forked child, under the lock: end the commit there with `error`."""
+        """In a forked child: end the commit there with `error`."""
         if self._context.commit_result is not None:
             self._context.commit_result.forget_all(error)
 

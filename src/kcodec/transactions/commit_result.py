@@ -92,7 +92,7 @@ class CommitResult:
                 log.exception("a callback of the commit of %r failed", self.name)
 
     def forget_all(self, error: BaseException) -> None:
-        """In a forked child, under the lock: end it without calling callbacks. The error is the parent's to report."""
+        """In a forked child: end it without calling callbacks. The error is the parent's to report."""
         if not self._is_done:
             self._is_done, self._error = True, error
             self._callbacks = []

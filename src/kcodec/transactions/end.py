@@ -13,7 +13,13 @@ import logging
 
 from kcodec.cluster.metadata import Cluster
 from kcodec.cluster.values import ProducerIdAndEpoch
-from kcodec.errors import DecodeError, DeliveryTimeoutError, TransportError, UnknownOutcomeError
+from kcodec.errors import (
+    AuthenticationError,
+    DecodeError,
+    DeliveryTimeoutError,
+    TransportError,
+    UnknownOutcomeError,
+)
 from kcodec.flow import Flow
 from kcodec.protocol.error_codes import ErrorCode, error_code
 from kcodec.transactions.errors import FENCED_CODES, Failed, TransactionDisposition, failure
@@ -41,7 +47,8 @@ def end_transaction(
     """Commit or abort. Return the (producer id, epoch) of the next transaction, None if that needs InitProducerId.
 
     If the coordinator rejects a commit but DescribeTransactions shows that it is committed, it counts as a commit.
-    Raise Failed with the disposition; AuthenticationError when nothing was sent.
+    Raise Failed with the disposition. Its error is an AuthenticationError if a broker rejected the login, so that
+    nothing was sent, or so that the outcome of an abort that the coordinator rejected is not known.
     """
     word = "commit" if is_commit else "abort"
     doing = f"EndTxn ({word}) of {ending.transactional_id!r}"
@@ -147,8 +154,8 @@ def _unknown(doing: str, last: Failed) -> Failed:
 
 
 def _check_refused_abort(coordinator: CoordinatorCall, ending: Ending, code: int) -> Flow[None]:
-    """Raise Failed if another producer took over, or the transaction was committed. Otherwise nothing is open any more:
-    the coordinator timed the transaction out, or nothing was ever added to it."""
+    """Raise Failed if another producer took over, or the transaction was or may have been committed. Otherwise nothing
+    is open any more: the coordinator timed the transaction out, or nothing was ever added to it."""
     doing, is_invalid = coordinator.doing, code == ErrorCode.INVALID_TXN_STATE
     failed = failure("EndTxn", code, doing, resource=ending.transactional_id)
     if is_invalid and not (ending.is_commit_unconfirmed or ending.is_new_flow or ending.is_shared):
@@ -160,6 +167,9 @@ def _check_refused_abort(coordinator: CoordinatorCall, ending: Ending, code: int
         raise found
     if is_invalid and ending.is_commit_unconfirmed:
         raise _unknown(doing, failed)
+    if isinstance(found.error, AuthenticationError) and (ending.is_shared or ending.is_commit_unconfirmed):
+        # A process with its handle, or the earlier request, may have committed it. The abort can be repeated.
+        raise Failed(TransactionDisposition.INTERRUPTED, found.error)
     # InitProducerId, which comes next, aborts what may be open, too.
     if found.disposition not in {TransactionDisposition.ABORT, TransactionDisposition.EMPTY}:
         raise found

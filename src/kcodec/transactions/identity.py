@@ -80,8 +80,11 @@ class TransactionalProducerId(ProducerIdManager):
     @property
     def is_transaction_open(self) -> bool:
         """See ProducerIdManager."""
-        transaction = self._context.open
-        return transaction is not None and transaction.is_sent and self._context.state in WRITING
+        context = self._context
+        transaction = context.open
+        if transaction is None or not transaction.is_sent or transaction.is_shared:
+            return False
+        return context.state in {State.IN_TRANSACTION, State.ABORTABLE_ERROR}
 
     def produce_highest_version(self) -> int:
         """See ProducerIdManager."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import inspect
 import threading
 import time
@@ -18,6 +19,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from kcodec.network.not_pickled import NotPickled
+from kcodec.network.weak_sets import members_of
 from kcodec.producer import delivery as deliveries
 from kcodec.producer.delivery import BatchMetadata, RecordMetadata
 from kcodec.producer.reports import log_lost
@@ -223,6 +225,8 @@ class ProducerBase(ClientBase):
     _core: ProducerCore
     _lock: AbstractContextManager[Any]
     _freed: asyncio.Event
+    #: At the interpreter's exit, an exit handler and then `__del__` log what is lost.
+    _is_loss_logged = False
     #: Quick enough for each `send`: true before the first call, and when the event loop is closed.
     _must_start: Callable[[], bool]
 
@@ -257,12 +261,16 @@ class ProducerBase(ClientBase):
         return done
 
     def _log_lost(self) -> None:
-        is_open = self._core.id_manager.is_transaction_open
-        log_lost(self._core.accumulator, repr(self), is_transaction_open=is_open)
+        if not self._is_loss_logged:
+            self._is_loss_logged = True
+            is_open = self._core.id_manager.is_transaction_open
+            log_lost(self._core.accumulator, repr(self), is_transaction_open=is_open)
 
 
 @atexit.register
 def _at_exit() -> None:
-    for producer in list(ProducerBase._open):
-        if not producer._io_loop.is_closed:
-            producer._log_lost()
+    """Log what is lost."""
+    with contextlib.ExitStack() as calls:  # all are made, and an error of one is raised after that
+        for producer in members_of(ProducerBase._open):
+            if not producer._io_loop.is_closed:
+                calls.callback(producer._log_lost)
