@@ -4,6 +4,7 @@ type."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 import sys
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 
 from kcodec.broker import Broker
-from kcodec.client import Consumer, Producer, RecordMetadata
+from kcodec.client import Consumer, Producer, RecordMetadata, aio
 from kcodec.client import poll_timeouts as timeouts
-from kcodec.errors import EncodeError
+from kcodec.errors import AbortableTransactionError, EncodeError
 from kcodec.offsets import TopicPartition
 
 EXPECTED = "timeout must be a number of seconds or None, got "
@@ -93,3 +94,42 @@ def test_an_invalid_record_is_not_called_a_row(kcodec_broker: Broker) -> None:
                 producer.send("orders", b"v", headers=[("id", 5)], partition=0)
             assert str(raised.value) == "the value of header 0 ('id') must be bytes or None, not int"
             assert producer.send("orders", b"v", partition=0).result(30)
+
+
+@pytest.mark.parametrize("key", ["text", 5, 1.5, ["text"], memoryview(b"text")[::2]])
+def test_an_invalid_key_is_the_same_error_before_and_after_metadata(kcodec_broker: Broker, key: Any) -> None:
+    """After it had arrived, the choice of the partition raised TypeError."""
+    found = []
+    topic = kcodec_broker.create_topic(partitions=3)
+
+    async def send() -> None:
+        async with aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+            for _ in range(2):
+                with pytest.raises(EncodeError) as caught:
+                    await producer.send(topic, b"v", key=key)
+                found.append(caught.value)
+                await (await producer.send(topic, b"v"))
+
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+        for _ in range(2):
+            with pytest.raises(EncodeError) as caught:
+                producer.send(topic, b"v", key=key)
+            found.append(caught.value)
+            producer.send(topic, b"v").result()
+    asyncio.run(send())
+    assert len({str(error) for error in found}) == 1
+    assert {(error.field, error.row) for error in found} == {("key", None)} and found[3].value is key
+
+
+def test_an_invalid_key_blocks_the_commit_of_its_transaction(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=3)
+    options: dict[str, Any] = {"bootstrap_servers": kcodec_broker.bootstrap_servers, "transactional_id": topic}
+    with Producer(**options) as producer:
+        for _ in range(2):
+            producer.begin_transaction()
+            with pytest.raises(EncodeError):
+                producer.send(topic, b"v", key="text")
+            with pytest.raises(AbortableTransactionError, match="key must be bytes or None, not str"):
+                producer.commit_transaction()
+            producer.abort_transaction()
+            assert producer.partitions_for(topic) == 3

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 from scripted_broker import Fault, Rig, ScriptedCluster, faults_for, send_apart, started, values
 
 from kcodec.broker import Broker
 from kcodec.client import Producer
-from kcodec.errors import BrokerError, DeliveryErrors, DeliveryTimeoutError, TransportError
+from kcodec.client.flows import run_in_background
+from kcodec.errors import AuthenticationError, BrokerError, DeliveryErrors, DeliveryTimeoutError, TransportError
+from kcodec.flow import Flow, sleep
 from kcodec.offsets import TopicPartition
 from kcodec.producer.delivery import Delivery
 from kcodec.producer.identity import IdempotentProducerId
@@ -267,8 +271,41 @@ def test_a_crash_of_the_loop_ends_every_delivery() -> None:
         delivery.add_done_callback(reported.append)
     world.run(0.01)
     rig.core.crash(TransportError("the loop failed"))
-    assert all(str(delivery.error) == "the loop failed" for delivery in sent)
+    assert all("the loop failed" in str(delivery.error) for delivery in sent)
     assert sorted(map(id, reported)) == sorted(map(id, sent))
+
+
+@pytest.mark.parametrize("error", [AuthenticationError("the login was rejected"), KeyError("a mistake")])
+def test_after_a_crash_a_record_that_was_sent_may_be_stored(error: Exception) -> None:
+    """A program that sends it again may write it twice. One that was not sent can be sent again."""
+    world = ScriptedCluster()
+    (log,) = world.create_topic("orders")
+    rig = started(world, linger=0.0)
+    world.faults = lambda node, request: Fault(is_answer_lost=True)
+    sent = rig.send("orders", b"x")
+    world.run(0.01)
+    not_sent = rig.send("nowhere", b"y")
+    rig.core.crash(error)
+    assert log.values == [b"first", b"x"]
+    for delivery in (sent, not_sent):
+        found = delivery.error
+        assert found is error or (isinstance(found, TransportError) and found.__cause__ is error)
+        assert str(error) in str(found)
+        assert getattr(found, "possibly_sent", False) is (delivery is sent)
+
+
+def test_a_mistake_in_a_background_flow_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    def flow() -> Flow[None]:
+        yield from sleep(0.1)
+        raise KeyError("a mistake")
+
+    world, core = ScriptedCluster(), Mock()
+    run_in_background(Mock(scheduler=world.scheduler), core, {"producer": flow()})
+    world.run(0.2)
+    (record,) = [one for one in caplog.records if one.name == "kcodec.client"]
+    assert record.levelname == "CRITICAL" and record.exc_info is not None
+    assert isinstance(record.exc_info[1], KeyError)
+    core.crash.assert_called_once_with(record.exc_info[1])
 
 
 def test_retries_are_counted() -> None:

@@ -76,15 +76,17 @@ def test_a_transaction_whose_end_is_under_way_is_not_reported(
 ) -> None:
     """The coordinator may commit it."""
     topic = kcodec_broker.create_topic(partitions=1)
-    with KafkaProxy(kcodec_broker.bootstrap_servers) as proxy:
-        with Producer(bootstrap_servers=proxy.bootstrap_servers, transactional_id=topic) as producer:
-            producer.begin_transaction()
-            producer.send(topic, b"value").result()
-            proxy.on_request("EndTxn").hold(1.0)
-            commit = producer.commit_transaction_async()
-            producer._log_lost()
-            assert LOST not in caplog.text
-            commit.result()
+    with (
+        KafkaProxy(kcodec_broker.bootstrap_servers) as proxy,
+        Producer(bootstrap_servers=proxy.bootstrap_servers, transactional_id=topic) as producer,
+    ):
+        producer.begin_transaction()
+        producer.send(topic, b"value").result()
+        proxy.on_request("EndTxn").hold(1.0)
+        commit = producer.commit_transaction_async()
+        producer._log_lost()
+        assert LOST not in caplog.text
+        commit.result()
 
 
 def test_a_shared_transaction_is_not_reported(kcodec_broker: Broker, caplog: pytest.LogCaptureFixture) -> None:

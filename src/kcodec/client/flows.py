@@ -7,13 +7,16 @@ that only produces does not import what Consumer and Admin need.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kcodec.errors import KcodecError
+
 if TYPE_CHECKING:
-    from kcodec.flow import Flow
+    from kcodec.flow import Flow, Task
     from kcodec.network.client import Client as Client
 else:
 
@@ -22,6 +25,9 @@ else:
         from kcodec.network import client
 
         return client.Client(options)
+
+
+log = logging.getLogger("kcodec.client")
 
 
 class Core(Protocol):
@@ -104,7 +110,15 @@ def document(method: Any, flow: Callable[..., Any]) -> None:
 
 def run_in_background(client: Client, core: Core, flows: dict[str, Flow[None]]) -> None:
     """On the I/O thread or in the event loop: run the flows, by name. If one fails, the core crashes."""
+    from kcodec.flow import CancelledFlow
+
+    def ended(task: Task[None]) -> None:
+        if task.error is None:
+            return
+        if not isinstance(task.error, KcodecError | CancelledFlow):
+            log.critical("a background flow of this client failed: %r", task.error, exc_info=task.error)
+        core.crash(task.error)
+
     # The tasks hold no reference to the public object, so that one that is dropped without close is noticed.
     for name, flow in flows.items():
-        task = client.scheduler.spawn(flow, name)
-        task.when_done(lambda ended: None if ended.error is None else core.crash(ended.error))
+        client.scheduler.spawn(flow, name).when_done(ended)

@@ -325,22 +325,22 @@ class ProducerCore:
         if isinstance(error, CancelledFlow):
             reason = TransportError("the producer was closed")
         elif not isinstance(error, KcodecError):
-            reason = _loop_failed(error)
+            reason = _loop_failed(error, possibly_sent=False)
         with self.lock:
             if not self.is_closed:
                 self.accumulator.refusal, self.is_closed = reason, True
         if isinstance(error, CancelledFlow):
             text = "the producer was closed before the record was acknowledged"
             self.sender.fail_all(lambda batch: self._closed_early(TransportError, text, batch))
-        elif reason is error:
-            self.sender.fail_all(lambda _: reason)
         else:
+            # One that was sent may be stored, which the error itself does not say: it is of another request.
             sent = _loop_failed(error, possibly_sent=True)
             self.sender.fail_all(lambda batch: sent if batch.attempts else reason)
 
 
-def _loop_failed(error: BaseException, *, possibly_sent: bool = False) -> TransportError:
-    text = f"the I/O loop of this producer failed: {error!r}; create another producer"
+def _loop_failed(error: BaseException, *, possibly_sent: bool) -> TransportError:
+    why = error if isinstance(error, KcodecError) else repr(error)
+    text = f"the I/O loop of this producer failed: {why}; create another producer"
     failure = TransportError(text, possibly_sent=possibly_sent)
     failure.__cause__ = error
     return failure

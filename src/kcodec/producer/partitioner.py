@@ -101,16 +101,19 @@ class TopicBuffer(TopicSlot):
             self._change_sticky()
 
     def queue_for(self, key: Buffer | None, partition: int | None) -> PartitionQueue:
-        """Return the queue that a record goes to. Raise EncodeError if the topic does not have the partition."""
+        """Return the queue that a record goes to. Raise EncodeError if the topic does not have the partition, or if the
+        key is needed for the choice and is invalid."""
         if partition is None and self._key_partition is not None:
             partition = self._key_partition(key, len(self.queues))
             if partition is None:
                 return self.sticky_queue
         if partition is None:
             if key is not None and not self._ignore_keys:
-                if isinstance(key, str | int):
-                    raise TypeError(f"key must be bytes or None, not {type(key).__name__}: encode it, as by .encode()")
-                return self.queues[partition_for((key,), len(self.queues))[0]]  # type: ignore[index]
+                try:
+                    number = partition_for((key,), len(self.queues))[0]
+                except (TypeError, BufferError):
+                    raise _invalid_key(key) from None
+                return self.queues[number]  # type: ignore[index]
             return self.sticky_queue
         count = len(self.queues)
         if 0 <= partition < count:
@@ -136,3 +139,9 @@ class TopicBuffer(TopicSlot):
         ]
         self._sticky_bytes = 0
         self.sticky_queue = self.queues[draw_partition(sizes, available, self._random)]
+
+
+def _invalid_key(key: object) -> EncodeError:
+    """Return the error that the encoder raises for such a key."""
+    advice = ": encode it, as by .encode()" if isinstance(key, str) else ""
+    return EncodeError(f"key must be bytes or None, not {type(key).__name__}{advice}", field="key", value=key)
