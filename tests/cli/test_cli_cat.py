@@ -193,3 +193,30 @@ def test_following_goes_on_with_what_is_appended(tmp_path: Path) -> None:
         file.write(plain(3))
     assert process.communicate(timeout=30) == (b"3\n4\n5\n", b"")
     assert process.returncode == 0
+
+
+def wrong_crc_at_the_end(folder: Path) -> Path:
+    corrupt = bytearray(plain(3))
+    corrupt[-1] ^= 1
+    return write_partition(folder, [plain(0), bytes(corrupt)])
+
+
+@pytest.mark.parametrize("choice", [(), ("--read-committed",), ("--on-error", "skip")], ids=str)
+def test_a_complete_last_batch_with_a_wrong_crc_is_reported(tmp_path: Path, choice: tuple[str, ...]) -> None:
+    """Its records are left out, as those of an incomplete batch are, but they were there."""
+    ran = run("cat", *choice, wrong_crc_at_the_end(tmp_path), "-f", r"%o\n")
+    assert (ran.out, ran.status) == ("0\n1\n2\n", ExitStatus.FINDINGS)
+    assert "the last batch has a wrong CRC" in ran.err
+    assert "its records are left out" in ran.err
+    assert run("cat", tmp_path / "orders-0", "-c", "2", "-f", r"%o\n").status is ExitStatus.OK
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "log"])
+def test_convert_treats_it_as_corruption(tmp_path: Path, kind: str) -> None:
+    folder, out = wrong_crc_at_the_end(tmp_path), tmp_path / f"out.{kind}"
+    ran = run("convert", folder, "-o", out)
+    assert (ran.status, out.exists()) == (ExitStatus.FINDINGS, False)
+    assert "the last batch has a wrong CRC" in ran.err
+    ran = run("convert", folder, "-o", out, "--on-error", "skip")
+    assert (ran.status, out.exists()) == (ExitStatus.FINDINGS, True)
+    assert "the last batch has a wrong CRC" in ran.err

@@ -15,6 +15,7 @@ from cli_runner import Ran, long_partition, program, run
 from log_files import ABORT, COMMIT, data, marker, partition, plain
 
 import kcodec
+from kcodec.broker import Broker
 from kcodec.cli import ExitStatus
 from kcodec.client import Admin, NewTopic, Producer
 from kcodec.log import Log
@@ -198,3 +199,18 @@ def test_a_restore_that_is_killed_goes_on_without_duplicates(
 def there_count(kafka: ApacheKafka, topic: str) -> int:
     with kcodec.read_topic(topic, bootstrap_servers=kafka.bootstrap_servers, columns=("offset",)) as records:
         return sum(len(batch) for batch in records)
+
+
+def test_a_complete_last_batch_with_a_wrong_crc_is_not_lost_silently(
+    kcodec_broker: Broker, tmp_path: Path, name: str
+) -> None:
+    corrupt = bytearray(plain(3))
+    corrupt[-1] ^= 1
+    partition(tmp_path / "backup", [plain(0), bytes(corrupt)], name=f"{name}-0")
+    command = ("restore", tmp_path / "backup", "-b", kcodec_broker.bootstrap_servers, "--create")
+    ran = run(*command)
+    assert (ran.status, "nothing was written" in ran.err) == (ExitStatus.FINDINGS, True)
+    assert "the last batch has a wrong CRC" in ran.err
+    ran = run(*command, "--on-error", "skip")
+    assert (ran.status, "corrupt batches left out: 1" in ran.err) == (ExitStatus.FINDINGS, True)
+    assert kcodec_broker.end_offset(name) >= 3

@@ -380,3 +380,15 @@ def test_single_files_without_a_log_next_to_them(tmp_path: Path) -> None:
     swap = tmp_path / f"{0:020d}.log.swap"
     swap.write_bytes(b"")
     assert codes(check_file(swap)) == ["leftover"]
+
+
+@pytest.mark.parametrize("position", [20, 70], ids=["header", "records"])
+@pytest.mark.parametrize("number", range(4))
+def test_only_the_corrupt_batch_of_a_window_has_a_finding(tmp_path: Path, number: int, position: int) -> None:
+    """The batches after it are in the same window of the file, which the look at the corrupt batch must not change."""
+    batches = [build_batch([RecordSpec(value=b"value" * 9)] * 3, base_offset=3 * at) for at in range(5)]
+    corrupt = bytearray(batches[number])
+    corrupt[position] ^= 1
+    batches[number] = bytes(corrupt)
+    found = open_log(partition(tmp_path, batches)).check()
+    assert [(one.code, one.position) for one in found] == [("bad-crc", sum(map(len, batches[:number])))]

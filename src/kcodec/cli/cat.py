@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from kcodec import DecodedRecords
 from kcodec.cli.brokers import add_broker_options
 from kcodec.cli.formats import RecordText, add_shape_options, offsets_of
-from kcodec.cli.logs import add_log_options, isolation_of, logs_at, range_of
+from kcodec.cli.logs import add_log_options, isolation_of, logs_at, lost_batch, range_of
 from kcodec.cli.output import ExitStatus, Output, Progress
 from kcodec.cli.parser import CommandError, Example, Parser, UsageError
 from kcodec.errors import DecodeError
@@ -127,9 +127,10 @@ class _Cat:
         finally:
             progress.end()
             chunks.close()
-        if chunks.error is not None:
+        skipped = chunks.error or (lost_batch(self._log) if end is None and self.left != 0 else None)
+        if skipped is not None:
             output.flush()
-            output.say(f"kcodec: {chunks.error}")
+            output.say(f"kcodec: {skipped}")
             return ExitStatus.FINDINGS
         return ExitStatus.OK
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kcodec import COLUMNS, DecodedRecords
 from kcodec.cli.clean_log import CleanOptions, write_clean_log
-from kcodec.cli.logs import add_log_options, isolation_of, logs_at
+from kcodec.cli.logs import add_log_options, isolation_of, logs_at, lost_batch
 from kcodec.cli.output import ExitStatus, Output, Progress
 from kcodec.cli.parser import CommandError, Example, Parser, names, nearest, offset_range
 from kcodec.cli.sinks import COMPRESSIONS, FORMATS, SinkOptions, format_of, sink_of
@@ -119,13 +119,20 @@ def _clean(logs: list[Log], options: argparse.Namespace, output: Output) -> Exit
     wanted = CleanOptions(start, end, isolation_of(options), not options.without_markers, options.on_error)
     progress = Progress(output, "cleaning")
 
+    lost = lost_batch(logs[0]) if end is None else None
+
     def write() -> tuple[str, list[DecodeError]]:
+        if lost is not None and options.on_error == "raise":
+            raise lost
         try:
             done = write_clean_log(logs[0], options.output, wanted, progress)
         finally:
             progress.end()
         batches = f"{done.whole_batches} batches as they were and {done.rewritten_batches} rewritten"
-        return f"{done.records} records, control records included, in {batches}", done.errors
+        return f"{done.records} records, control records included, in {batches}", [
+            *done.errors,
+            *([] if lost is None else [lost]),
+        ]
 
     return _reported(write, options, output)
 
@@ -176,6 +183,10 @@ class _Conversion:
             behind += log.size_in_bytes
             if chunks.error is not None:
                 self.errors.append(chunks.error)
+            elif end is None and (error := lost_batch(log)) is not None:
+                if self._options.on_error == "raise":
+                    raise error
+                self.errors.append(error)
         self._progress.end()
 
     def _span(self, log: Log) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import argparse
 import kcodec
 from kcodec.cli.formats import Offsets
 from kcodec.cli.parser import CommandError, nearest
+from kcodec.errors import DecodeError
 from kcodec.log import Log, LogDirectory
 
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
@@ -49,6 +50,21 @@ def logs_at(path: str, topic: str | None, partition: int | None) -> list[Log]:
         possible = ", ".join(map(str, numbers))
         raise CommandError(f"{path}: topic {topic} has no partition {partition} here; possible: {possible}")
     return [found[topic, number] for number in numbers if partition in (None, number)]
+
+
+def lost_batch(log: Log) -> DecodeError | None:
+    """Return the error of a complete last batch with a wrong CRC, None if there is no such batch.
+
+    Readers leave the batch out without an error, as a broker that starts after a crash truncates it. But it may have
+    been corrupted later, and then it has records that a consumer could read.
+    """
+    try:
+        tail = log.tail
+    except DecodeError:
+        return None  # of another batch, which the reader has reported
+    if tail is None or not tail.has_wrong_crc:
+        return None
+    return DecodeError(f"{tail.reason}; its records are left out", position=tail.position, path=log.segments[-1].path)
 
 
 def _named(path: str, topic: str | None, partition: int | None) -> Log:

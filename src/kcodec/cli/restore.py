@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import kcodec
 from kcodec.cli.brokers import add_broker_options, client_options, make_admin, name_and_value, usage_errors
-from kcodec.cli.logs import add_on_error
+from kcodec.cli.logs import add_on_error, lost_batch
 from kcodec.cli.output import ExitStatus, Output, Progress
 from kcodec.cli.parser import CommandError, Example, Parser, UsageError, nearest
 from kcodec.cli.render import counted, now_ms, time_text, write_table
@@ -234,6 +234,10 @@ def _count(part: RestoredPartition, options: argparse.Namespace, plan: Plan) -> 
         low = _earliest(decoded)
         part.oldest = low if part.oldest is None or low is None else min(part.oldest, low)
     plan.skipped_batches += chunks.counts.skipped_batches
+    if (error := lost_batch(part.log)) is not None:
+        if options.on_error != "skip":
+            raise error
+        plan.skipped_batches += 1
 
 
 def _earliest(decoded: DecodedRecords) -> int | None:

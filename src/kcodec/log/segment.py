@@ -79,12 +79,22 @@ def is_last_segment(path: str, storage: Storage = LOCAL) -> bool:
     return all(int(name[1]) <= int(own[1]) for name in names if name)
 
 
+#: The reason of a tail begins with this if its batch is complete.
+WRONG_CRC = "the last batch has a wrong CRC"
+
+
 class Tail(NamedTuple):
     """Data after the last valid batch: its position, its size (remaining_bytes), and the reason why it is invalid."""
 
     position: int
     remaining_bytes: int
     reason: str
+
+    @property
+    def has_wrong_crc(self) -> bool:
+        """Whether the tail begins with a complete batch that has a wrong CRC. Otherwise the batch is incomplete, or the
+        tail consists of zeros."""
+        return self.reason.startswith(WRONG_CRC)
 
 
 # Headers
@@ -274,7 +284,7 @@ def judge_corruption(
     if not is_active or not _is_torn_behind(file, behind, end, above, limits):
         error.next_offset = _offset_behind(file, batch, end, limits)
         raise error
-    return Tail(position, end - position, f"the last batch has a wrong CRC: {error.reason}")
+    return Tail(position, end - position, f"{WRONG_CRC}: {error.reason}")
 
 
 def _is_torn_behind(file: SegmentFile, behind: int, end: int, above: int, limits: DecodeLimits) -> bool:

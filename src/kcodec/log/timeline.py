@@ -23,6 +23,7 @@ from kcodec.log.salvage import ResumePositions, batches_in_order, read_batches
 from kcodec.log.segment import (
     BATCH_OVERHEAD,
     LOWEST_OFFSET,
+    WRONG_CRC,
     Segment,
     Tail,
     batch_at,
@@ -407,7 +408,7 @@ def _torn_last_batch(walk: _Walk, last: WalkedSegment, limits: DecodeLimits) -> 
         if computed == batch.crc:
             return None
         remaining = last.end - batch.position if last.tail is None else sum(last.tail[:2]) - batch.position
-    reason = f"the last batch has a wrong CRC: {batch.crc:#010x} is stored, the CRC of the bytes is {computed:#010x}"
+    reason = f"{WRONG_CRC}: {batch.crc:#010x} is stored, the CRC of the bytes is {computed:#010x}"
     return Tail(batch.position, remaining, reason)
 
 

@@ -162,7 +162,9 @@ class SegmentWalk:
             position=position,
         )
         try:
-            return judge_corruption(file, error, end, self.above, self._limits, is_active=self.segment.is_active)
+            # The batches of the window are still to be checked, so it must not be overwritten.
+            other = file.apart()
+            return judge_corruption(other, error, end, self.above, self._limits, is_active=self.segment.is_active)
         except DecodeError:
             return None
 
