@@ -23,8 +23,6 @@ Item = TypeVar("Item")
 First = TypeVar("First")
 Second = TypeVar("Second")
 Function = TypeVar("Function", bound=Callable[..., Any])
-#: Partitions are 32-bit numbers in Kafka's protocol.
-HIGHEST_PARTITION = 2**31 - 1
 #: The flag of a code object whose function takes any keyword arguments (inspect.CO_VARKEYWORDS).
 _TAKES_ANY = 0x08
 #: The least similarity of a misspelled name (difflib's ratio): "aplication" and "application" have 0.95.
@@ -50,8 +48,7 @@ def partitions_of(
 ) -> list[TopicPartition]:
     """Return the partitions as a list; one TopicPartition is one partition, and pairs are accepted as elements.
 
-    Raise TypeError for text and for elements that are not a (topic, partition) pair, ValueError for a partition that
-    no broker can have.
+    Raise TypeError for text and for elements that are not a (topic, partition) pair.
     """
     if isinstance(given, TopicPartition):
         return [_partition(given, parameter)]
@@ -91,7 +88,7 @@ def by_partition(given: Mapping[TopicPartition, Item], parameter: str, content: 
     """Return a mapping by partition as a dict; pairs are accepted as keys.
 
     content: what the values are, for the message. Raise TypeError for anything but a mapping, and for keys that are not
-    a (topic, partition) pair; ValueError for a partition that no broker can have.
+    a (topic, partition) pair.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"{parameter}: expected {{TopicPartition(topic, partition): {content}}}, got {given!r}")
@@ -102,8 +99,6 @@ def _partition(given: Any, parameter: str) -> TopicPartition:
     if isinstance(given, tuple) and len(given) == 2:
         topic, partition = given
         if isinstance(topic, str) and hasattr(partition, "__index__") and not isinstance(partition, bool):
-            if not 0 <= partition <= HIGHEST_PARTITION:
-                raise ValueError(f"{parameter}: a partition must be between 0 and {HIGHEST_PARTITION}, got {given!r}")
             return TopicPartition(topic, partition)
     raise TypeError(f"{parameter}: expected TopicPartition(topic, partition), got {given!r}")
 

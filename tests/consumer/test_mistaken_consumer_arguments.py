@@ -11,7 +11,6 @@ import pytest
 
 from kcodec.broker import Broker
 from kcodec.client import Consumer, GroupTransactSession, aio
-from kcodec.errors import BrokerError, KcodecError
 from kcodec.offsets import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -83,29 +82,3 @@ def test_a_mistaken_timeout_of_a_session_is_refused(kcodec_broker: Broker) -> No
                 call(mistaken)
         with session.transaction() as transaction:
             assert transaction.poll(10.0)
-
-
-@pytest.mark.parametrize("number", [-1, 2**31])
-def test_a_partition_that_cannot_exist_is_refused(kcodec_broker: Broker, number: int) -> None:
-    with Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers, group_id="billing") as consumer:
-        for call in (consumer.assign, consumer.committed, consumer.end_offsets):
-            with pytest.raises(ValueError, match=r"a partition must be between 0 and 2147483647, got TopicPartition"):
-                call([TopicPartition("orders", number)])
-
-
-@pytest.mark.parametrize("name", ["not UTF-8: \udcff", "x" * 40_000], ids=["surrogate", "long"])
-def test_a_topic_name_that_no_request_can_hold_leaves_the_others(kcodec_broker: Broker, name: str) -> None:
-    """The metadata of other topics is requested as before, and `poll` says which topic is wrong."""
-    kcodec_broker.seed("orders", [b"1"])
-    options: Any = {"bootstrap_servers": kcodec_broker.bootstrap_servers, "auto_offset_reset": "earliest"}
-    with Consumer(group_id="billing", **options) as consumer:
-        with pytest.raises(BrokerError, match="the topic name is invalid"):
-            consumer.partitions_for(name)
-        assert consumer.partitions_for("orders") == 1
-        consumer.assign([TopicPartition(name, 0)])
-        with pytest.raises(KcodecError, match=r"surrogate|takes 40000 bytes|topic name is invalid"):
-            for _ in range(50):
-                consumer.poll(0.1)
-        consumer.assign([ORDERS])
-        while not consumer.poll(0.1):
-            pass

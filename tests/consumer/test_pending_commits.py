@@ -7,24 +7,17 @@ The embedded broker delays each OffsetCommit, so that commits are queued when th
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pytest
 
 from kcodec.broker import Broker
 from kcodec.client import Consumer, aio
-from kcodec.consumer.assignment import Assignment
-from kcodec.consumer.commits import Commits
-from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DeliveryTimeoutError, TransportError
-from kcodec.flow import Flow, sleep
-from kcodec.network.scheduler import Scheduler
-from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.offsets import TopicPartition
 
 GroupProtocol = Literal["classic", "consumer"]
 PROTOCOLS = pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
@@ -244,108 +237,3 @@ def test_a_queued_commit_of_a_lost_partition_is_reported(
 def _remove(consumer: Consumer, partition: TopicPartition) -> Any:
     yield from ()
     consumer._core.remove([partition])
-
-
-def test_a_commit_follows_the_commits_requested_before_it(kcodec_broker: Broker) -> None:
-    """In asyncio, the request of `commit_async` waits for the next turn of the event loop."""
-    topic = kcodec_broker.create_topic(partitions=1)
-    place = TopicPartition(topic, 0)
-    options: Any = {"group_id": f"group-{topic}", "enable_auto_commit": False}
-
-    async def run() -> None:
-        async with aio.Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers, **options) as consumer:
-            await consumer.assign([place])
-            await consumer.commit_async({place: 5})
-            await consumer.commit({place: 10})
-
-    asyncio.run(run())
-    assert committed(kcodec_broker, options["group_id"], place) == [10]
-
-
-def test_on_revoked_is_called_while_the_coordinator_does_not_respond(kcodec_broker: Broker) -> None:
-    consumer, topic = start(kcodec_broker, enable_auto_commit=True)
-    revoked: list[Any] = []
-    consumer.subscribe(topic, on_revoked=revoked.append)
-    while not consumer.poll(0.1):
-        pass
-    kcodec_broker.faults.add("OffsetCommit", drop="before")
-    consumer.commit_async()
-    consumer.close(4.0)
-    assert revoked == [{TopicPartition(topic, 0)}]
-
-
-class SlowCommits:
-    """In place of CommittedOffsets: each commit takes `seconds` of virtual time."""
-
-    def __init__(self, world: VirtualScheduler, seconds: float) -> None:
-        self.world, self.seconds = world, seconds
-        self.sent: list[dict[TopicPartition, int]] = []
-
-    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], *unused: Any) -> Flow[None]:
-        self.sent.append({partition: one.offset for partition, one in offsets.items()})
-        yield from sleep(self.seconds)
-
-
-class VirtualScheduler:
-    """A scheduler whose time advances only in `run_until`."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.scheduler = Scheduler(lambda: self.now, cast("Any", None))
-        self.posted: list[Callable[[], None]] = []
-
-    def run_posted(self) -> None:
-        while self.posted:
-            self.posted.pop(0)()
-
-    def run_until(self, when: float) -> None:
-        self.run_posted()
-        self.scheduler.run_ready()
-        while (wakeup := self.scheduler.next_wakeup()) is not None and wakeup <= when:
-            self.now = max(wakeup, self.now)
-            self.scheduler.run_ready()
-            self.run_posted()
-        self.now = when
-
-
-def virtual_commits(world: VirtualScheduler, seconds: float = 0.005) -> tuple[Commits, SlowCommits, Assignment]:
-    assignment = Assignment(cast("Any", nullcontext()), world.posted.append)
-    slow = SlowCommits(world, seconds)
-    settings = ConsumerSettings(group_id="group", enable_auto_commit=False)
-    commits = Commits(cast("Any", slow), assignment, cast("Any", None), settings, lambda: world.now, cast("Any", list))
-    world.scheduler.spawn(commits.run(), "commits")
-    world.run_until(0.0)
-    return commits, slow, assignment
-
-
-def test_a_drain_does_not_wait_for_commits_that_are_requested_later() -> None:
-    world = VirtualScheduler()
-    commits, slow, _ = virtual_commits(world)
-    place = TopicPartition("orders", 0)
-
-    def request_all_the_time() -> Flow[None]:
-        for number in itertools.count():
-            commits.put({place: OffsetAndMetadata(number)}, None, is_forced=True)
-            yield from sleep(0.002)
-
-    world.scheduler.spawn(request_all_the_time(), "application")
-    world.run_until(1.0)
-    ended: list[float] = []
-    world.scheduler.spawn(commits.drain(None), "drain").when_done(lambda _: ended.append(world.now))
-    world.run_until(3.0)
-    assert len(slow.sent) > 300
-    assert 1.0 <= ended[0] <= 1.011  # the commit under way and the queued one
-
-
-def test_a_merged_commit_of_a_partition_that_is_not_assigned_is_sent() -> None:
-    world = VirtualScheduler()
-    commits, slow, assignment = virtual_commits(world, seconds=1.0)
-    place, other = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    assignment.add({place})
-    commits.put({other: OffsetAndMetadata(1)}, None, is_forced=True)
-    world.run_until(0.5)  # under way
-    commits.put({place: OffsetAndMetadata(5)}, None, is_forced=True)
-    assignment.remove([place])
-    commits.put({place: OffsetAndMetadata(6)}, None, is_forced=True)
-    world.run_until(5.0)
-    assert slow.sent == [{other: 1}, {place: 6}]

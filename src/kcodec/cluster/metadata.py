@@ -15,7 +15,6 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from kcodec._fast import LONGEST_STRING
 from kcodec.cluster.values import NO_UUID, Broker, Partition, Topic
 from kcodec.errors import (
     AuthenticationError,
@@ -142,17 +141,11 @@ class Cluster:
     # What is missed
 
     def add_topics(self, names: Iterable[str]) -> None:
-        """Include these topics in the metadata from now on; request an update if one of them is new.
-
-        A name that a request cannot hold gets the error that a broker returns for an invalid name.
-        """
+        """Include these topics in the metadata from now on; request an update if one of them is new."""
         now = self.clock()
         for name in names:
-            if name not in self.topics and not _is_encodable(name):
-                self.topics[name] = Topic(name, error=ErrorCode.INVALID_TOPIC_EXCEPTION)
-                self.changed.set()
             if name not in self._topics_used_at:
-                self.request_update(f"topic {name!r} is new")
+                self.request_update(f"topic {name} is new")
             self._topics_used_at[name] = now
 
     def request_update(self, reason: str) -> None:
@@ -331,14 +324,14 @@ class Cluster:
         self._topics_used_at = {
             name: used for name, used in self._topics_used_at.items() if now - used < TOPIC_IDLE_SECONDS
         }
-        topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics_used_at) if _is_encodable(name)]
+        topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics_used_at)]
         are_all = self.needs_all_topics or self._waiting_for_all > 0
         request = MetadataRequest(
             topics=None if are_all else topics, allow_auto_topic_creation=self.allow_auto_topic_creation
         )
         try:
             reply = yield from call(ANY_NODE, request, timeout=self.times.request, lowest=4)
-        except KcodecError as error:
+        except (TransportError, UnsupportedError, BrokerError) as error:
             self.last_error = error
             log.info("Metadata failed: %s", error)
             self.changed.set()
@@ -496,11 +489,3 @@ def _is_passing(error: KcodecError) -> bool:
     if isinstance(error, BrokerError):
         return error.code in PASSING or error.retriable
     return not isinstance(error, AuthenticationError | UnsupportedError)
-
-
-def _is_encodable(name: str) -> bool:
-    """Return whether a request can hold the name of a topic: UTF-8 of at most LONGEST_STRING bytes."""
-    try:
-        return len(name.encode()) <= LONGEST_STRING
-    except UnicodeEncodeError:
-        return False

@@ -50,15 +50,12 @@ class _CommitRequest:
     callbacks: list[tuple[OnCommitted, dict[TopicPartition, OffsetAndMetadata]]]
     is_forced: bool
     states: dict[TopicPartition, PartitionState]
-    is_ended: bool = False
 
     def merge(self, newer: _CommitRequest) -> bool:
         """Add the next request to this one, whose offsets it replaces, and return whether that is possible. A callback
         must not get an error of a partition that its call did not name."""
         if (self.callbacks or newer.callbacks) and self.offsets.keys() != newer.offsets.keys():
             return False
-        for partition in newer.offsets:  # also if it was not assigned any more at the newer request
-            self.states.pop(partition, None)
         self.offsets.update(newer.offsets)
         self.callbacks += newer.callbacks
         self.is_forced |= newer.is_forced
@@ -100,8 +97,7 @@ class Commits:
         self._automatic = assignment.completed if settings.enable_auto_offset_store else assignment.stored
         self._commit_lock = FlowLock(clock)
         self._requested = Signal()
-        #: Set when a commit in the background has ended.
-        self._ended = Signal()
+        self._idle = Signal()
         #: Under way.
         self._current: _CommitRequest | None = None
         self._due: float | None = None
@@ -154,8 +150,7 @@ class Commits:
                     self._current = request = self.queue.popleft()
                 yield from self._background(request)
                 self._current = None
-                request.is_ended = True
-                self._ended.set()
+            self._idle.set()
             yield from wait(self._requested)
 
     def _background(self, request: _CommitRequest) -> Flow[None]:
@@ -184,20 +179,15 @@ class Commits:
             self._callbacks.put(on_committed, offsets, error)
         request.callbacks = []
 
-    def commit(self, offsets: Offsets, timeout: float, *, is_after_queued: bool = False) -> Flow[None]:
-        """Commit and wait. Raises BrokerError (a rebalance revoked the partitions), DeliveryTimeoutError.
-
-        is_after_queued: wait for the commits in the background first, whose offsets are older.
-        """
+    def commit(self, offsets: Offsets, timeout: float) -> Flow[None]:
+        """Commit and wait. Raises BrokerError (a rebalance revoked the partitions), DeliveryTimeoutError."""
         if self._committed is None:
             raise ValueError("commit needs a consumer with group_id=, as offsets are committed for a group")
         if not offsets:
             return
         deadline = self._clock() + timeout
-        if is_after_queued:
-            yield from self.drain(deadline)
         # The repeat of an older commit must not come behind a newer one.
-        if not (yield from self._commit_lock.acquire(max(deadline - self._clock(), 0.0))):
+        if not (yield from self._commit_lock.acquire(timeout)):
             raise DeliveryTimeoutError(f"the previous commit got no response within {seconds_text(timeout)}")
         try:
             # Until there is a response, it is not known what is committed.
@@ -231,23 +221,21 @@ class Commits:
             return
         try:
             timeout = min(self._settings.default_api_timeout, REVOCATION_SECONDS)
-            if deadline is not None:  # half of the time that is left, as on_revoked is called after the commit
-                timeout = max(min(timeout, (deadline - self._clock()) / 2), 0.0)
+            if deadline is not None:
+                timeout = max(min(timeout, deadline - self._clock()), 0.0)
             yield from self.commit(offsets, timeout)
         except KcodecError as error:
             log.warning("the commit before a revocation failed, so records will be read again: %s", _reason(error))
 
     def drain(self, deadline: float | None = None) -> Flow[None]:
-        """Wait until the commits that are queued or under way now have ended, up to the deadline by the client's clock;
-        None: for at most REVOCATION_SECONDS. An application may request others all the time."""
+        """Wait until nothing is queued or under way, up to the deadline by the client's clock; None: for at most
+        REVOCATION_SECONDS."""
         until = self._clock() + REVOCATION_SECONDS if deadline is None else deadline
-        with self._assignment.lock:
-            last = self.queue[-1] if self.queue else self._current
-        while last is not None and not last.is_ended:
+        while self.queue or self._current is not None:
             left = until - self._clock()
             if left <= 0:
                 return
-            yield from wait(self._ended, left)
+            yield from wait(self._idle, left)
 
     def drain_first(self, deadline: float | None) -> Flow[None]:
         """As `drain`, for half of the time that is left: what follows needs time, too."""

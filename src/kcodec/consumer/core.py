@@ -142,8 +142,6 @@ class ConsumerCore:
         self._noted_at = self.clock()
         self._tasks: list[Task[None]] = []
         self._membership_tasks: list[Task[None]] = []
-        #: The flows of a membership that `unsubscribe` is leaving. None: nothing is left at the moment.
-        self._leaving_tasks: list[Task[None]] | None = None
         self._ended = Signal()
 
     # Background flows
@@ -259,7 +257,6 @@ class ConsumerCore:
         self.check_open()
         if self.settings.group_id is None:
             raise ValueError("subscribe needs a consumer with group_id=, as a group assigns the partitions")
-        self._end_left_membership()
         if self.assignment.partitions and self.membership is None:
             raise ValueError("subscribe is not possible after assign(); call unsubscribe() first")
         if isinstance(self.handler, ConsumerRebalanceHandler):
@@ -290,7 +287,6 @@ class ConsumerCore:
         self.check_open()
         if self.membership is not None:
             raise ValueError("assign is not possible after subscribe(); call unsubscribe() first")
-        self._end_left_membership()
         self._left = None  # partitions chosen by hand do not belong to a member
         going = frozenset(self.assignment.partitions) - assigned
         if going:
@@ -307,7 +303,6 @@ class ConsumerCore:
         yield from ()
         added = frozenset(partitions_of(partitions))
         self._check_manual("incremental_assign")
-        self._end_left_membership()
         self._left = None  # partitions chosen by hand do not belong to a member
         self.add(added)
 
@@ -389,24 +384,14 @@ class ConsumerCore:
             # coordinator accepts offsets without a member also in a group that has members.
             self._left = membership.group_metadata
             self.membership = None
-            leaving, self._membership_tasks = self._membership_tasks, []
-            self._leaving_tasks = leaving
             try:
                 if not is_given_up:
                     yield from membership.leave(max(deadline - self.clock(), 0.0), reason)
             finally:
-                if self._leaving_tasks is leaving:
-                    self._end_left_membership()
-
-    def _end_left_membership(self) -> None:
-        """End the flows of the membership that `unsubscribe` is leaving, and remove the partitions that a rebalance may
-        have given it meanwhile. A new subscription does this first: the caller of `unsubscribe` may have stopped
-        waiting, and its flow goes on."""
-        tasks, self._leaving_tasks = self._leaving_tasks, None
-        if tasks is not None:
-            for task in tasks:
-                task.cancel()
-            self.remove(list(self.assignment.partitions))
+                tasks, self._membership_tasks = self._membership_tasks, []
+                for task in tasks:
+                    task.cancel()
+                self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
 
     def _revoke_all(self, deadline: float) -> Flow[None]:
         """Let the handler revoke all partitions. What is not committed at the deadline stays uncommitted, and a
@@ -745,7 +730,7 @@ class ConsumerCore:
         DeliveryTimeoutError, AuthorizationError.
         """
         given = self.commits.requested() if offsets is None else check_offsets(offsets)
-        yield from self.commits.commit(given, self._seconds(timeout), is_after_queued=True)
+        yield from self.commits.commit(given, self._seconds(timeout))
 
     def store_offsets(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record) -> None:
         """Any thread: store offsets, or the offset after a record, for the next commit. Raises ValueError."""

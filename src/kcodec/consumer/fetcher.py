@@ -29,7 +29,7 @@ from kcodec.consumer.fetch_buffer import RESPONSES_AHEAD, FetchBuffer
 from kcodec.consumer.fetch_responses import FetchBackoffs, FetchResponses, RequestedPartition
 from kcodec.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, PartitionRequest
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, TransportError, UnsupportedError
+from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, UnsupportedError
 from kcodec.flow import ByVersion, Flow, Reply, Signal, Task, call, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
@@ -328,12 +328,6 @@ class Fetcher:
             else:
                 self._failed(node, plan, error)
             self._note_size(node, error.__cause__)
-        except Exception as error:  # a defect, or no memory: without the pause, the same request would follow at once
-            self._backoffs.put_off(node, repr(error))
-            failure = TransportError(f"a fetch from broker {node} failed: {error!r}")
-            failure.__cause__ = error
-            self._responses.pass_on(failure)
-            raise
         finally:
             if not is_aside:
                 self.sent_at.pop(node, None)

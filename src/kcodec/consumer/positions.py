@@ -31,7 +31,6 @@ from kcodec.errors import (
     AuthorizationError,
     BrokerError,
     DeliveryTimeoutError,
-    EncodeError,
     KcodecError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
@@ -199,16 +198,13 @@ class Positions:
         }
         began = self.cluster.clock()
         try:
-            try:
-                errors: Mapping[TopicPartition, KcodecError] = (yield from requests[group[0]](keys)).errors
-            except KcodecError as error:  # of all of them, such as a request that cannot be encoded
-                errors = dict.fromkeys(keys, error)
-            left = [error for item, error in errors.items() if not self._ended(item, keys[item], error)]
+            outcome = yield from requests[group[0]](keys)
+            left = [error for item, error in outcome.errors.items() if not self._ended(item, keys[item], error)]
             if left:
                 log.info("positions are requested again after %.3g s: %s", self.cluster.clock() - began, left[0])
-            if errors:
+            if outcome.errors:
                 yield from sleep(self.cluster.times.backoff(_PATIENT_ATTEMPT, self.cluster.random.random()))
-                self._forgive(errors)
+                self._forgive(outcome.errors)
         finally:
             for item, key in keys.items():
                 if self._under_way.get(item) == key:
@@ -392,7 +388,7 @@ def _is_unavailable(error: KcodecError) -> bool:
 
 def _is_final(error: KcodecError) -> bool:
     """Return whether a retry cannot help."""
-    if isinstance(error, AuthenticationError | AuthorizationError | UnsupportedError | EncodeError):
+    if isinstance(error, AuthenticationError | AuthorizationError | UnsupportedError):
         return True
     if not isinstance(error, BrokerError) or error.retriable:
         return False

@@ -66,7 +66,6 @@ class Client:
         self.scheduler.run_blocking = run_blocking
         self.network.wire(self.scheduler, self.cluster, opener)
         self._keeper = self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
-        self._keeper.when_done(_raise_error)
         self.cluster.request_update("start")
         self.scheduler.spawn(report_gauges(self.options.metrics, self._report), "metrics")
 
@@ -167,12 +166,6 @@ class Waiter(Generic[T]):
             raise error
         finally:
             del error  # it refers to this frame
-
-
-def _raise_error(task: Task[Any]) -> None:
-    """Let the error of a flow that must not end reach the I/O loop, which then fails visibly."""
-    if task.error is not None and not isinstance(task.error, CancelledFlow):
-        raise task.error
 
 
 def pass_on(task: Task[T], waiter: Waiter[T] | asyncio.Future[T], failure: BaseException | None) -> None:

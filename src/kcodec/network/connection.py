@@ -38,8 +38,6 @@ MAX_CORRELATION_ID = 2**31 - 1
 #: Responses to ApiVersions and SASL have a few KiB. A larger frame is refused until the connection is ready, because
 #: the other side is not authenticated. (Kafka: sasl.server.max.receive.size, which brokers apply to clients.)
 MAX_UNAUTHENTICATED_RESPONSE_BYTES = 512 * 1024
-#: The share of socket_connection_setup_timeout_ms that a login takes at most.
-SETUP_SHARE = 0.9
 #: A frame that no request is outstanding for ends the connection; a longer one is not even received.
 UNREQUESTED_BYTES = 64 * 1024
 
@@ -549,10 +547,6 @@ class Connection:
         """Authenticate by SASL if the options require it; the session is renewed before it ends (KIP-368)."""
         network = self.network
         timeout = network.options.request_timeout_ms / 1000
-        if (
-            not self.is_ready
-        ):  # less than the time for the whole setup, so that the error says what the login waited for
-            timeout = min(timeout, SETUP_SHARE * network.options.socket_connection_setup_timeout_ms / 1000)
         flow = network.options.security.authenticate(self.address.host, network.clock, timeout)
         if flow is None:
             return
