@@ -16,6 +16,7 @@ from scripted_peer import Peer, Request, versions_reply
 from unnarrowed import unnarrowed
 from usual_responses import free_port, init_producer_id, usual
 
+from kcodec.cluster.metadata import Cluster
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import ANY_NODE, ByVersion, Flow, call, join, sleep, spawn
 from kcodec.protocol.error_codes import ErrorCode
@@ -32,6 +33,29 @@ def test_a_call_is_answered(make: Make) -> None:
         reply = make(peer.address).run(init_producer_id())
     assert reply.message.producer_id == 7 and reply.version == 5
     assert [request.client_id for request in peer.requests] == ["kcodec"] * len(peer.requests)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_client_crashes_if_the_flow_that_requests_metadata_fails(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All other flows wait for this one. Without it, each call would wait in vain and report only a timeout."""
+
+    def fail(self: Cluster, reply: Any, are_all: bool = False) -> None:
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(Cluster, "apply", fail)
+    with Peer(usual) as peer:
+        runner = make(peer.address)
+        reasons: list[BaseException] = []
+        runner.client.on_crash.append(reasons.append)
+        for text in ("a defect", "the I/O loop of this client failed: a defect"):
+            with pytest.raises(TransportError, match=text):
+                runner.run(runner.client.cluster.ensure_topic("orders", 5.0))
+    assert [type(reason) for reason in reasons] == [LookupError]
+    assert [one.levelname for one in caplog.records if "the I/O loop of this client failed" in one.message] == [
+        "CRITICAL"
+    ]
 
 
 def test_an_unsupported_version_is_followed_by_a_known_one(make: Make) -> None:
