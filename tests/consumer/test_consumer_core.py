@@ -194,6 +194,24 @@ def test_commits_in_the_background_keep_their_order_and_tell_within_poll(make: M
     assert sorted(codes, key=str) == [22, None]
 
 
+def test_commit_directly_after_commit_async_is_sent_after_it(make: Make) -> None:
+    """In asyncio it was sent before, so that the older offset replaced the newer one."""
+    client = make(enable_auto_commit=False)
+    given(client, ONE)
+    if isinstance(client, Loop):
+
+        async def commit_twice() -> None:
+            await client.consumer.commit_async({ONE: 5})
+            await client.consumer.commit({ONE: 10})
+
+        client.loop.run_until_complete(commit_twice())
+    else:
+        client.consumer.commit_async({ONE: 5})
+        client.consumer.commit({ONE: 10})
+    client.wait(0.02)
+    assert client.consumer._core.committed_offsets.commits == [{ONE: 5}, {ONE: 10}]
+
+
 def test_close_commits_calls_back_leaves_and_is_idempotent(make: Make) -> None:
     client = make()
     reported: list[Any] = []

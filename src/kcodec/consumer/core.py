@@ -752,7 +752,7 @@ class ConsumerCore:
         DeliveryTimeoutError, AuthorizationError.
         """
         given = self.commits.requested() if offsets is None else check_offsets(offsets)
-        yield from self.commits.commit(given, self._seconds(timeout))
+        yield from self.commits.commit_in_turn(given, self._seconds(timeout))
 
     def store_offsets(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record) -> None:
         """Any thread: store offsets, or the offset after a record, for the next commit. Raises ValueError."""
