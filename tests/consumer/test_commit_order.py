@@ -201,3 +201,16 @@ def test_a_drain_ends_after_ten_seconds() -> None:
     assert not drain.done
     world.until(REVOCATION_SECONDS)
     assert drain.done
+
+
+def test_a_merged_commit_forgets_the_state_of_a_revoked_partition() -> None:
+    """The newer request names a partition that was not assigned: the application may commit it all the same."""
+    world = World(seconds=0.5)
+    world.put(at(1))
+    world.turn()  # under way
+    world.assignment.add([THERE])
+    world.put({THERE: OffsetAndMetadata(3)})
+    world.assignment.remove([THERE])
+    world.put({THERE: OffsetAndMetadata(9)})
+    world.until(5.0)
+    assert world.sent == [{0: 1}, {1: 9}]

@@ -70,6 +70,8 @@ class _CommitRequest:
         self.offsets.update(newer.offsets)
         self.callbacks += newer.callbacks
         self.is_forced |= newer.is_forced
+        for partition in newer.offsets:  # which may have been assigned again, or be committed without being assigned
+            self.states.pop(partition, None)
         self.states.update(newer.states)
         return True
 
