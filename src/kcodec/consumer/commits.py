@@ -276,8 +276,8 @@ class Commits:
             return
         try:
             timeout = min(self._settings.default_api_timeout, REVOCATION_SECONDS)
-            if deadline is not None:
-                timeout = max(min(timeout, deadline - self._clock()), 0.0)
+            if deadline is not None:  # half of what is left, as on_revoked follows
+                timeout = max(min(timeout, (deadline - self._clock()) / 2), 0.0)
             yield from self.commit_in_turn(offsets, timeout)
         except KcodecError as error:
             log.warning("the commit before a revocation failed, so records will be read again: %s", _reason(error))
