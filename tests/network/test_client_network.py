@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -56,6 +57,30 @@ def test_a_client_crashes_if_the_flow_that_requests_metadata_fails(
     assert [one.levelname for one in caplog.records if "the I/O loop of this client failed" in one.message] == [
         "CRITICAL"
     ]
+
+
+def test_a_login_that_waits_for_its_token_is_the_reported_cause(make: Make) -> None:
+    """The timeout of the connection setup, which is shorter than that of requests, hid it: "not connected within"."""
+    may_end = threading.Event()
+
+    def provide() -> Any:
+        may_end.wait(20.0)
+        raise LookupError("too late")
+
+    with Peer(usual) as peer:
+        runner = make(
+            peer.address,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="OAUTHBEARER",
+            sasl_oauth_token_provider=provide,
+            request_timeout_ms=30_000,
+            socket_connection_setup_timeout_ms=300,
+        )
+        try:
+            with pytest.raises(TransportError, match=r"no token from sasl_oauth_token_provider within 0\.2\d? s"):
+                runner.run(init_producer_id(0.8))
+        finally:
+            may_end.set()
 
 
 def test_an_unsupported_version_is_followed_by_a_known_one(make: Make) -> None:
