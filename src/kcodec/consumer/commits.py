@@ -324,8 +324,8 @@ class Commits:
             self._call_back(request, error)
 
 
-def _previous_commit_late(seconds: float) -> DeliveryTimeoutError:
-    return DeliveryTimeoutError(f"the previous commit got no response within {seconds_text(seconds)}")
+def _previous_commit_late(timeout: float) -> DeliveryTimeoutError:
+    return DeliveryTimeoutError(f"the previous commit got no response within {seconds_text(timeout)}")
 
 
 def _reason(error: KcodecError) -> object:
