@@ -12,12 +12,13 @@ TypeError that suggests the right one.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast, overload
 
-from kcodec.offsets import TopicPartition
+from kcodec.offsets import TopicPartition, check_partition, check_topic
 
 Item = TypeVar("Item")
 First = TypeVar("First")
@@ -48,7 +49,8 @@ def partitions_of(
 ) -> list[TopicPartition]:
     """Return the partitions as a list; one TopicPartition is one partition, and pairs are accepted as elements.
 
-    Raise TypeError for text and for elements that are not a (topic, partition) pair.
+    Raise TypeError for text and for elements that are not a (topic, partition) pair, ValueError for a topic or a
+    partition that no request can hold.
     """
     if isinstance(given, TopicPartition):
         return [_partition(given, parameter)]
@@ -88,7 +90,7 @@ def by_partition(given: Mapping[TopicPartition, Item], parameter: str, content: 
     """Return a mapping by partition as a dict; pairs are accepted as keys.
 
     content: what the values are, for the message. Raise TypeError for anything but a mapping, and for keys that are not
-    a (topic, partition) pair.
+    a (topic, partition) pair, ValueError as `partitions_of`.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"{parameter}: expected {{TopicPartition(topic, partition): {content}}}, got {given!r}")
@@ -99,6 +101,8 @@ def _partition(given: Any, parameter: str) -> TopicPartition:
     if isinstance(given, tuple) and len(given) == 2:
         topic, partition = given
         if isinstance(topic, str) and hasattr(partition, "__index__") and not isinstance(partition, bool):
+            check_topic(topic, parameter)
+            check_partition(operator.index(partition), topic, parameter)
             return TopicPartition(topic, partition)
     raise TypeError(f"{parameter}: expected TopicPartition(topic, partition), got {given!r}")
 

@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from uuid import UUID
 
+#: The protocol has the length of a name in an int16, and the number of a partition in an int32.
+LONGEST_NAME_BYTES, HIGHEST_PARTITION = 2**15 - 1, 2**31 - 1
+#: Characters of a wrong name that an error shows.
+SHOWN_CHARACTERS = 60
+
 
 class TopicPartition(NamedTuple):
     """A partition of a topic; as text ``orders-0``."""
@@ -105,6 +110,35 @@ class ConsumerGroupMetadata:
     group_instance_id: str | None = None
 
 
+def check_topic(name: object, parameter: str) -> None:
+    """Raise TypeError for a topic name that is not a str, ValueError for one that no request can hold. Brokers
+    refuse names that are invalid for another reason."""
+    if not isinstance(name, str):
+        raise TypeError(f"{parameter}: expected the name of a topic, got {name!r:.100} of type {type(name).__name__}")
+    try:
+        size = len(name) if name.isascii() else len(name.encode())
+    except UnicodeEncodeError as error:
+        shown = name[max(error.start - SHOWN_CHARACTERS // 2, 0) :][:SHOWN_CHARACTERS]
+        raise ValueError(
+            f"{parameter}: the name of a topic must be text that UTF-8 can encode, got {shown!r}, whose character"
+            f" {name[error.start]!r} is a surrogate; decode the name without the error handler surrogateescape"
+        ) from None
+    if size > LONGEST_NAME_BYTES:
+        raise ValueError(
+            f"{parameter}: the name of a topic must have at most {LONGEST_NAME_BYTES} bytes in UTF-8, got {size} bytes"
+            f" that begin with {name[:SHOWN_CHARACTERS]!r}; names that brokers accept have at most 249 characters"
+        )
+
+
+def check_partition(number: int, topic: str, parameter: str) -> None:
+    """Raise ValueError for the number of a partition that no topic can have."""
+    if not 0 <= number <= HIGHEST_PARTITION:
+        raise ValueError(
+            f"{parameter}: a partition of topic {topic!r:.100} must be from 0 to {HIGHEST_PARTITION}, got {number};"
+            " pass the number of a partition that the topic has"
+        )
+
+
 def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
     """Check a mapping {(topic, partition): offset or OffsetAndMetadata}. Raise TypeError or ValueError."""
     if not isinstance(offsets, Mapping):
@@ -120,6 +154,8 @@ def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndM
             raise TypeError(f"offsets: expected a TopicPartition, got {key!r}") from None
         if not isinstance(topic, str) or isinstance(partition, bool) or not isinstance(partition, int):
             raise TypeError(f"offsets: expected a TopicPartition, got {key!r}")
+        check_topic(topic, "offsets")
+        check_partition(partition, topic, "offsets")
         found = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
         if isinstance(found.offset, bool) or not isinstance(found.offset, int):
             raise TypeError(f"offsets[{topic}-{partition}]: expected an int or an OffsetAndMetadata, got {value!r}")

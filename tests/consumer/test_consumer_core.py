@@ -194,6 +194,24 @@ def test_commits_in_the_background_keep_their_order_and_tell_within_poll(make: M
     assert sorted(codes, key=str) == [22, None]
 
 
+def test_commit_directly_after_commit_async_is_sent_after_it(make: Make) -> None:
+    """In asyncio it was sent before, so that the older offset replaced the newer one."""
+    client = make(enable_auto_commit=False)
+    given(client, ONE)
+    if isinstance(client, Loop):
+
+        async def commit_twice() -> None:
+            await client.consumer.commit_async({ONE: 5})
+            await client.consumer.commit({ONE: 10})
+
+        client.loop.run_until_complete(commit_twice())
+    else:
+        client.consumer.commit_async({ONE: 5})
+        client.consumer.commit({ONE: 10})
+    client.wait(0.02)
+    assert client.consumer._core.committed_offsets.commits == [{ONE: 5}, {ONE: 10}]
+
+
 def test_close_commits_calls_back_leaves_and_is_idempotent(make: Make) -> None:
     client = make()
     reported: list[Any] = []
@@ -292,6 +310,71 @@ def test_unsubscribe_gives_everything_away_and_assign_is_possible_then(make: Mak
     assert client.do("assignment") == {THREE}
     with pytest.raises(ValueError, match="subscribe is not possible after assign"):
         client.do("subscribe", ["orders"])
+
+
+@pytest.mark.parametrize("is_leaving", [False, True], ids=["revoking", "leaving"])
+def test_a_subscription_during_an_interrupted_unsubscribe_stays(make: Make, is_leaving: bool) -> None:
+    """The flow of `unsubscribe` continues when its caller is interrupted. Its end must not end the next member, nor
+    remove the partitions of that one."""
+    client = make(enable_auto_commit=False)
+    old = given(client, ONE)
+    core = client.consumer._core
+    may_continue = Signal()
+
+    def wait_before_leaving(timeout: float, reason: str) -> Flow[None]:
+        yield from wait(may_continue)
+        old.left.append(reason)
+
+    if is_leaving:
+        old.leave = wait_before_leaving  # type: ignore[method-assign]
+    task = client.flow(core.unsubscribe(5.0))
+    if is_leaving:
+        client.flow(core.wait_for_work(0.0))  # a poll, for the revocation
+        client.wait(0.02)
+    client.do("subscribe", ["payments"])
+    if not is_leaving:
+        client.flow(core.wait_for_work(0.0))
+        client.wait(0.02)
+    new = core.membership
+    assert new is Member.made[-1] is not old and new.wanted == ({"payments"}, None)
+    if is_leaving:
+        client.flow(new.handler.assign([TWO], [TWO]))
+        assert not task.done
+
+    def go_on() -> Flow[None]:
+        yield from ()
+        may_continue.set()
+
+    client.flow(go_on())
+    client.wait(0.02)
+    assert task.done and task.error is None and old.left == ["the consumer unsubscribed"]
+    assert core.membership is new and not any(one.done for one in core._membership_tasks)
+    assert client.do("subscription") == {"payments"}
+    assert client.do("assignment") == ({TWO} if is_leaving else frozenset())
+
+
+def test_an_assignment_during_an_interrupted_unsubscribe_stays(make: Make) -> None:
+    client = make(enable_auto_commit=False)
+    member = given(client, ONE)
+    may_continue = Signal()
+
+    def wait_before_leaving(timeout: float, reason: str) -> Flow[None]:
+        yield from wait(may_continue)
+
+    member.leave = wait_before_leaving  # type: ignore[method-assign]
+    core = client.consumer._core
+    task = client.flow(core.unsubscribe(5.0))
+    client.flow(core.wait_for_work(0.0))
+    client.wait(0.02)
+    client.do("assign", [THREE])
+
+    def go_on() -> Flow[None]:
+        yield from ()
+        may_continue.set()
+
+    client.flow(go_on())
+    client.wait(0.02)
+    assert task.done and client.do("assignment") == {THREE}
 
 
 def test_one_that_left_goes_on_being_who_it_was_until_it_assigns_by_hand(make: Make) -> None:

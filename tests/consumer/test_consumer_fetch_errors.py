@@ -358,3 +358,19 @@ def test_a_broker_that_cuts_the_first_batch_is_asked_for_more() -> None:
     world.data_of = data_of
     world.assign(ORDERS)
     assert [len(value or b"") for value in world.drain()] == [5000]
+
+
+def test_a_defect_in_a_fetch_ends_the_flow_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer that runs the flow then raises the error. The request was repeated without a pause."""
+    world = FetchScript()
+    numbered(world.log(), 10)
+
+    def fail(*arguments: Any) -> None:
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(world.fetcher._responses, "take", fail)
+    world.task.when_done(lambda _: None)
+    world.assign(ORDERS)
+    world.run(5.0)
+    assert isinstance(world.task.error, LookupError)
+    assert len(world.fetches) == 1

@@ -11,8 +11,15 @@ import pytest
 from position_script import WALL, PositionScript
 
 from kcodec import OffsetAndMetadata, TopicPartition
+from kcodec.cluster.values import Partition
 from kcodec.constants import IsolationLevel
-from kcodec.errors import AuthorizationError, BrokerError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from kcodec.errors import (
+    AuthorizationError,
+    BrokerError,
+    EncodeError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
 from kcodec.protocol.error_codes import ErrorCode
 
 A, B, C = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("other", 0)
@@ -228,6 +235,41 @@ def test_a_missing_permission_is_the_error_of_its_partition_only() -> None:
     world.code_of = lambda api, node, partition: 0
     world.pass_time(5.0)
     assert world.at(C) == 5 and world.state(C).error is None, "the permission was given"
+
+
+@pytest.mark.parametrize("group", ["g", None])
+def test_a_request_that_cannot_be_encoded_is_an_error_of_its_partitions(group: str | None) -> None:
+    """It was repeated without a pause, so that the I/O thread did nothing else."""
+    impossible = TopicPartition("orders", 2**31)
+    world = PositionScript(group=group, auto_offset_reset="earliest")
+    world.log(A, start=3)
+    world.cluster.add_topics(["orders"])
+    world.pass_time(1.0)
+    world.cluster.topics["orders"].partitions[2**31] = Partition(2, -1)
+    began = len(world.versions)
+    world.assign(impossible)
+    world.pass_time(10.0)
+    error = world.state(impossible).error
+    assert isinstance(error, EncodeError) and "2147483648" in str(error)
+    assert len(world.versions) - began < 10 and not world.task.done
+    world.assign(A)
+    world.run_until_idle()
+    assert world.at(A) == 3
+
+
+def test_a_defect_in_a_request_ends_the_flow_once() -> None:
+    """The flow of the consumer that runs it then reports the error. The request was repeated without a pause."""
+    world = PositionScript(group=None, auto_offset_reset="earliest")
+    world.log(A, start=3)
+
+    def fail(node: int, request: Any) -> Any:
+        raise LookupError("a defect")
+
+    world.answers["ListOffsets"] = fail
+    world.task.when_done(lambda _: None)
+    world.assign(A)
+    world.pass_time(10.0)
+    assert isinstance(world.task.error, LookupError) and world.asked.count(("ListOffsets", 1)) == 1
 
 
 def test_a_topic_that_is_not_there_does_not_hold_others_back() -> None:

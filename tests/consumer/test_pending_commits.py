@@ -158,6 +158,29 @@ def test_a_close_reports_the_commits_that_it_cannot_confirm_async(kcodec_broker:
     assert [type(error) for error in reported] == [DeliveryTimeoutError] * 2
 
 
+@PROTOCOLS
+@pytest.mark.parametrize("has_pending", [False, True])
+@pytest.mark.parametrize("ending", ["close", "unsubscribe"])
+def test_on_revoked_is_called_although_the_automatic_commit_gets_no_response(
+    kcodec_broker: Broker, group_protocol: GroupProtocol, has_pending: bool, ending: str
+) -> None:
+    """The automatic commit took all the time of the call, so that on_revoked was not called."""
+    consumer, topic = start(kcodec_broker, group_protocol=group_protocol, enable_auto_commit=True)
+    revoked: list[frozenset[TopicPartition]] = []
+    consumer.subscribe(topic, on_revoked=revoked.append)
+    while not consumer.poll(0.1):
+        pass
+    kcodec_broker.faults.add("OffsetCommit", drop="before")
+    if has_pending:
+        consumer.commit_async({TopicPartition(topic, 0): 1})
+    began = time.monotonic()
+    getattr(consumer, ending)(timeout=1.5)
+    assert time.monotonic() - began < 3.0
+    assert revoked == [{TopicPartition(topic, 0)}]
+    kcodec_broker.faults.clear()
+    consumer.close(timeout=1.0)
+
+
 def test_commit_async_after_close_raises(kcodec_broker: Broker) -> None:
     """Nothing would send it, or call its callback."""
     consumer, topic = start(kcodec_broker)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from scripted_peer import Peer, Request, versions_reply
 from unnarrowed import unnarrowed
 from usual_responses import free_port, init_producer_id, usual
 
+from kcodec.cluster.metadata import Cluster
 from kcodec.errors import DeliveryTimeoutError, RequestTimedOutError, TransportError, UnsupportedError
 from kcodec.flow import ANY_NODE, ByVersion, Flow, call, join, sleep, spawn
 from kcodec.protocol.error_codes import ErrorCode
@@ -32,6 +34,53 @@ def test_a_call_is_answered(make: Make) -> None:
         reply = make(peer.address).run(init_producer_id())
     assert reply.message.producer_id == 7 and reply.version == 5
     assert [request.client_id for request in peer.requests] == ["kcodec"] * len(peer.requests)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_client_crashes_if_the_flow_that_requests_metadata_fails(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All other flows wait for this one. Without it, each call would wait in vain and report only a timeout."""
+
+    def fail(self: Cluster, reply: Any, are_all: bool = False) -> None:
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(Cluster, "apply", fail)
+    with Peer(usual) as peer:
+        runner = make(peer.address)
+        reasons: list[BaseException] = []
+        runner.client.on_crash.append(reasons.append)
+        for text in ("a defect", "the I/O loop of this client failed: a defect"):
+            with pytest.raises(TransportError, match=text):
+                runner.run(runner.client.cluster.ensure_topic("orders", 5.0))
+    assert [type(reason) for reason in reasons] == [LookupError]
+    assert [one.levelname for one in caplog.records if "the I/O loop of this client failed" in one.message] == [
+        "CRITICAL"
+    ]
+
+
+def test_a_login_that_waits_for_its_token_is_the_reported_cause(make: Make) -> None:
+    """The timeout of the connection setup, which is shorter than that of requests, hid it: "not connected within"."""
+    may_end = threading.Event()
+
+    def provide() -> Any:
+        may_end.wait(20.0)
+        raise LookupError("too late")
+
+    with Peer(usual) as peer:
+        runner = make(
+            peer.address,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="OAUTHBEARER",
+            sasl_oauth_token_provider=provide,
+            request_timeout_ms=30_000,
+            socket_connection_setup_timeout_ms=300,
+        )
+        try:
+            with pytest.raises(TransportError, match=r"no token from sasl_oauth_token_provider within 0\.2\d? s"):
+                runner.run(init_producer_id(0.8))
+        finally:
+            may_end.set()
 
 
 def test_an_unsupported_version_is_followed_by_a_known_one(make: Make) -> None:

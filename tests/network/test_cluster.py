@@ -10,7 +10,14 @@ from uuid import UUID
 import pytest
 
 from kcodec.cluster.metadata import TOPIC_IDLE_SECONDS, Cluster, ClusterTimes
-from kcodec.errors import AuthenticationError, AuthorizationError, BrokerError, DeliveryTimeoutError, TransportError
+from kcodec.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    DeliveryTimeoutError,
+    EncodeError,
+    TransportError,
+)
 from kcodec.flow import ByVersion, Call, Done, Flow, Reply, sleep
 from kcodec.network.scheduler import Scheduler
 from kcodec.protocol.error_codes import ErrorCode
@@ -166,6 +173,46 @@ def test_a_topic_that_cannot_be_had_says_why_at_once_and_is_asked_for_again(
         world.run(world.cluster.ensure_topic("a", 60.0))
     assert caught.value.resource == "a" and world.now < 1.0
     assert world.run(world.cluster.ensure_topic("a", 60.0)).partitions[0].leader == 1
+
+
+#: What no request can hold: a surrogate, and more bytes than the length field can count.
+IMPOSSIBLE_NAMES = ["bad\udcff", "\N{EURO SIGN}" * 11_000]
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE_NAMES, ids=["surrogate", "too long"])
+def test_a_name_that_no_request_can_hold_is_refused_and_metadata_goes_on(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a name ended the flow that requests metadata, so that no topic was found any more."""
+    world = World(metadata(topic("orders", {0: (1, 0)})))
+    with pytest.raises(ValueError, match=r"^topic: the name of a topic must .*, got .*; "):
+        world.run(world.cluster.ensure_topic(name, 3.0))
+    world.cluster.add_topics([name])  # without the check of a call
+    assert world.run(world.cluster.ensure_topic("orders", 3.0)).name == "orders"
+    before = world.cluster.updates
+    world.run(world.cluster.refresh(3.0))
+    assert world.cluster.updates > before
+    assert all([one.name for one in request.topics] in ([], ["orders"]) for request in world.asked)
+    assert [one.message for one in caplog.records if "cannot be requested" in one.message] != []
+
+
+def test_a_name_that_is_not_text_is_refused() -> None:
+    world = World(metadata())
+    with pytest.raises(TypeError, match=r"topic: expected the name of a topic, got 5 of type int"):
+        world.run(world.cluster.ensure_topic(5, 3.0))  # type: ignore[arg-type]
+
+
+def test_a_name_that_only_brokers_refuse_is_requested() -> None:
+    world = World(metadata(topic("a b!", error=ErrorCode.INVALID_TOPIC_EXCEPTION)))
+    with pytest.raises(BrokerError) as caught:
+        world.run(world.cluster.ensure_topic("a b!", 3.0))
+    assert caught.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_metadata_is_requested_again_after_any_error_of_a_request() -> None:
+    """Also after one that is not an error of the network, such as a value that the request cannot hold."""
+    world = World(EncodeError("a field is invalid"), metadata(topic("orders", {0: (1, 0)})))
+    assert world.run(world.cluster.ensure_topic("orders", 3.0)).name == "orders"
 
 
 def test_a_broker_that_knows_no_brokers_is_not_believed() -> None:

@@ -75,3 +75,43 @@ def test_records_that_fail_name_the_refused_connection(kcodec_broker: Broker) ->
         kcodec_broker.close()
         error = producer.send(topic, b"failed").exception()
         assert "Connection refused" in str(error), error
+
+
+IMPOSSIBLE_NAMES = pytest.mark.parametrize("name", ["bad\udcff", "x" * 32768], ids=["surrogate", "too long"])
+
+
+@IMPOSSIBLE_NAMES
+def test_a_topic_that_no_request_can_hold_is_refused_at_the_call(kcodec_broker: Broker, name: str) -> None:
+    """Such a name ended the flow that requests metadata: no call for another topic succeeded any more."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    servers = kcodec_broker.bootstrap_servers
+    with Consumer(bootstrap_servers=servers, group_id="g") as consumer, Producer(bootstrap_servers=servers) as producer:
+        for call in (
+            lambda: consumer.partitions_for(name, 5.0),
+            lambda: consumer.subscribe([topic, name]),
+            lambda: consumer.assign([TopicPartition(name, 0)]),
+            lambda: consumer.commit({TopicPartition(name, 0): 1}),
+            lambda: consumer.end_offsets([TopicPartition(name, 0)]),
+            lambda: producer.partitions_for(name),
+            lambda: producer.send(name, b"1"),
+        ):
+            with pytest.raises(ValueError, match=": the name of a topic must"):
+                call()
+        assert consumer.partitions_for(topic, 5.0) == 1
+        assert producer.partitions_for(topic) == 1
+
+
+@pytest.mark.parametrize("number", [-1, 2**31])
+def test_a_partition_that_no_topic_can_have_is_refused_at_the_call(kcodec_broker: Broker, number: int) -> None:
+    """Requests for such a partition were repeated without a pause, or without end."""
+    partition = TopicPartition(kcodec_broker.create_topic(partitions=1), number)
+    with Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers, group_id="g") as consumer:
+        for call in (
+            lambda: consumer.assign([partition]),
+            lambda: consumer.commit({partition: 1}),
+            lambda: consumer.commit_async({partition: 1}),
+            lambda: consumer.committed([partition]),
+            lambda: consumer.offsets_for_times({partition: 1}),
+        ):
+            with pytest.raises(ValueError, match=rf"must be from 0 to 2147483647, got {number}; pass the number of"):
+                call()

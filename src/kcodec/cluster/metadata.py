@@ -25,6 +25,7 @@ from kcodec.errors import (
     UnsupportedError,
 )
 from kcodec.flow import ANY_NODE, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
+from kcodec.offsets import check_topic
 from kcodec.protocol.error_codes import ERRORS, ErrorCode, broker_error, note_final
 from kcodec.protocol.versions import BrokerVersions
 from kcodec.quantities import seconds_text
@@ -187,11 +188,13 @@ class Cluster:
     # Flows
 
     def ensure_topic(self, topic: str, timeout: float) -> Flow[Topic]:
-        """Wait for the metadata of a topic. Raise BrokerError for a topic that is not available, DeliveryTimeoutError.
+        """Wait for the metadata of a topic. Raise BrokerError for a topic that is not available, DeliveryTimeoutError,
+        TypeError or ValueError for a name that no request can hold.
 
         A broker also returns UNKNOWN_TOPIC_OR_PARTITION while it creates a topic, so the wait for an unknown topic ends
         `unknown_topic` seconds after the first such response.
         """
+        check_topic(topic, "topic")
         deadline = self.clock() + timeout
         unknown_since: float | None = None
         while True:
@@ -324,6 +327,7 @@ class Cluster:
         self._topics_used_at = {
             name: used for name, used in self._topics_used_at.items() if now - used < TOPIC_IDLE_SECONDS
         }
+        self._drop_impossible_topics()
         topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics_used_at)]
         are_all = self.needs_all_topics or self._waiting_for_all > 0
         request = MetadataRequest(
@@ -331,12 +335,21 @@ class Cluster:
         )
         try:
             reply = yield from call(ANY_NODE, request, timeout=self.times.request, lowest=4)
-        except (TransportError, UnsupportedError, BrokerError) as error:
+        except KcodecError as error:  # all other flows wait for this one, so it continues after each
             self.last_error = error
             log.info("Metadata failed: %s", error)
             self.changed.set()
             return
         self.apply(reply, are_all)
+
+    def _drop_impossible_topics(self) -> None:
+        """Stop requesting names that no request can hold: with one of them, no topic would get metadata any more."""
+        for name in list(self._topics_used_at):
+            try:
+                check_topic(name, "topic")
+            except (TypeError, ValueError) as error:
+                del self._topics_used_at[name]
+                log.error("metadata of a topic cannot be requested: %s", error)
 
     def apply(self, reply: Reply, are_all: bool = False) -> None:
         """Apply a MetadataResponse. are_all: it lists all topics, so the others no longer exist."""

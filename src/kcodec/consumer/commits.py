@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kcodec.cluster.flow_lock import FlowLock
@@ -41,7 +41,17 @@ def named_text(names: Iterable[str]) -> str:
     return ", ".join(all_names[:MAX_NAMED_PARTITIONS]) + more
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """The turn of a commit that its caller waits for, among the commits in the background. has_begun: those before it
+    have ended. is_over: the next one may begin. changed: set with each."""
+
+    has_begun: bool = False
+    is_over: bool = False
+    changed: Signal = field(default_factory=Signal)
+
+
+@dataclass(slots=True, eq=False)
 class _CommitRequest:
     """A commit. callbacks: with the offsets of their calls. states: those of the partitions that were assigned when it
     was requested."""
@@ -50,6 +60,7 @@ class _CommitRequest:
     callbacks: list[tuple[OnCommitted, dict[TopicPartition, OffsetAndMetadata]]]
     is_forced: bool
     states: dict[TopicPartition, PartitionState]
+    is_over: bool = False
 
     def merge(self, newer: _CommitRequest) -> bool:
         """Add the next request to this one, whose offsets it replaces, and return whether that is possible. A callback
@@ -59,6 +70,8 @@ class _CommitRequest:
         self.offsets.update(newer.offsets)
         self.callbacks += newer.callbacks
         self.is_forced |= newer.is_forced
+        for partition in newer.offsets:  # which may have been assigned again, or be committed without being assigned
+            self.states.pop(partition, None)
         self.states.update(newer.states)
         return True
 
@@ -92,14 +105,15 @@ class Commits:
         self._settings = settings
         self._clock = clock
         self._member = member
-        self.queue: deque[_CommitRequest] = deque()
+        self.queue: deque[_CommitRequest | _Turn] = deque()
         #: The offsets of automatic commits: those of completed records, or those that the application has stored.
         self._automatic = assignment.completed if settings.enable_auto_offset_store else assignment.stored
         self._commit_lock = FlowLock(clock)
         self._requested = Signal()
-        self._idle = Signal()
+        #: Set when the commit under way has ended.
+        self._ended = Signal()
         #: Under way.
-        self._current: _CommitRequest | None = None
+        self._current: _CommitRequest | _Turn | None = None
         self._due: float | None = None
         self._last: dict[TopicPartition, OffsetAndMetadata] = {}
 
@@ -138,7 +152,8 @@ class Commits:
             states = {partition: there[partition] for partition in offsets if partition in there}
             callbacks = [] if on_committed is None else [(on_committed, dict(offsets))]
             request = _CommitRequest(dict(offsets), callbacks, is_forced, states)
-            if not self.queue or not self.queue[-1].merge(request):
+            last = self.queue[-1] if self.queue else None
+            if not isinstance(last, _CommitRequest) or not last.merge(request):
                 self.queue.append(request)
         self._assignment.post(self._requested.set)
 
@@ -148,10 +163,27 @@ class Commits:
             while self.queue:
                 with self._assignment.lock:
                     self._current = request = self.queue.popleft()
-                yield from self._background(request)
+                if isinstance(request, _Turn):
+                    yield from self._give_turn(request)
+                else:
+                    yield from self._background(request)
+                    request.is_over = True
                 self._current = None
-            self._idle.set()
+                self._ended.set()
             yield from wait(self._requested)
+
+    def _give_turn(self, turn: _Turn) -> Flow[None]:
+        """Let a caller commit, and wait until it has, or has given up."""
+        turn.has_begun = True
+        turn.changed.set()
+        while not turn.is_over:
+            yield from wait(turn.changed)
+
+    @property
+    def _last_request(self) -> _CommitRequest | _Turn | None:
+        """The newest of the requests that are queued or under way."""
+        with self._assignment.lock:
+            return self.queue[-1] if self.queue else self._current
 
     def _background(self, request: _CommitRequest) -> Flow[None]:
         error: BaseException | None = None
@@ -179,16 +211,39 @@ class Commits:
             self._callbacks.put(on_committed, offsets, error)
         request.callbacks = []
 
-    def commit(self, offsets: Offsets, timeout: float) -> Flow[None]:
-        """Commit and wait. Raises BrokerError (a rebalance revoked the partitions), DeliveryTimeoutError."""
+    def commit_in_turn(self, offsets: Offsets, timeout: float) -> Flow[None]:
+        """Commit after the commits in the background that were requested before, and before those that are requested
+        later; otherwise older offsets could replace newer ones. Wait for the response. Raises as `commit`."""
+        if self._last_request is None:
+            yield from self.commit(offsets, timeout)
+            return
+        deadline, turn = self._clock() + timeout, _Turn()
+        with self._assignment.lock:
+            self.queue.append(turn)
+        self._requested.set()
+        try:
+            while not turn.has_begun:
+                left = deadline - self._clock()
+                if left <= 0:
+                    raise _previous_commit_late(timeout)
+                yield from wait(turn.changed, left)
+            yield from self.commit(offsets, max(deadline - self._clock(), 0.0), timeout)
+        finally:
+            turn.is_over = True
+            turn.changed.set()
+
+    def commit(self, offsets: Offsets, timeout: float, limit: float | None = None) -> Flow[None]:
+        """Commit and wait. limit: seconds of the whole call, for the messages. Raises BrokerError (a rebalance revoked
+        the partitions), DeliveryTimeoutError."""
         if self._committed is None:
             raise ValueError("commit needs a consumer with group_id=, as offsets are committed for a group")
         if not offsets:
             return
         deadline = self._clock() + timeout
+        limit = timeout if limit is None else limit
         # The repeat of an older commit must not come behind a newer one.
         if not (yield from self._commit_lock.acquire(timeout)):
-            raise DeliveryTimeoutError(f"the previous commit got no response within {seconds_text(timeout)}")
+            raise _previous_commit_late(limit)
         try:
             # Until there is a response, it is not known what is committed.
             self._last = {}
@@ -197,7 +252,7 @@ class Commits:
             is_epoch = self._settings.group_protocol == "consumer"
             member = self._member if is_epoch else self._member()
             left = max(deadline - self._clock(), 0.0)
-            yield from self._committed.commit(offsets, member, left, timeout)
+            yield from self._committed.commit(offsets, member, left, limit)
             self._last = dict(offsets)
             self._assignment.note_committed(offsets)
         finally:
@@ -221,21 +276,22 @@ class Commits:
             return
         try:
             timeout = min(self._settings.default_api_timeout, REVOCATION_SECONDS)
-            if deadline is not None:
-                timeout = max(min(timeout, deadline - self._clock()), 0.0)
-            yield from self.commit(offsets, timeout)
+            if deadline is not None:  # half of what is left, as on_revoked follows
+                timeout = max(min(timeout, (deadline - self._clock()) / 2), 0.0)
+            yield from self.commit_in_turn(offsets, timeout)
         except KcodecError as error:
             log.warning("the commit before a revocation failed, so records will be read again: %s", _reason(error))
 
     def drain(self, deadline: float | None = None) -> Flow[None]:
-        """Wait until nothing is queued or under way, up to the deadline by the client's clock; None: for at most
-        REVOCATION_SECONDS."""
+        """Wait until what is queued or under way now has ended, up to the deadline by the client's clock; None: for at
+        most REVOCATION_SECONDS. What is requested later is not awaited, as it may come without end."""
         until = self._clock() + REVOCATION_SECONDS if deadline is None else deadline
-        while self.queue or self._current is not None:
+        last = self._last_request
+        while last is not None and not last.is_over:
             left = until - self._clock()
             if left <= 0:
                 return
-            yield from wait(self._idle, left)
+            yield from wait(self._ended, left)
 
     def drain_first(self, deadline: float | None) -> Flow[None]:
         """As `drain`, for half of the time that is left: what follows needs time, too."""
@@ -245,7 +301,12 @@ class Commits:
     def end(self) -> None:
         """Log what is still queued or under way when the consumer closes, and report it to the callbacks."""
         with self._assignment.lock:
-            requests = [*(() if self._current is None else (self._current,)), *self.queue]
+            pending = [self._current, *self.queue]
+            requests = [one for one in pending if isinstance(one, _CommitRequest)]
+            for turn in pending:
+                if isinstance(turn, _Turn):  # its caller gets the error of the commit at once
+                    turn.has_begun = True
+                    turn.changed.set()
             self.queue.clear()
             self._current = None
         if not requests:
@@ -261,6 +322,10 @@ class Commits:
         error = DeliveryTimeoutError(text)
         for request in requests:
             self._call_back(request, error)
+
+
+def _previous_commit_late(timeout: float) -> DeliveryTimeoutError:
+    return DeliveryTimeoutError(f"the previous commit got no response within {seconds_text(timeout)}")
 
 
 def _reason(error: KcodecError) -> object:

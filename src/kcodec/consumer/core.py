@@ -142,6 +142,8 @@ class ConsumerCore:
         self._noted_at = self.clock()
         self._tasks: list[Task[None]] = []
         self._membership_tasks: list[Task[None]] = []
+        #: Number of subscriptions and assignments that the application has begun.
+        self._selections = 0
         self._ended = Signal()
 
     # Background flows
@@ -263,14 +265,19 @@ class ConsumerCore:
             self.handler.listener = RebalanceListener(on_revoked, on_assigned, on_lost)
         self.subscription = Subscription(frozenset(topics), pattern)
         self.cluster.add_topics(self.subscription.topics)
-        if self.membership is None:
-            self.membership = self._new_membership()
-            changed = self.membership.changed
-            flows = {"membership": self.membership.run(), "watch membership": self._watch(lambda: changed)}
+        yield from self._join_group()
+
+    def _join_group(self) -> Flow[None]:
+        """Pass the subscription to the member of the group; without one, create it."""
+        membership = self.membership
+        if membership is None:
+            self._selections += 1
+            membership = self.membership = self._new_membership()
+            flows = {"membership": membership.run(), "watch membership": self._watch(lambda: membership.changed)}
             for name, flow in flows.items():
                 self._membership_tasks.append((yield from spawn(self._guarded(flow), name)))
         self.note_poll()
-        self.membership.subscribe(self.subscription.topics, pattern)
+        membership.subscribe(self.subscription.topics, self.subscription.pattern)
 
     def _new_membership(self) -> Membership:
         if self.settings.group_protocol == "consumer":
@@ -287,6 +294,7 @@ class ConsumerCore:
         self.check_open()
         if self.membership is not None:
             raise ValueError("assign is not possible after subscribe(); call unsubscribe() first")
+        self._selections += 1
         self._left = None  # partitions chosen by hand do not belong to a member
         going = frozenset(self.assignment.partitions) - assigned
         if going:
@@ -303,6 +311,7 @@ class ConsumerCore:
         yield from ()
         added = frozenset(partitions_of(partitions))
         self._check_manual("incremental_assign")
+        self._selections += 1
         self._left = None  # partitions chosen by hand do not belong to a member
         self.add(added)
 
@@ -356,14 +365,21 @@ class ConsumerCore:
                 "unsubscribe() first"
             )
 
-    def unsubscribe(self, timeout: float, reason: str = "the consumer unsubscribed") -> Flow[None]:
-        """Revoke all partitions and leave the group, within `timeout` seconds in total."""
+    def unsubscribe(
+        self, timeout: float, reason: str = "the consumer unsubscribed", *, is_final: bool = False
+    ) -> Flow[None]:
+        """Revoke all partitions and leave the group, within `timeout` seconds in total.
+
+        This flow continues if its caller is interrupted, so the application may subscribe or assign partitions
+        meanwhile; is_final: it cannot, as the consumer is closed.
+        """
         self.subscription = Subscription()
-        membership, deadline = self.membership, self.clock() + timeout
+        membership, deadline, selections = self.membership, self.clock() + timeout, self._selections
         if membership is None:
             yield from self.commits.drain(deadline)
             yield from self.commits.commit_before_revocation(self.assignment.partitions, deadline)
-            self.remove(list(self.assignment.partitions))
+            if self._selections == selections:
+                self.remove(list(self.assignment.partitions))
             return
         # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
         is_held = yield from membership.group_lock.acquire(min(timeout - leaving_seconds(timeout), REJOIN_SECONDS))
@@ -384,14 +400,20 @@ class ConsumerCore:
             # coordinator accepts offsets without a member also in a group that has members.
             self._left = membership.group_metadata
             self.membership = None
+            tasks, self._membership_tasks = self._membership_tasks, []
+            self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
+            selections = self._selections
             try:
+                if not self.subscription.is_empty and not is_given_up and not is_final:
+                    yield from self._join_group()
                 if not is_given_up:
                     yield from membership.leave(max(deadline - self.clock(), 0.0), reason)
             finally:
-                tasks, self._membership_tasks = self._membership_tasks, []
                 for task in tasks:
                     task.cancel()
-                self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
+                # Otherwise the partitions belong to the next subscription or assignment.
+                if self._selections == selections:
+                    self.remove(list(self.assignment.partitions))
 
     def _revoke_all(self, deadline: float) -> Flow[None]:
         """Let the handler revoke all partitions. What is not committed at the deadline stays uncommitted, and a
@@ -730,7 +752,7 @@ class ConsumerCore:
         DeliveryTimeoutError, AuthorizationError.
         """
         given = self.commits.requested() if offsets is None else check_offsets(offsets)
-        yield from self.commits.commit(given, self._seconds(timeout))
+        yield from self.commits.commit_in_turn(given, self._seconds(timeout))
 
     def store_offsets(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record) -> None:
         """Any thread: store offsets, or the offset after a record, for the next commit. Raises ValueError."""
@@ -787,7 +809,7 @@ class ConsumerCore:
             return
         self._report.end()
         self.assignment.complete()
-        task = yield from spawn(self.unsubscribe(timeout, "the consumer is closed"), "leave")
+        task = yield from spawn(self.unsubscribe(timeout, "the consumer is closed", is_final=True), "leave")
         try:
             yield from join(task, timeout)
         except TimeoutError:

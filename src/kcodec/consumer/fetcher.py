@@ -30,7 +30,7 @@ from kcodec.consumer.fetch_responses import FetchBackoffs, FetchResponses, Reque
 from kcodec.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, PartitionRequest
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, UnsupportedError
-from kcodec.flow import ByVersion, Flow, Reply, Signal, Task, call, spawn, wait
+from kcodec.flow import ByVersion, CancelledFlow, Flow, Reply, Signal, Task, call, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error, error_code
@@ -99,6 +99,8 @@ class Fetcher:
         self._session_errors: set[int] = set()
         #: By broker whose response became too large: the partitions that are then requested one by one.
         self._one_by_one: dict[int, list[TopicPartition]] = {}
+        #: What ended a request otherwise than by an error of Kafka.
+        self._failure: BaseException | None = None
         self._signal = Signal()
         self._is_woken = False
 
@@ -140,13 +142,16 @@ class Fetcher:
     # The flow
 
     def run(self) -> Flow[None]:
-        """Fetch until the consumer is closed."""
+        """Fetch until the consumer is closed. Raise an exception of a request that is not an error of Kafka, as the
+        request would fail again and again."""
         listeners: list[Task[None]] = []
         try:
             for signal in (self.assignment.changed, self.cluster.changed):
                 listeners.append((yield from spawn(self._listen(signal), "fetcher: listener")))
             while True:
                 self._is_woken = False
+                if self._failure is not None:
+                    raise self._failure
                 pause = yield from self._round()
                 if not self._is_woken:
                     yield from wait(self._signal, pause)
@@ -188,8 +193,14 @@ class Fetcher:
             self._turns[node] = self._turn = self._turn + 1
             self._flying[node, channel], self._set_aside[node, channel] = plan, size
             flow = self._fetch(node, channel, plan, most, size)
-            self._tasks[node, channel] = yield from spawn(flow, f"fetch from broker {node}")
+            task = self._tasks[node, channel] = yield from spawn(flow, f"fetch from broker {node}")
+            task.when_done(self._note_failure)
         return None if due is None else max(due - now, 0.0)
+
+    def _note_failure(self, task: Task[None]) -> None:
+        if task.error is not None and not isinstance(task.error, CancelledFlow):
+            self._failure = task.error
+            self._wake()
 
     def _has_space(self, size: int, waiting: int) -> bool:
         """Return whether there is free capacity for a response of `size` bytes."""

@@ -16,6 +16,7 @@ from kcodec.constants import IsolationLevel
 from kcodec.consumer.assignors import make_assignors
 from kcodec.limits import DEFAULT_LIMITS, DecodeLimits
 from kcodec.network.options import ClientConfig, take_client_options
+from kcodec.offsets import check_topic
 from kcodec.options import Deserializer, OptionSet, option, settings_of
 from kcodec.quantities import number_text
 
@@ -303,6 +304,7 @@ def checked_subscription(
     for name in names:
         if not name:
             raise TypeError("topics: a topic name must not be empty")
+        check_topic(name, "topics")
     if not names:
         raise ValueError("topics is empty; call unsubscribe() to end a subscription")
     return names, None

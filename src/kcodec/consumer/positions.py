@@ -9,7 +9,8 @@
 The leader of each partition is requested in parallel, so that a broker that does not respond delays only its own
 partitions. Each request has the version of the partition's state: a seek changes it, and a response for the old version
 is dropped. After a retriable error the request is repeated for as long as the partition is assigned. Another error
-becomes `PartitionState.error`; after a missing permission the request is repeated, too.
+becomes `PartitionState.error`; after a missing permission the request is repeated, too. An exception of another kind
+ends the consumer.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from kcodec.errors import (
     AuthorizationError,
     BrokerError,
     DeliveryTimeoutError,
+    EncodeError,
     KcodecError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     UnsupportedError,
 )
-from kcodec.flow import Flow, Signal, Task, sleep, spawn, wait
+from kcodec.flow import CancelledFlow, Flow, Signal, Task, sleep, spawn, wait
 from kcodec.offsets import OffsetAndMetadata, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, note_final
 
@@ -90,6 +92,8 @@ class Positions:
         self._is_awake = False
         self._under_way: dict[TopicPartition, _Key] = {}
         self._running: dict[_Group, int] = {}
+        #: What ended a request otherwise than by an error of Kafka.
+        self._failure: BaseException | None = None
         #: Version, and leader epoch under which the position was found to stand.
         self._validated: dict[TopicPartition, tuple[int, int]] = {}
 
@@ -101,6 +105,8 @@ class Positions:
                 listeners.append((yield from spawn(self._listen(signal), "positions: listener")))
             while True:
                 self._is_awake = False
+                if self._failure is not None:
+                    raise self._failure
                 yield from self._look()
                 if not self._is_awake:
                     yield from wait(self._wake)
@@ -142,7 +148,14 @@ class Positions:
                 keys = {state.topic_partition: _key(state) for state in states}
                 self._under_way.update(keys)
                 self._running[group] = self._running.get(group, 0) + 1
-                yield from spawn(self._request(group, keys), f"positions: {group[0]}")
+                task = yield from spawn(self._request(group, keys), f"positions: {group[0]}")
+                task.when_done(self._note_failure)
+
+    def _note_failure(self, task: Task[None]) -> None:
+        """Let `run` raise the error of a request: repeated without a pause, the request would fail again and again."""
+        if task.error is not None and not isinstance(task.error, CancelledFlow):
+            self._failure = task.error
+            self._rouse()
 
     def _note_leader_epoch(self, state: PartitionState) -> None:
         """Start the validation of a position if the leader has changed since the last one."""
@@ -198,7 +211,10 @@ class Positions:
         }
         began = self.cluster.clock()
         try:
-            outcome = yield from requests[group[0]](keys)
+            try:
+                outcome = yield from requests[group[0]](keys)
+            except KcodecError as failed:  # of the request as a whole, for example a value that it cannot hold
+                outcome = Outcome("", {}, dict.fromkeys(keys, failed))
             left = [error for item, error in outcome.errors.items() if not self._ended(item, keys[item], error)]
             if left:
                 log.info("positions are requested again after %.3g s: %s", self.cluster.clock() - began, left[0])
@@ -388,7 +404,7 @@ def _is_unavailable(error: KcodecError) -> bool:
 
 def _is_final(error: KcodecError) -> bool:
     """Return whether a retry cannot help."""
-    if isinstance(error, AuthenticationError | AuthorizationError | UnsupportedError):
+    if isinstance(error, AuthenticationError | AuthorizationError | UnsupportedError | EncodeError):
         return True
     if not isinstance(error, BrokerError) or error.retriable:
         return False

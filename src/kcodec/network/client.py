@@ -59,13 +59,13 @@ class Client:
         self.scheduler = Scheduler(clock, self.network)
         #: Called with the reason when the I/O loop ends otherwise than by `close`, for calls that still wait.
         self.on_crash: list[Callable[[BaseException], None]] = []
-        self._keeper: Task[None] | None = None
 
     def start(self, opener: Opener, run_blocking: Callable[[Callable[[], Any], Done], None]) -> None:
         """Start to keep metadata up to date; called by the I/O loop."""
         self.scheduler.run_blocking = run_blocking
         self.network.wire(self.scheduler, self.cluster, opener)
-        self._keeper = self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
+        keeper = self.scheduler.spawn(self.cluster.keep_fresh(), "metadata")
+        keeper.when_done(_raise_failure)
         self.cluster.request_update("start")
         self.scheduler.spawn(report_gauges(self.options.metrics, self._report), "metrics")
 
@@ -85,6 +85,13 @@ class Client:
         log.critical("the I/O loop of this client failed: %s", error, exc_info=error)
         for callback in self.on_crash:
             callback(error)
+
+
+def _raise_failure(task: Task[None]) -> None:
+    """Raise the error of a flow that must not end, in the I/O loop, so that the client crashes: without this flow its
+    calls would wait for nothing."""
+    if task.error is not None and not isinstance(task.error, CancelledFlow):
+        raise task.error
 
 
 class IoLoop:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from kcodec.network.scheduler import Scheduler, Timer
 
 T = TypeVar("T")
+#: Share of the setup time that a login may take.
+LOGIN_SHARE = 0.9
 MAX_CORRELATION_ID = 2**31 - 1
 #: Responses to ApiVersions and SASL have a few KiB. A larger frame is refused until the connection is ready, because
 #: the other side is not authenticated. (Kafka: sasl.server.max.receive.size, which brokers apply to clients.)
@@ -153,6 +155,8 @@ class Connection:
         self.broker: object = None
         self.is_ready = False
         self.is_closed = False
+        #: By when the connection must be ready, by the client's clock.
+        self.setup_deadline: float | None = None
         #: Whether it has authenticated again after the first time, or does so now.
         self._is_renewing = False
         self.last_used = network.clock()
@@ -547,6 +551,9 @@ class Connection:
         """Authenticate by SASL if the options require it; the session is renewed before it ends (KIP-368)."""
         network = self.network
         timeout = network.options.request_timeout_ms / 1000
+        if self.setup_deadline is not None and not self._is_renewing:
+            # Ending before the setup does, a login reports its own cause, such as a Kerberos server that is silent.
+            timeout = min(timeout, LOGIN_SHARE * max(self.setup_deadline - network.clock(), 0.0))
         flow = network.options.security.authenticate(self.address.host, network.clock, timeout)
         if flow is None:
             return

@@ -177,7 +177,8 @@ class Network(ConnectionOwner):
             if not connection.is_ready:
                 connection.close(TransportError(f"{connection.name}: not connected within {seconds_text(seconds)}"))
 
-        connection.call_at(self.clock() + seconds, late)
+        connection.setup_deadline = self.clock() + seconds
+        connection.call_at(connection.setup_deadline, late)
         self.opener.open(connection.address, connection)
 
     def _retire(self, connection: Connection) -> None:

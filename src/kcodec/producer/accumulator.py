@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kcodec._fast import RecordAppender, RecordBatchBuilder
 from kcodec.errors import EncodeError, TransportError
 from kcodec.flow import Clock
+from kcodec.offsets import check_topic
 from kcodec.producer.batch import (
     BATCH_OVERHEAD,
     HEADER_OVERHEAD,
@@ -337,6 +338,7 @@ class Accumulator(RecordAppender):
     ) -> Delivery | None:
         if not isinstance(topic, str):
             raise TypeError(f"topic must be a str, not {type(topic).__name__}")
+        check_topic(topic, "topic")
         self._check_size(topic, key, value, headers)
         size = _record_size(key, value, headers)
         # A record that just fits into the buffer is accepted all the same.

@@ -148,7 +148,7 @@ class OAuthBearer(Mechanism):
 
     def login(self, host: str, clock: Clock, timeout: float) -> Flow[float | None]:
         """See Mechanism."""
-        token = yield from self._tokens.get(clock)
+        token = yield from self._tokens.get(clock, timeout)
         remedy = f"check the token from {self._tokens.name}: issuer, audience, scope, and whether it has expired"
         exchange = oauthbearer(token, self._extensions)
         try:

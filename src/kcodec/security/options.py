@@ -112,7 +112,7 @@ class Security:
 
         host: host name of the broker, as in its address.
         clock: function that returns monotonic seconds.
-        timeout: seconds for each request.
+        timeout: seconds for each request, and for the token or ticket.
         """
         mechanism = self._mechanism
         if mechanism is None:

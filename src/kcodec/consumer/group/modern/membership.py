@@ -107,6 +107,7 @@ class ConsumerMembership:
         self._not_before = 0.0
         self._pace = HeartbeatPace()
         self._attempt = 0
+        self._worker: Task[None] | None = None
 
     # Calls of the consumer
 
@@ -155,6 +156,7 @@ class ConsumerMembership:
     def run(self) -> Flow[None]:
         """Run the member until `leave`."""
         worker = yield from spawn(self._reconciliation.run(), f"reconciliation of group {self._group_id!r}")
+        self._worker = worker
         worker.when_done(self._worker_ended)
         try:
             yield from self._beat()
@@ -195,6 +197,8 @@ class ConsumerMembership:
         log.info("group %r: member %s leaves: %s", self._group_id, self.member_id, reason)
         self.state = ConsumerMemberState.LEFT
         self._incarnation += 1
+        if self._worker is not None:  # or it would assign partitions to a consumer that may have another member by then
+            self._worker.cancel()
         self._changed()
         yield from self._send_leave(timeout)
 

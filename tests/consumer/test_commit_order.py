@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of commits in the background and of commits that their caller waits for, in virtual time.
+
+A coordinator that takes the commits of a script responds after some milliseconds, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from kcodec.consumer.assignment import Assignment
+from kcodec.consumer.commits import REVOCATION_SECONDS, Commits
+from kcodec.consumer.options import ConsumerSettings
+from kcodec.errors import DeliveryTimeoutError
+from kcodec.flow import Flow, Task, sleep
+from kcodec.network.scheduler import Scheduler
+from kcodec.offsets import OffsetAndMetadata, TopicPartition
+
+HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def at(*offsets: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {partition: OffsetAndMetadata(offset) for partition, offset in zip((HERE, THERE), offsets, strict=False)}
+
+
+class World:
+    """The commits of one consumer. seconds: until the coordinator responds. sent: the offsets of each commit.
+
+    What a consumer posts runs after the flows that are ready, as it does in the event loop of asyncio."""
+
+    def __init__(self, *, seconds: float = 0.005, **settings: Any) -> None:
+        self.now = 0.0
+        self.seconds = seconds
+        self.sent: list[dict[int, int]] = []
+        self.posted: deque[Callable[[], None]] = deque()
+        network: Any = None
+        self.scheduler = Scheduler(lambda: self.now, network)
+        self.assignment = Assignment(nullcontext(), self.posted.append)
+        options = ConsumerSettings(**{"group_id": "billing", "enable_auto_commit": False, **settings})
+        offsets: Any = self
+        unused: Any = None
+        self.commits = Commits(offsets, self.assignment, unused, options, lambda: self.now, lambda: unused)
+        self.scheduler.spawn(self.commits.run(), "commits")
+        self.turn()
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: Any, timeout: float, limit: float
+    ) -> Flow[None]:
+        """In place of `CommittedOffsets`."""
+        self.sent.append({partition.partition: one.offset for partition, one in offsets.items()})
+        yield from sleep(min(self.seconds, timeout))
+        if timeout < self.seconds:
+            raise DeliveryTimeoutError("no response")
+
+    def begin(self, flow: Flow[Any]) -> Task[Any]:
+        task = self.scheduler.spawn(flow, "call")
+        task.when_done(lambda _: None)
+        self.turn()
+        return task
+
+    def turn(self) -> None:
+        self.scheduler.run_ready()
+        while self.posted:
+            self.posted.popleft()()
+            self.scheduler.run_ready()
+
+    def until(self, when: float) -> None:
+        self.turn()
+        while (due := self.scheduler.next_wakeup()) is not None and due <= when:
+            self.now = max(due, self.now)
+            self.turn()
+        self.now = when
+
+    def put(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """As `commit_async`."""
+        self.commits.put(offsets, None, is_forced=True)
+
+
+def test_a_commit_does_not_overtake_the_background_commits_before_it() -> None:
+    """In an event loop it was sent first, and then the older offset replaced the newer one."""
+    world = World()
+    world.put(at(5))
+    task = world.begin(world.commits.commit_in_turn(at(10), 30.0))
+    world.until(1.0)
+    assert task.done and task.error is None and world.sent == [{0: 5}, {0: 10}]
+
+
+def test_a_background_commit_does_not_overtake_a_commit_that_waits_for_its_turn() -> None:
+    world = World()
+    world.put(at(5))
+    task = world.begin(world.commits.commit_in_turn(at(10), 30.0))
+    world.put(at(20))
+    world.until(1.0)
+    assert task.done and world.sent == [{0: 5}, {0: 10}, {0: 20}]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_commit_gives_its_turn_up_within_its_timeout(is_cancelled: bool) -> None:
+    world = World(seconds=100.0)
+    world.put(at(5))
+    task = world.begin(world.commits.commit_in_turn(at(10), 2.0))
+    world.put(at(20))
+    world.until(1.0)
+    if is_cancelled:
+        task.cancel()
+    world.until(1.999)
+    assert task.done is is_cancelled
+    world.until(2.0)
+    assert task.done
+    if not is_cancelled:
+        assert isinstance(task.error, DeliveryTimeoutError)
+        assert "the previous commit got no response within 2 s" in str(task.error)
+    world.seconds = 0.005
+    world.until(200.0)
+    assert world.sent == [{0: 5}, {0: 20}]
+
+
+def test_a_commit_in_turn_that_is_cancelled_lets_the_next_one_begin() -> None:
+    world = World()
+    world.put(at(5))
+    task = world.begin(world.commits.commit_in_turn(at(10), 30.0))
+    world.put(at(20))
+    world.until(0.007)
+    assert world.sent == [{0: 5}, {0: 10}]
+    task.cancel()
+    world.until(1.0)
+    assert world.sent == [{0: 5}, {0: 10}, {0: 20}]
+
+
+def test_a_commit_that_waits_for_its_turn_ends_when_the_consumer_does() -> None:
+    world = World(seconds=100.0)
+    world.put(at(5))
+    task = world.begin(world.commits.commit_in_turn(at(10), 50.0))
+    world.until(1.0)
+    world.commits._current = None  # its flow is cancelled
+    world.commits._commit_lock.release()
+    world.seconds = 0.005
+    world.commits.end()
+    world.until(2.0)
+    assert task.done
+
+
+def test_a_drain_waits_only_for_what_was_requested_before_it() -> None:
+    """Each revocation took up to 20 seconds if the application commits all the time."""
+    world = World()
+
+    def commit_steadily() -> Flow[None]:
+        for offset in range(100_000):
+            world.put(at(offset))
+            yield from sleep(0.002)
+
+    application = world.begin(commit_steadily())
+    world.until(1.0)
+    drain = world.begin(world.commits.drain())
+    world.until(1.02)
+    assert drain.done
+    drain = world.begin(world.commits.drain_first(world.now + 1.0))
+    world.until(1.04)
+    assert drain.done and not application.done
+
+
+def test_a_revocation_commits_between_steady_background_commits() -> None:
+    world = World(enable_auto_commit=True)
+    world.assignment.add([HERE])
+    world.assignment.seek(HERE, 7)
+
+    def commit_steadily() -> Flow[None]:
+        for offset in range(100_000):
+            world.put({THERE: OffsetAndMetadata(offset)})
+            yield from sleep(0.002)
+
+    world.begin(commit_steadily())
+    world.until(1.0)
+    revocation = world.begin(world.commits.commit_before_revocation([HERE]))
+    world.until(1.1)
+    assert revocation.done and {0: 7} in world.sent
+
+
+def test_a_drain_waits_for_what_is_queued_and_under_way() -> None:
+    world = World(seconds=0.5)
+    for offset in range(2):
+        world.commits.put({HERE: OffsetAndMetadata(offset)}, None, is_forced=True)
+        world.turn()
+    drain = world.begin(world.commits.drain())
+    world.until(0.9)
+    assert not drain.done
+    world.until(1.0)
+    assert drain.done and len(world.sent) == 2
+
+
+def test_a_drain_ends_after_ten_seconds() -> None:
+    world = World(seconds=1000.0, default_api_timeout=500.0)
+    world.put(at(1))
+    drain = world.begin(world.commits.drain())
+    world.until(REVOCATION_SECONDS - 0.01)
+    assert not drain.done
+    world.until(REVOCATION_SECONDS)
+    assert drain.done
+
+
+def test_a_merged_commit_forgets_the_state_of_a_revoked_partition() -> None:
+    """The newer request names a partition that was not assigned: the application may commit it all the same."""
+    world = World(seconds=0.5)
+    world.put(at(1))
+    world.turn()  # under way
+    world.assignment.add([THERE])
+    world.put({THERE: OffsetAndMetadata(3)})
+    world.assignment.remove([THERE])
+    world.put({THERE: OffsetAndMetadata(9)})
+    world.until(5.0)
+    assert world.sent == [{0: 1}, {1: 9}]
