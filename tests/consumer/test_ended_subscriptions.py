@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from kcodec.broker import Broker
-from kcodec.client import Consumer
+from kcodec.client import Consumer, aio
 from kcodec.compat.aiokafka import AIOKafkaConsumer
 from kcodec.consumer.group.classic.membership import ClassicMembership
 from kcodec.consumer.group.modern.membership import ConsumerMembership
@@ -113,5 +113,42 @@ def test_the_facade_of_aiokafka_does_not_request_all_topics_after_a_pattern(kcod
                 consumer.unsubscribe()
         finally:
             await consumer.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+def test_a_subscription_during_an_abandoned_unsubscribe_gets_partitions(
+    kcodec_broker: Broker, group_protocol: Literal["classic", "consumer"]
+) -> None:
+    """The caller stops waiting for `unsubscribe`, whose flow goes on and then leaves the group."""
+    topic = kcodec_broker.create_topic(partitions=1)
+    other = kcodec_broker.create_topic(partitions=1)
+    kcodec_broker.seed(other, [b"first"])
+    options: Any = {"group_id": f"group-{topic}", "group_protocol": group_protocol, "auto_offset_reset": "earliest"}
+
+    async def run() -> None:
+        async with aio.Consumer(bootstrap_servers=kcodec_broker.bootstrap_servers, **options) as consumer:
+            await consumer.subscribe(topic)
+            while not consumer.assignment():
+                await consumer.poll(0.1)
+            kcodec_broker.faults.add("LeaveGroup", delay_ms=1500)
+            kcodec_broker.faults.add("ConsumerGroupHeartbeat", delay_ms=1500, count=1)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.unsubscribe(), 0.3)
+            await consumer.subscribe(other)
+            read: list[Any] = []
+            async with asyncio.timeout(20):
+                while not read:
+                    read = await consumer.poll(0.1)
+            until = time.monotonic() + 2.0
+            while time.monotonic() < until:  # the leave ends meanwhile
+                await consumer.poll(0.1)
+            assert consumer.assignment() == {TopicPartition(other, 0)}
+            kcodec_broker.seed(other, [b"second"])
+            async with asyncio.timeout(20):
+                while not (read := await consumer.poll(0.1)):
+                    pass
+            assert [record.value for record in read] == [b"second"]
 
     asyncio.run(run())
