@@ -262,3 +262,25 @@ def test_the_script_that_an_installation_makes_is_the_program() -> None:
     pyproject = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
     module, _, function = pyproject["project"]["scripts"]["kcodec"].partition(":")
     assert getattr(importlib.import_module(module), function) is kcodec.cli.run
+
+
+@pytest.mark.parametrize(
+    ("closed", "status", "reported"),
+    [
+        (">&-", ExitStatus.ERROR, "kcodec: stdout is closed, so nothing can be written to it\n"),
+        ("2>&-", ExitStatus.OK, ""),
+        ("-o 0 2>/dev/full", ExitStatus.OK, ""),
+    ],
+)
+def test_a_closed_stream_causes_no_traceback(tmp_path: Path, closed: str, status: ExitStatus, reported: str) -> None:
+    folder = write_partition(tmp_path, [plain(0)])
+    command = f"{shlex.quote(sys.executable)} -m kcodec cat {shlex.quote(str(folder))} {closed}"
+    ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stderr) == (status, reported)
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full"])
+def test_an_error_keeps_its_exit_status_without_stderr(tmp_path: Path, closed: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m kcodec cat {shlex.quote(str(tmp_path / 'missing'))} {closed}"
+    ran = subprocess.run(["sh", "-c", command], capture_output=True, check=False, timeout=60)
+    assert ran.returncode == ExitStatus.ERROR

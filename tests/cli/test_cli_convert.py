@@ -219,3 +219,26 @@ def test_files_have_the_permissions_that_the_umask_leaves(tmp_path: Path) -> Non
     finally:
         os.umask(before)
     assert (tmp_path / "out.csv").stat().st_mode & 0o777 == 0o640
+
+
+def test_only_a_regular_file_is_replaced(tmp_path: Path) -> None:
+    """A rename to the name of a device would destroy the device."""
+    directory = write_partition(tmp_path / "in", [plain(0)])
+    pipe = tmp_path / "out.csv"
+    os.mkfifo(pipe)
+    ran = run("convert", directory, "-o", pipe)
+    assert (ran.status, pipe.is_fifo()) == (ExitStatus.ERROR, True)
+    assert f"{pipe} is not a regular file, and would be replaced by one" in ran.err
+    ran = run("convert", directory, "-o", "-", "--format", "csv")
+    assert (ran.status, "to write records to stdout, use `kcodec cat`" in ran.err) == (ExitStatus.ERROR, True)
+
+
+def test_the_file_that_a_symbolic_link_names_is_replaced(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path / "in", [plain(0)])
+    (tmp_path / "other").mkdir()
+    link, target = tmp_path / "out.csv", tmp_path / "other" / "real.csv"
+    link.symlink_to(target)
+    for _ in range(2):  # the file is made, then replaced
+        assert run("convert", directory, "-o", link).status is ExitStatus.OK
+        assert link.is_symlink()
+        assert len(rows_of(target)) == 3

@@ -8,6 +8,7 @@ argparse, render.py formats tables and colors, output.py writes.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -108,6 +109,8 @@ def run() -> None:
         output.abandon()
         output.say("kcodec: interrupted")
         status = ExitStatus.INTERRUPTED
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):  # see Output.say
+            sys.stderr.flush()
     # os._exit: nothing is left to flush, and threads that still read ahead have nothing to say any more
     os._exit(status)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 import time
@@ -75,6 +77,8 @@ class Output:
         if self._stdout is not None:
             self._stdout.write(view)
             return
+        if sys.stdout is None:
+            raise OSError(errno.EBADF, "stdout is closed, so nothing can be written to it")
         sys.stdout.flush()
         descriptor = sys.stdout.fileno()
         while view.nbytes:
@@ -85,9 +89,12 @@ class Output:
         self._waiting = bytearray()
 
     def say(self, text: str) -> None:
-        """Print a line to stderr."""
+        """Print a line to stderr. Without a stderr that takes it, only the exit status says what the line says."""
         self.clear_progress()
-        print(text, file=self._stderr or sys.stderr, flush=True)
+        stream = self._stderr or sys.stderr
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                print(text, file=stream, flush=True)
 
     def clear_progress(self) -> None:
         """Take the bar away."""

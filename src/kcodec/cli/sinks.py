@@ -76,11 +76,19 @@ def atomic_file(path: Path) -> Iterator[io.FileIO]:
     Other users that can write to the directory can neither foresee its name nor put anything in its place before it is
     opened: it is written through this one descriptor.
     """
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise CommandError(f"{path}: the directory {folder} does not exist")
+    if path == Path("-"):
+        raise CommandError("-: expected the name of a file; to write records to stdout, use `kcodec cat`")
     if path.is_dir():
         raise CommandError(f"{path} is a directory: expected the name of a file")
+    if path.exists() and not path.is_file():
+        raise CommandError(
+            f"{path} is not a regular file, and would be replaced by one: name a file that is not there or that may be "
+            "replaced; to write records to a pipe, use `kcodec cat`"
+        )
+    path = path.resolve()  # the file that a symbolic link names is replaced, and not the link
+    folder = path.parent
+    if not folder.is_dir():
+        raise CommandError(f"{path}: the directory {folder} does not exist")
     scratch = folder / f".{path.name[:100]}.{secrets.token_hex(16)}.unfinished"
     try:  # from here on: an interrupt can come between the call that makes the file and the next line
         # As open() makes files, with the permissions that the umask leaves.
