@@ -46,6 +46,7 @@ from kcodec.errors import DecodeError
         ({"seed": "1"}, TypeError, "seed must be a number, got '1'"),
         ({"cluster_id": 5}, TypeError, "cluster_id must be a string, got 5"),
         ({"ssl_certfile": True}, TypeError, "ssl_certfile must be a path or None, got True"),
+        ({"data_dir": ""}, ValueError, "data_dir is empty: expected a path or None; check the variable"),
         ({"ssl_password": b"secret"}, TypeError, "ssl_password must be a string or None, got a value of type bytes"),
         ({"sasl_mechanisms": {"PLAIN"}}, TypeError, "sasl_mechanisms must be a list of names"),
         ({"data_dir": 3}, TypeError, "data_dir must be a path or None, got 3"),

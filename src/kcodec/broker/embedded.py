@@ -135,6 +135,8 @@ class Broker:
         check_kind("host", host, (str,), "a string")
         for name, path in (("data_dir", data_dir), ("trace", trace)):
             check_kind(name, path, (str, os.PathLike, type(None)), "a path or None")
+            if path == "":
+                raise ValueError(f"{name} is empty: expected a path or None; check the variable that it comes from")
         check_kind("manual_clock", manual_clock, (bool,), "True or False")
         check_kind("start_ms", start_ms, (int, type(None)), "a number of ms or None")
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= HIGHEST_PORT:
@@ -145,8 +147,7 @@ class Broker:
             raise ValueError(f"port {port} has no effect: the ports are in listeners; omit port")
         #: The first one is that of bootstrap_servers. A restart uses the same ports.
         self._listeners = listeners_at(self._settings, host, port)
-        self._directory = None if data_dir is None else Path(data_dir)
-        self._trace = None if trace is None else Path(trace)
+        self._directory, self._trace = (None if path is None else Path(path) for path in (data_dir, trace))
         self._is_manual, self._start_ms = manual_clock, start_ms
         self._thread: threading.Thread | None = None
         self._running: _Running | None = None

@@ -41,6 +41,8 @@ def storage_at(path: Any, filesystem: Any = None) -> tuple[Storage, str]:
     path = os.fspath(path)
     if not isinstance(path, str):
         raise TypeError(f"a path must be a string, not {type(path).__name__}")
+    if not path and filesystem is None:
+        raise ValueError("the path is empty: name a file or a directory; the current directory is '.'")
     storage: Storage = LOCAL
     if isinstance(filesystem, Storage):
         storage = filesystem
