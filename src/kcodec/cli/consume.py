@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kcodec import DecodedRecords, DecodeError, Timestamp
+from kcodec import DecodedRecords, DecodeError, KcodecError, Timestamp
 from kcodec.arguments import take_renamed
 from kcodec.cli.brokers import add_broker_options, client_options, usage_errors
 from kcodec.cli.formats import INTERNAL_COLUMNS, INTERNAL_TOPICS, Offsets, RecordText, add_shape_options, offsets_of
@@ -32,6 +34,8 @@ EXAMPLES = (
     Example("as a member of a group", "kcodec consume -b localhost:9092 -G billing orders"),
 )
 POLL_SECONDS = 0.5
+# PIPE_BUF: a pipe takes at most this many bytes completely or not at all, so that an interrupted write can be counted.
+WHOLE_BYTES = 4096
 
 
 def parser() -> Parser:
@@ -159,6 +163,8 @@ class _Printer:
         self._options = options
         self._output = output
         self._texts: dict[tuple[str, int], RecordText] = {}
+        #: Bytes of the last batch that were written.
+        self._written = 0
 
     def columns(self, topics: Sequence[str]) -> tuple[str, ...]:
         """Return the columns to read, for the text and for the partition."""
@@ -169,13 +175,31 @@ class _Printer:
 
     def write(self, decoded: DecodedRecords, most: int) -> None:
         """Write the first `most` records of a batch."""
+        self._output.write(self._text_of(decoded).of(decoded, most))
+        if getattr(self._options, "unbuffered", False):
+            self._output.flush()
+
+    def write_now(self, decoded: DecodedRecords, most: int) -> None:
+        """Write the first `most` records of a batch without buffering. `rows_written` counts them if this raises."""
+        self._written = 0
+        view = memoryview(self._text_of(decoded).of(decoded, most))
+        while self._written < view.nbytes:
+            piece = view[self._written : self._written + WHOLE_BYTES]
+            self._output.write(piece)
+            self._output.flush()
+            self._written += piece.nbytes
+
+    def rows_written(self, decoded: DecodedRecords, most: int) -> int:
+        """Return how many of the records that `write_now` was given were written completely."""
+        text = self._text_of(decoded)
+        return bisect_right(range(most + 1), self._written, key=lambda rows: len(text.of(decoded, rows))) - 1
+
+    def _text_of(self, decoded: DecodedRecords) -> RecordText:
         place = decoded.column("topic")[0], decoded.column("partition")[0]
         text = self._texts.get(place)
         if text is None:
             text = self._texts[place] = RecordText(*place, self._options)
-        self._output.write(text.of(decoded, most))
-        if getattr(self._options, "unbuffered", False):
-            self._output.flush()
+        return text
 
     def report_corruption(self, error: DecodeError) -> ExitStatus:
         """Report a batch that cannot be read."""
@@ -264,8 +288,11 @@ class _Following:
                     break
                 continue
             most = len(decoded) if self._left is None else min(self._left, len(decoded))
-            self._printer.write(decoded, most)
-            self._output.flush()
+            try:
+                self._printer.write_now(decoded, most)
+            except BaseException:  # Ctrl-C or a closed pipe; raised again
+                _commit_printed(consumer, decoded, self._printer.rows_written(decoded, most))
+                raise
             if self._left is not None:
                 self._left -= most
             if most < len(decoded):
@@ -304,7 +331,19 @@ def _step_back(consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
     from kcodec.offsets import TopicPartition
 
     place = TopicPartition(decoded.column("topic")[0], decoded.column("partition")[0])
-    consumer.seek(place, decoded.column("offset")[most])
+    offsets = decoded.column("offset")
+    consumer.seek(place, offsets[most] if most < len(decoded) else offsets[-1] + 1)
+
+
+def _commit_printed(consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
+    """Close a consumer whose last batch was printed in part, so that the automatic commit includes what was printed.
+    The end of its block would commit nothing of the last poll after an exception."""
+    from kcodec.client.interruption import INTERRUPTED_CLOSE_SECONDS
+
+    with suppress(ValueError):  # the partition was revoked
+        _step_back(consumer, decoded, most)
+    with suppress(KcodecError):  # the cause of the end is reported
+        consumer.close(INTERRUPTED_CLOSE_SECONDS)
 
 
 def _exactly(topic: str) -> str:

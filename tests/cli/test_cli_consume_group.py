@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kcodec consume`` in a consumer group, on the embedded broker: what it commits, how it ends, what it reports."""
+
+from __future__ import annotations
+
+import io
+import signal
+import time
+
+import pytest
+from cli_runner import program, run
+
+from kcodec.broker import Broker
+from kcodec.cli import ExitStatus, main
+from kcodec.cli.output import Output
+from kcodec.client import Admin, Producer
+from kcodec.offsets import TopicPartition
+
+ROWS = 20_000
+
+
+def filled(broker: Broker, rows: int) -> str:
+    topic = broker.create_topic(partitions=1)
+    with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=1 << 20, linger_ms=50) as producer:
+        for number in range(rows):
+            producer.send(topic, b"value-%d" % number)
+    return topic
+
+
+def committed(broker: Broker, group: str, topic: str) -> int:
+    place = TopicPartition(topic, 0)
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        found = admin.list_group_offsets(group)[place]
+    assert found is not None
+    return found.offset
+
+
+class Interrupted(io.BytesIO):
+    """Raises in the first write behind `most` bytes."""
+
+    def __init__(self, most: int, error: type[BaseException]) -> None:
+        super().__init__()
+        self.most, self.error = most, error
+
+    def write(self, data: object) -> int:
+        if len(self.getvalue()) > self.most:
+            raise self.error
+        return super().write(data)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, KeyboardInterrupt])
+def test_an_interrupted_write_commits_the_records_that_were_printed(
+    kcodec_broker: Broker, error: type[BaseException]
+) -> None:
+    topic = filled(kcodec_broker, ROWS)
+    stdout = Interrupted(50_000, error)
+    call = ["consume", "-b", kcodec_broker.bootstrap_servers, "-G", "billing", topic]
+    try:
+        assert main(call, Output(stdout, io.StringIO())) is ExitStatus.BROKEN_PIPE
+    except KeyboardInterrupt:
+        assert error is KeyboardInterrupt
+    printed = stdout.getvalue().count(b"\n")
+    assert 1000 < printed < ROWS
+    assert committed(kcodec_broker, "billing", topic) == printed
+    ran = run(*call, "-c", "1")
+    assert ran.out == f"value-{printed}\n"
+
+
+def test_sigterm_during_a_write_commits_the_records_that_the_pipe_took(kcodec_broker: Broker) -> None:
+    topic = filled(kcodec_broker, ROWS)
+    with program("consume", "-b", kcodec_broker.bootstrap_servers, "-G", "billing", topic) as started:
+        assert started.stdout is not None
+        first = started.stdout.readline()
+        time.sleep(0.5)  # until the pipe is full
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(20) == ExitStatus.INTERRUPTED
+        printed = (first + started.stdout.read()).count(b"\n")
+    assert 1000 < printed < ROWS
+    assert committed(kcodec_broker, "billing", topic) == printed
