@@ -288,16 +288,24 @@ class _Following:
                     break
                 continue
             most = len(decoded) if self._left is None else min(self._left, len(decoded))
-            try:
-                self._printer.write_now(decoded, most)
-            except BaseException:  # Ctrl-C or a closed pipe; raised again
-                _commit_printed(consumer, decoded, self._printer.rows_written(decoded, most))
-                raise
+            if self._options.group is None:
+                self._printer.write(decoded, most)
+                self._output.flush()
+            else:
+                self._write_and_commit(consumer, decoded, most)
             if self._left is not None:
                 self._left -= most
             if most < len(decoded):
                 _step_back(consumer, decoded, most)
         return self._printer.ended(0)
+
+    def _write_and_commit(self, consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
+        """Write records in small pieces. If that is interrupted, commit those that were written."""
+        try:
+            self._printer.write_now(decoded, most)
+        except BaseException:  # Ctrl-C or a closed pipe; raised again
+            _commit_printed(consumer, decoded, self._printer.rows_written(decoded, most))
+            raise
 
 
 def _seek(consumer: Consumer, partitions: list[TopicPartition], offsets: Offsets) -> None:
