@@ -156,3 +156,8 @@ def test_a_high_watermark_ends_what_is_read(tmp_path: Path) -> None:
     chunks = iter(log.to_arrow(isolation_level="read_committed"))
     assert sum(len(chunk) for chunk in chunks) == 5
     assert chunks.counts.undecided == 4
+
+
+def test_an_empty_path_is_refused() -> None:
+    with pytest.raises(ValueError, match="the path is empty; name a file or a directory"):
+        kcodec.open("")

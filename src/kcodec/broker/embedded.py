@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from kcodec._fast import RecordBatch, batches, decode, encode
-from kcodec.arguments import meant_by
+from kcodec.arguments import check_kind, meant_by
 from kcodec.broker.api import ApiError, Listener
 from kcodec.broker.clock import Clock
 from kcodec.broker.core import BrokerCore
 from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.server import Server
-from kcodec.broker.settings import HIGHEST_PORT, BrokerSettings, check_kind, check_logins, listeners_at
+from kcodec.broker.settings import HIGHEST_PORT, BrokerSettings, check_logins, listeners_at
 from kcodec.broker.topics import Partition, Topic
 from kcodec.broker.transactions.state import TransactionMetadata
 from kcodec.broker.wire_log import TraceFile, WireLog
