@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -28,6 +29,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _TAKES_ANY = 0x08
 #: The least similarity of a misspelled name (difflib's ratio): "aplication" and "application" have 0.95.
 _CLOSE = 0.8
+
+
+def check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
+    """Raise TypeError unless a value is of one of these types, ValueError for an empty path. A bool is not a number."""
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise TypeError(f"{name} must be {expected}, got {value!r}")
+    if value == "" and os.PathLike in kinds:
+        raise ValueError(f"{name} must be {expected}, got an empty string")
 
 
 def names_of(given: Iterable[str], parameter: str) -> list[str]:

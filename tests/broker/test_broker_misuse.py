@@ -46,10 +46,10 @@ from kcodec.errors import DecodeError
         ({"seed": "1"}, TypeError, "seed must be a number, got '1'"),
         ({"cluster_id": 5}, TypeError, "cluster_id must be a string, got 5"),
         ({"ssl_certfile": True}, TypeError, "ssl_certfile must be a path or None, got True"),
-        ({"data_dir": ""}, ValueError, "data_dir is empty: expected a path or None; check the variable"),
         ({"ssl_password": b"secret"}, TypeError, "ssl_password must be a string or None, got a value of type bytes"),
         ({"sasl_mechanisms": {"PLAIN"}}, TypeError, "sasl_mechanisms must be a list of names"),
         ({"data_dir": 3}, TypeError, "data_dir must be a path or None, got 3"),
+        ({"data_dir": ""}, ValueError, "data_dir must be a path or None, got an empty string"),
         ({"start_ms": "0"}, TypeError, "start_ms must be a number of ms or None, got '0'"),
         ({"host": None}, TypeError, "host must be a string, got None"),
         ({"port": True}, ValueError, "port must be a number"),
@@ -88,6 +88,17 @@ def test_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
     broker.start()
     broker.close()
     assert [thread.name for thread in threading.enumerate() if thread.name == "kcodec-broker"] == []
+
+
+def test_data_directory_of_apache_kafka_is_refused_and_stays_unchanged(tmp_path: Path) -> None:
+    metadata = tmp_path / "__cluster_metadata-0"
+    metadata.mkdir()
+    for path in (tmp_path / "meta.properties", metadata / f"{5:020}.snapshot", metadata / f"{5:020}.log"):
+        path.write_bytes(b"version=1\n")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match=f"{tmp_path} has meta.properties: it belongs to an Apache Kafka"):
+        Broker(data_dir=tmp_path).start()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_data_directory_has_one_broker_at_a_time(tmp_path: Path) -> None:

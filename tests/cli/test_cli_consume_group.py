@@ -11,7 +11,7 @@ import pytest
 from cli_runner import program, run
 
 from kcodec.broker import Broker
-from kcodec.cli import ExitStatus, main
+from kcodec.cli import ExitStatus, consume, main
 from kcodec.cli.output import Output
 from kcodec.client import Admin, Producer
 from kcodec.offsets import TopicPartition
@@ -77,3 +77,49 @@ def test_sigterm_during_a_write_commits_the_records_that_the_pipe_took(kcodec_br
         printed = (first + started.stdout.read()).count(b"\n")
     assert 1000 < printed < ROWS
     assert committed(kcodec_broker, "billing", topic) == printed
+
+
+@pytest.mark.parametrize("topics", [["nosuch"], ["orders", "nosuch"]])
+def test_exit_at_the_end_reports_a_topic_that_does_not_exist(topics: list[str]) -> None:
+    with Broker(auto_create_topics=False) as broker:
+        broker.create_topic("orders", partitions=1)
+        short = ("-X", "default.api.timeout.ms=500")
+        ran = run("consume", "-b", broker.bootstrap_servers, "-G", "billing", *topics, "-e", *short)
+    assert ran.status is ExitStatus.ERROR
+    assert "nosuch" in ran.err
+
+
+def test_exit_at_the_end_reports_a_pattern_without_topics(
+    kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "UNASSIGNED_SECONDS", 1.0)
+    ran = run("consume", "-b", kcodec_broker.bootstrap_servers, "-G", "billing", "^nosuch.*", "-e")
+    assert ran.status is ExitStatus.ERROR
+    assert "nosuch" in ran.err
+
+
+def test_exit_at_the_end_ends_a_member_without_partitions(
+    kcodec_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "UNASSIGNED_SECONDS", 1.0)
+    topic = filled(kcodec_broker, 3)
+    servers = kcodec_broker.bootstrap_servers
+    own = ("-X", "group.protocol=consumer")  # its assignor leaves the partition where it is
+    with program("consume", "-b", servers, "-G", "billing", topic, *own) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"value-0\n"
+        try:
+            ran = run("consume", "-b", servers, "-G", "billing", topic, "-e", *own)
+        finally:
+            other.kill()
+    assert (ran.status, ran.out) == (ExitStatus.OK, "")
+    assert ran.err == "kcodec: group 'billing' has no partition for this member\n"
+
+
+def test_stored_offsets_that_are_missing_are_reported(kcodec_broker: Broker) -> None:
+    topic = filled(kcodec_broker, 3)
+    group = ("-X", "group.id=billing")
+    ran = run("consume", "-b", kcodec_broker.bootstrap_servers, "-t", topic, "-o", "stored", "-c", "3", *group)
+    assert ran.out.splitlines() == ["value-0", "value-1", "value-2"]
+    reported = f"kcodec: group 'billing' has no committed offset for {topic}-0; reading from the beginning\n"
+    assert ran.err == reported

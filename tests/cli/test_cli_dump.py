@@ -306,3 +306,10 @@ def test_records_of_an_index_are_refused(tmp_path: Path) -> None:
     ran = run("dump", "--records", orders(tmp_path) / f"{7:020}.index")
     assert ran.status is ExitStatus.ERROR
     assert "omit --records" in ran.err
+
+
+@pytest.mark.parametrize("command", ["dump", "check", "cat"])
+def test_an_empty_path_is_refused(command: str) -> None:
+    ran = run(command, "")
+    assert ran.status is ExitStatus.ERROR
+    assert "the path is empty; name a file or a directory" in ran.err

@@ -160,7 +160,7 @@ def test_a_high_watermark_ends_what_is_read(tmp_path: Path) -> None:
 
 def test_an_empty_path_is_not_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(partition(tmp_path, [plain(0)]))
-    with pytest.raises(ValueError, match="the path is empty: name a file or a directory"):
+    with pytest.raises(ValueError, match="the path is empty; name a file or a directory"):
         kcodec.open("")
     opened = kcodec.open(".")
     assert isinstance(opened, kcodec.log.Log)

@@ -15,10 +15,12 @@ _LOCKED: set[Path] = set()
 class DirectoryLock:
     """The lock of a data directory, which is created if it does not exist.
 
-    Raise OSError if another broker uses the directory, or if it cannot be written.
+    Raise OSError if another broker uses the directory, or if it cannot be written; ValueError if it is Apache Kafka's.
     """
 
     def __init__(self, directory: Path) -> None:
+        if (directory / "meta.properties").exists():
+            raise ValueError(f"{directory} has meta.properties: it belongs to an Apache Kafka; name another data_dir")
         directory.mkdir(parents=True, exist_ok=True)
         self._key = directory.resolve()
         if self._key in _LOCKED:

@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from kcodec._fast import RecordBatch, batches, decode, encode
-from kcodec.arguments import meant_by
+from kcodec.arguments import check_kind, meant_by
 from kcodec.broker.api import ApiError, Listener
 from kcodec.broker.clock import Clock
 from kcodec.broker.core import BrokerCore
 from kcodec.broker.faults import FaultRule, Faults
 from kcodec.broker.server import Server
-from kcodec.broker.settings import HIGHEST_PORT, BrokerSettings, check_kind, check_logins, listeners_at
+from kcodec.broker.settings import HIGHEST_PORT, BrokerSettings, check_logins, listeners_at
 from kcodec.broker.topics import Partition, Topic
 from kcodec.broker.transactions.state import TransactionMetadata
 from kcodec.broker.wire_log import TraceFile, WireLog
@@ -135,8 +135,6 @@ class Broker:
         check_kind("host", host, (str,), "a string")
         for name, path in (("data_dir", data_dir), ("trace", trace)):
             check_kind(name, path, (str, os.PathLike, type(None)), "a path or None")
-            if path == "":
-                raise ValueError(f"{name} is empty: expected a path or None; check the variable that it comes from")
         check_kind("manual_clock", manual_clock, (bool,), "True or False")
         check_kind("start_ms", start_ms, (int, type(None)), "a number of ms or None")
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= HIGHEST_PORT:

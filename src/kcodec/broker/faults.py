@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from kcodec.arguments import meant_by
+from kcodec.arguments import check_kind, meant_by
 from kcodec.broker.partial_requests import names_topics, partitions_of
-from kcodec.broker.settings import check_kind
 from kcodec.broker.topics import Topics
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.schema import Message

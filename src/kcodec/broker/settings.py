@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from kcodec.arguments import check_kind
 from kcodec.broker import topic_configs
 from kcodec.broker.api import ApiError, Listener
 
@@ -213,12 +214,6 @@ def check_logins(settings: BrokerSettings, *, has_credentials: bool) -> None:
     is_open = any(not protocol.startswith("SASL") for protocol in settings.listeners)
     if settings.sasl_mechanisms and not settings.users and not (has_scram and (has_credentials or is_open)):
         raise ValueError("sasl_mechanisms require users: without users, no client can log in")
-
-
-def check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
-    """Raise TypeError unless a value is of one of these types. A bool is not a number."""
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise TypeError(f"{name} must be {expected}, got {value!r}")
 
 
 def _check_security(settings: BrokerSettings) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
@@ -36,6 +37,9 @@ EXAMPLES = (
 POLL_SECONDS = 0.5
 # PIPE_BUF: a pipe takes at most this many bytes completely or not at all, so that an interrupted write can be counted.
 WHOLE_BYTES = 4096
+# A member without partitions may get some when other members have given them up: at their next heartbeat (5 s with
+# KIP-848, 3 s with the classic protocol), and in the rebalance that follows.
+UNASSIGNED_SECONDS = 12.0
 
 
 def parser() -> Parser:
@@ -228,6 +232,8 @@ class _Following:
         self._output = output
         self._printer = _Printer(options, output)
         self._left: int | None = options.count
+        #: Since when the consumer is a member that has no partitions.
+        self._unassigned_since: float | None = None
 
     def alone(self, offsets: Offsets, *, is_stored: bool) -> ExitStatus:
         """Print all partitions of the topic, or one, from the given offsets or from those that a group stored."""
@@ -237,7 +243,9 @@ class _Following:
         with self._consumer([topic], {"enable_auto_commit": False, "auto_offset_reset": "earliest"}) as consumer:
             partitions = self._partitions(consumer, topic)
             consumer.assign(partitions)
-            if not is_stored:
+            if is_stored:
+                self._report_without_offset(consumer, partitions)
+            else:
                 _seek(consumer, partitions, offsets)
             return self._print(consumer)
 
@@ -247,6 +255,10 @@ class _Following:
         given = {"group_id": self._options.group, "auto_offset_reset": reset}
         with self._consumer(topics, given) as consumer:
             patterns = [topic for topic in topics if topic.startswith("^")]
+            if self._options.exit:
+                for topic in topics:
+                    if topic not in patterns:
+                        consumer.partitions_for(topic)  # raises the error that names a missing topic
             if patterns and len(topics) > 1:
                 consumer.subscribe(
                     pattern="|".join(f"(?:{one if one in patterns else _exactly(one)})" for one in topics)
@@ -277,6 +289,16 @@ class _Following:
             )
         return [TopicPartition(topic, self._options.partition)]
 
+    def _report_without_offset(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        given = reader_options(self._options)
+        reset = given.get("auto_offset_reset", "earliest")
+        where = {"earliest": "reading from the beginning", "latest": "reading from the end"}.get(str(reset))
+        for partition, found in consumer.committed(partitions).items():
+            if found is None and where is not None and not self._options.quiet:
+                self._output.say(
+                    f"kcodec: group {given['group_id']!r} has no committed offset for {partition}; {where}"
+                )
+
     def _print(self, consumer: Consumer) -> ExitStatus:
         while self._left is None or self._left > 0:
             try:
@@ -284,7 +306,7 @@ class _Following:
             except DecodeError as error:
                 return self._printer.report_corruption(error)
             if not len(decoded):
-                if self._options.exit and _is_at_end(consumer):
+                if self._options.exit and (_is_at_end(consumer) or self._has_no_partitions(consumer)):
                     break
                 continue
             most = len(decoded) if self._left is None else min(self._left, len(decoded))
@@ -306,6 +328,25 @@ class _Following:
         except BaseException:  # Ctrl-C or a closed pipe; raised again
             _commit_printed(consumer, decoded, self._printer.rows_written(decoded, most))
             raise
+
+    def _has_no_partitions(self, consumer: Consumer) -> bool:
+        """Return whether the group has been stable long enough, and has no partition for this member. Raise
+        CommandError if no topic matches the pattern."""
+        health = consumer.health()
+        causes = {stall.cause.name for stall in health.stalls}
+        if consumer.assignment() or health.generation is None or causes - {"UNKNOWN_TOPIC"}:
+            self._unassigned_since = None
+            return False
+        now = time.monotonic()
+        if self._unassigned_since is None:
+            self._unassigned_since = now
+        if now - self._unassigned_since < UNASSIGNED_SECONDS:
+            return False
+        if causes:
+            raise CommandError("; ".join(stall.text for stall in health.stalls))
+        if not self._options.quiet:
+            self._output.say(f"kcodec: group {self._options.group!r} has no partition for this member")
+        return True
 
 
 def _seek(consumer: Consumer, partitions: list[TopicPartition], offsets: Offsets) -> None:

@@ -55,7 +55,7 @@ OFFSETS = ("offset", "last_offset", "start_offset")
 def parser() -> Parser:
     """Return the options of the command."""
     found = Parser("dump", DESCRIPTION, EXAMPLES)
-    found.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a file or directory")
+    found.add_argument("files", nargs="+", type=_path, metavar="FILE", help="a file or directory")
     found.add_argument("-r", "--records", action="store_true", help="print the records below each batch")
     found.add_json("one JSON object per line instead of a table")
     found.add_argument(
@@ -69,6 +69,12 @@ def parser() -> Parser:
         "--threads", type=int, default=2, metavar="N", help="number of threads that decode (default: %(default)s)"
     )
     return found
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty; name a file or a directory")
+    return Path(text)
 
 
 def run(options: argparse.Namespace, output: Output) -> ExitStatus:

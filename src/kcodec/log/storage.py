@@ -33,7 +33,8 @@ def storage_at(path: Any, filesystem: Any = None) -> tuple[Storage, str]:
     """Return where `path` is, and its name there. What kcodec.open takes as path and filesystem.
 
     path: a path; an address (``s3://bucket/orders-0``), which pyarrow.fs resolves; a file object. filesystem: one of
-    pyarrow.fs or fsspec, or a Storage. TypeError for anything else; ImportError if an address needs pyarrow.
+    pyarrow.fs or fsspec, or a Storage. TypeError for anything else; ValueError for an
+    empty path; ImportError if an address needs pyarrow.
     """
     if filesystem is None and not isinstance(path, str | os.PathLike):
         file = FileObject(path)
@@ -42,7 +43,7 @@ def storage_at(path: Any, filesystem: Any = None) -> tuple[Storage, str]:
     if not isinstance(path, str):
         raise TypeError(f"a path must be a string, not {type(path).__name__}")
     if not path and filesystem is None:
-        raise ValueError("the path is empty: name a file or a directory; the current directory is '.'")
+        raise ValueError("the path is empty; name a file or a directory")
     storage: Storage = LOCAL
     if isinstance(filesystem, Storage):
         storage = filesystem
