@@ -104,15 +104,18 @@ def test_exit_at_the_end_ends_a_member_without_partitions(
     monkeypatch.setattr(consume, "UNASSIGNED_SECONDS", 1.0)
     topic = filled(kcodec_broker, 3)
     servers = kcodec_broker.bootstrap_servers
-    own = ("-X", "group.protocol=consumer")  # its assignor leaves the partition where it is
+    own = ("-X", "group.protocol=consumer")  # its assignor mostly leaves the partition where it is
     with program("consume", "-b", servers, "-G", "billing", topic, *own) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"value-0\n"
         try:
-            ran = run("consume", "-b", servers, "-G", "billing", topic, "-e", *own)
+            for _ in range(10):
+                ran = run("consume", "-b", servers, "-G", "billing", topic, "-e", *own)
+                assert (ran.status, ran.out) == (ExitStatus.OK, "")
+                if ran.err:  # otherwise it got the partition, whose records were committed
+                    break
         finally:
             other.kill()
-    assert (ran.status, ran.out) == (ExitStatus.OK, "")
     assert ran.err == "kcodec: group 'billing' has no partition for this member\n"
 
 
