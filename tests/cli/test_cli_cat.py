@@ -132,6 +132,33 @@ def test_a_topic_of_a_log_directory(tmp_path: Path) -> None:
     assert "no partition 3 here; possible: 0, 10" in run("cat", tmp_path, "-t", "orders", "-p", "3").err
 
 
+@pytest.mark.parametrize("command", [["cat"], ["convert", "-o", "out.csv"]])
+@pytest.mark.parametrize("file", ["", f"{0:020d}.log"])
+def test_another_topic_or_partition_than_that_of_the_path_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], file: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_partition(tmp_path, [plain(0)], name="orders-0") / file
+    for options, other in (
+        (["-p", "3"], "not partition 3;"),
+        (["-t", "other"], "not topic other;"),
+        (["-t", "orders", "-p", "3"], "not partition 3 of orders;"),
+        (["-t", "other", "-p", "0"], "not partition 0 of other;"),
+    ):
+        ran = run(*command, path, *options)
+        assert (ran.status, ran.data) == (ExitStatus.ERROR, b"")
+        assert f"{path}: this is partition 0 of orders, {other} omit -t and -p" in ran.err
+    assert not Path("out.csv").exists()
+    for options in (["-t", "orders"], ["-p", "0"], ["-t", "orders", "-p", "0"]):
+        assert run(*command, path, *options).status is ExitStatus.OK
+
+
+def test_a_path_that_names_no_partition_takes_any(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path, [plain(0)], name="unnamed")
+    assert run("cat", directory, "-t", "other", "-p", "3", "-c", "1", "-f", "%t-%p").data == b"other-3"
+    assert run("cat", directory, "-p", "3", "-c", "1", "-f", "%t-%p").data == b"-3"
+
+
 @pytest.mark.parametrize(
     ("options", "reported"),
     [

@@ -68,11 +68,18 @@ def lost_batch(log: Log) -> DecodeError | None:
 
 
 def _named(path: str, topic: str | None, partition: int | None) -> Log:
-    """Return a log whose topic and partition its path does not say."""
+    """Return a log, whose topic and partition are those given. CommandError if its path says others."""
     opened = kcodec.open(path, topic=topic, partition=partition)
     if isinstance(opened, LogDirectory):
         raise CommandError(f"{path} became a log directory while it was opened; run the command again")
-    return opened
+    if topic in (None, opened.topic) and partition in (None, opened.partition):
+        return opened
+    wanted = [] if partition is None else [f"partition {partition}"]
+    wanted += [] if topic is None else [f"topic {topic}" if partition is None else f"of {topic}"]
+    raise CommandError(
+        f"{path}: this is partition {opened.partition} of {opened.topic}, not {' '.join(wanted)}; omit -t and -p, or "
+        "name another directory"
+    )
 
 
 def range_of(log: Log, offsets: Offsets, isolation_level: str) -> tuple[int | None, int | None]:
