@@ -65,6 +65,14 @@ def broker_options(options: argparse.Namespace) -> dict[str, Any]:
     return {**found, "bootstrap_servers": options.bootstrap_server}
 
 
+def refuse_broker_options(options: argparse.Namespace, **more: Any) -> None:
+    """Refuse options that have no effect on files. more: others than -X and -F, with their values."""
+    given = {"-X": options.properties, "-F": options.properties_file, **more}
+    for flag, value in given.items():
+        if value is not None and value != []:
+            raise UsageError(f"{flag} needs a broker: pass -b HOST:PORT, or omit {flag} for files")
+
+
 def make_admin(options: argparse.Namespace) -> Admin:
     """Return an Admin for the broker that the options name. Raise UsageError for an unknown property."""
     from kcodec.client import Admin

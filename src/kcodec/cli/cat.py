@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterator
 
 from kcodec import DecodedRecords
-from kcodec.cli.brokers import add_broker_options
+from kcodec.cli.brokers import add_broker_options, refuse_broker_options
 from kcodec.cli.formats import RecordText, add_shape_options, offsets_of
 from kcodec.cli.logs import add_log_options, isolation_of, logs_at, lost_batch, range_of
 from kcodec.cli.output import ExitStatus, Output, Progress
@@ -62,6 +62,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
         return _from_broker(options, output)
     if not options.files:
         raise UsageError("name a FILE, or a broker with -b HOST:PORT (see kcodec cat --help)")
+    refuse_broker_options(options)
     left = options.count
     status = ExitStatus.OK
     for log in [log for file in options.files for log in logs_at(file, options.topic, options.partition)]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import kcodec
 from kcodec.cli import txn_broker
-from kcodec.cli.brokers import add_broker_options
+from kcodec.cli.brokers import add_broker_options, refuse_broker_options
 from kcodec.cli.formats import timestamp_of
 from kcodec.cli.output import ExitStatus, Output
 from kcodec.cli.parser import Example, Parser, UsageError, nearest
@@ -87,6 +87,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
 
 def _of_files(options: argparse.Namespace, output: Output) -> ExitStatus:
     """List or draw the transactions of every log named; FINDINGS where one could not be read."""
+    refuse_broker_options(options, **{"--longer-than": options.longer_than, "--pattern": options.pattern})
     for state in options.state or ():
         if state not in STATES:
             raise UsageError(f"argument --state: invalid choice: {state!r}{nearest(state, STATES)}")
