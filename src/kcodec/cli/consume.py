@@ -35,6 +35,8 @@ EXAMPLES = (
     Example("as a member of a group", "kcodec consume -b localhost:9092 -G billing orders"),
 )
 POLL_SECONDS = 0.5
+# The command waits this long for the commit of what it printed, and to leave the group, after Ctrl-C or a closed pipe.
+CLOSE_SECONDS = 3.0
 # PIPE_BUF: a pipe takes at most this many bytes completely or not at all, so that an interrupted write can be counted.
 WHOLE_BYTES = 4096
 # A member without partitions may get some when other members have given them up: at their next heartbeat (5 s with
@@ -387,12 +389,10 @@ def _step_back(consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
 def _commit_printed(consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
     """Close a consumer whose last batch was printed in part, so that the automatic commit includes what was printed.
     The end of its block would commit nothing of the last poll after an exception."""
-    from kcodec.client.interruption import INTERRUPTED_CLOSE_SECONDS
-
     with suppress(ValueError):  # the partition was revoked
         _step_back(consumer, decoded, most)
     with suppress(KcodecError):  # the cause of the end is reported
-        consumer.close(INTERRUPTED_CLOSE_SECONDS)
+        consumer.close(CLOSE_SECONDS)
 
 
 def _exactly(topic: str) -> str:
