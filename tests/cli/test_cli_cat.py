@@ -105,6 +105,15 @@ def test_the_last_records_of_what_is_committed(tmp_path: Path) -> None:
     assert offsets(directory, "--read-committed") == [0, 1, 2, 6, 7, 8]
 
 
+def test_minus_n_counts_offsets_and_not_records(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path, [plain(0), data(1, 3), marker(COMMIT, 1, 5)])
+    assert offsets(directory, "-o", "-2") == [4]
+    assert offsets(directory, "-o", "-1") == []
+    for command in ("cat", "consume"):
+        assert "-N (N offsets before the end)" in run(command, "--help").out
+    assert "-100 (100 offsets before the end)" in run("cat", directory, "-o", "last").err
+
+
 def test_control_records_on_request(tmp_path: Path) -> None:
     directory = write_partition(tmp_path, [data(1, 0), marker(COMMIT, 1, 2)])
     lines = [json.loads(line) for line in run("cat", "--control", "-J", directory).data.splitlines()]

@@ -29,7 +29,7 @@ DESCRIPTION = (
 EXAMPLES = (
     Example("only what is committed, as JSON", "kcodec cat orders-0 --read-committed -J"),
     Example("offset, key and value", r"kcodec cat orders-0 -c 3 -f '%o %k=%s\n'"),
-    Example("the last ten of a broker's topic", "kcodec cat -b localhost:9092 -t orders -o -10"),
+    Example("a broker's topic from ten offsets before the end", "kcodec cat -b localhost:9092 -t orders -o -10"),
 )
 
 
@@ -41,7 +41,8 @@ def parser() -> Parser:
         "-o",
         "--offset",
         metavar="WHERE",
-        help="where to begin: beginning, end, N, -N (the last N), s@TIME; or where to end: e@TIME; can be given twice",
+        help="where to begin: beginning, end, N, -N (N offsets before the end), s@TIME; or where to end: e@TIME; can "
+        "be given twice",
     )
     found.add_argument("-c", "--count", type=int, metavar="N", help="end after N records")
     found.add_argument(

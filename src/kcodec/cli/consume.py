@@ -30,7 +30,10 @@ DESCRIPTION = (
     "printed as JSON."
 )
 EXAMPLES = (
-    Example("the last ten, then new records", r"kcodec consume -b localhost:9092 -t orders -o -10 -K ': '"),
+    Example(
+        "from ten offsets before the end on",
+        r"kcodec consume -b localhost:9092 -t orders -o -10 -K ': '",
+    ),
     Example("all records, as JSON", "kcodec consume -b localhost:9092 -t orders -e -J"),
     Example("as a member of a group", "kcodec consume -b localhost:9092 -G billing orders"),
 )
@@ -55,8 +58,8 @@ def parser() -> Parser:
         "-o",
         "--offset",
         metavar="WHERE",
-        help="where to begin: beginning, end, stored, N, -N (the last N), s@TIME; or where to end: e@TIME; can be "
-        "given twice",
+        help="where to begin: beginning, end, stored, N, -N (N offsets before the end), s@TIME; or where to end: "
+        "e@TIME; can be given twice",
     )
     found.add_argument("-c", "--count", type=int, metavar="N", help="end after N records")
     found.add_argument("-e", "--exit", action="store_true", help="end at the end of the topic")

@@ -135,7 +135,7 @@ def _internal_lines(decoded: DecodedRecords, most: int, topic: str, partition: i
 
 @dataclass(frozen=True)
 class Offsets:
-    """What the `-o` options ask for: where to begin and to end. `last`: the last N."""
+    """What the `-o` options ask for: where to begin and to end. `last`: N offsets before the end."""
 
     start: int | None = None
     last: int | None = None
@@ -157,8 +157,8 @@ def offsets_of(given: list[str]) -> Offsets:
                 number = int(text)
             except ValueError:
                 raise UsageError(
-                    f"unknown offset {text!r}; possible: beginning, end, 100, -100 (the last hundred), s@TIME and "
-                    "e@TIME with milliseconds or a date such as 2026-11-21T09:30"
+                    f"unknown offset {text!r}; possible: beginning, end, 100, -100 (100 offsets before the end), "
+                    "s@TIME and e@TIME with milliseconds or a date such as 2026-11-21T09:30"
                 ) from None
             found |= {"start": number, "last": None} if number >= 0 else {"last": -number, "start": None}
             found["from_end"] = False
