@@ -249,7 +249,8 @@ class Cluster:
         return "no broker of bootstrap_servers has responded yet" if not self.updates else None
 
     def refresh(self, timeout: float) -> Flow[None]:
-        """Wait for metadata newer than now. Raises DeliveryTimeoutError, AuthenticationError."""
+        """Wait for the next response to a Metadata request, which may be under way already. Raises
+        DeliveryTimeoutError, AuthenticationError."""
         deadline = self.clock() + timeout
         before = self.updates
         self.request_update("refresh")
