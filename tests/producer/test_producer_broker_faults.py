@@ -21,7 +21,7 @@ from kcodec.testing.kafka import ApacheKafka
 @pytest.fixture(scope="module")
 def own_kafka(apache_kafka_factory: Any) -> Iterator[ApacheKafka]:
     """One that these tests may pause and kill; each leaves it running."""
-    kafka = apache_kafka_factory()
+    kafka = apache_kafka_factory(heap="256m")  # recovery after a kill, with all clients back at once, takes more
     yield kafka
     kafka.close()
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -55,6 +57,28 @@ def test_a_killed_broker_comes_back_with_its_data_on_its_ports(apache_kafka_fact
     kafka.resume()
     kafka.node(1).wait_ready(timeout=20)
     assert "broker.session.timeout.ms=1000\n" in (kafka.node(1).directory / "server.properties").read_text()
+
+
+def test_a_broker_waits_for_a_port_that_was_taken_while_it_was_down(apache_kafka_factory: KafkaFactory) -> None:
+    kafka = apache_kafka_factory()
+    servers, topic = kafka.bootstrap_servers, kafka.create_topic(partitions=1)
+    kafka.kill()
+    client = kafka.node(1).listeners["CLIENT"]
+    with socket.create_server((client.host, client.port)) as other:
+
+        def close_after_a_failure() -> None:
+            deadline = time.monotonic() + 30
+            while "Address already in use" not in kafka.log_tail(5000) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            other.close()
+
+        thread = threading.Thread(target=close_after_a_failure)
+        thread.start()
+        kafka.start()
+        thread.join()
+    assert "Address already in use" in kafka.log_tail(5000)
+    assert kafka.bootstrap_servers == servers
+    assert kafka.leader(topic, 0) is kafka.node(1)
 
 
 def test_a_broker_that_does_not_start_says_why() -> None:

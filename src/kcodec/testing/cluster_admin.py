@@ -174,7 +174,8 @@ class ClusterAdmin:
             except OSError:
                 if node is running[-1]:
                     raise
-        raise KafkaFailed("no node of this Kafka is running")
+        states = ", ".join(f"node {node.id} {node.end_text()}" for node in self.nodes) or "it was closed"
+        raise KafkaFailed(f"no node of this Kafka is running: {states}")
 
     def _wait_for(self, probe: Callable[[], Found | None], what: str, timeout: float = TOPIC_SECONDS) -> Found:
         """Repeat `probe` until its result is true, and return that; ignore an OSError."""

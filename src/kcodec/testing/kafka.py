@@ -32,7 +32,7 @@ from kcodec.testing.certificates import Certificates
 from kcodec.testing.cluster_admin import ClusterAdmin
 from kcodec.testing.jars import KAFKA_VERSION, broker_jars
 from kcodec.testing.java import MissingTool, cache_directory, find_java
-from kcodec.testing.node import START_SECONDS, KafkaFailed, Launch, Node
+from kcodec.testing.node import START_SECONDS, KafkaFailed, Launch, Node, PortInUse, start_nodes
 from kcodec.testing.processes import WATCHDOG
 from kcodec.testing.properties import (
     Advertise,
@@ -176,18 +176,14 @@ class ApacheKafka(ClusterAdmin):
         guarded: the brokers end when this process does.
         """
         if self.nodes:
-            for node in self.nodes:
-                if not node.is_running:
-                    node.launch(guarded=guarded)
-            self._wait_ready(timeout)
+            start_nodes(self.nodes, len(self.nodes), timeout, guarded=guarded)
             return
         for attempt in range(PORT_ATTEMPTS):
             try:
                 self._start_first(timeout, guarded)
-            except KafkaFailed as failed:
+            except PortInUse:  # between our look at a port and Kafka's, another process took it
                 self.close()
-                # Between our look at a port and Kafka's, another process took it.
-                if "Address already in use" not in str(failed) or attempt == PORT_ATTEMPTS - 1:
+                if attempt == PORT_ATTEMPTS - 1:
                     raise
             except BaseException:
                 self.close()

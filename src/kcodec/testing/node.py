@@ -22,12 +22,16 @@ from kcodec.testing.bare_admin import TIMEOUT_SECONDS, metadata
 from kcodec.testing.processes import WATCHDOG, Process
 from kcodec.testing.properties import Listener, Value, write_properties
 
-__all__ = ["START_SECONDS", "KafkaFailed", "Launch", "Node"]
+__all__ = ["START_SECONDS", "KafkaFailed", "Launch", "Node", "PortInUse", "start_nodes"]
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 FORMAT_SECONDS = 60.0
 POLL_SECONDS = 0.05
+#: Seconds until a node whose port is in use is started again.
+PORT_RETRY_SECONDS = 0.5
+#: What the log of a node has in this case, often followed by hundreds of lines about its shutdown.
+PORT_IN_USE = "Address already in use"
 TAIL_BYTES = 256 << 10
 
 # Brokers of tests live for seconds: the serial collector and the C1 compiler alone start quickest and are smallest.
@@ -44,6 +48,10 @@ LOG_OPTIONS = (
 
 class KafkaFailed(RuntimeError):
     """A broker did not start, or ended. The text has the end of its log."""
+
+
+class PortInUse(KafkaFailed):
+    """A broker did not start, as one of its ports is in use."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,7 @@ class Node:
         self.properties = properties
         self._launch = launch
         self._process: Process | None = None
+        self._launched_at = 0  # the size of the log then
 
     def __repr__(self) -> str:
         state = f"pid {self.pid}" if self.is_running else "stopped"
@@ -102,6 +111,13 @@ class Node:
     def is_running(self) -> bool:
         """Whether its process exists, paused or not."""
         return self.pid is not None
+
+    def end_text(self) -> str:
+        """Return how its process ended, for messages."""
+        if self._process is None:
+            return "was stopped"
+        status = self._process.exit_status
+        return "ended" if status is None else f"ended with exit status {status}"
 
     @property
     def _log(self) -> Path:
@@ -148,6 +164,7 @@ class Node:
         options = [*LOG_OPTIONS, f"-Djava.io.tmpdir={scratch}", *self._launch.options]
         command = self._launch.command("kafka.Kafka", [path], options)
         with self._log.open("ab") as log:
+            self._launched_at = log.tell()
             # A session of its own: Ctrl-C at a terminal is for the tests, which then stop their brokers.
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -163,7 +180,7 @@ class Node:
         reason = "no response"
         while time.monotonic() < deadline:
             if not self.is_running:
-                raise KafkaFailed(f"node {self.id} ended during its start\n{self.log_tail()}")
+                raise self._failed_start()
             try:
                 brokers = [broker.node_id for broker in metadata(self.admin_server).brokers]
                 if self.id in brokers and len(brokers) >= nodes:
@@ -176,10 +193,18 @@ class Node:
             time.sleep(POLL_SECONDS)
         raise KafkaFailed(f"node {self.id} was not ready within {timeout} s: {reason}\n{self.log_tail()}")
 
+    def _failed_start(self) -> KafkaFailed:
+        with self._log.open("rb") as file:
+            file.seek(self._launched_at)
+            is_port_in_use = PORT_IN_USE.encode() in file.read(TAIL_BYTES)
+        what = f"node {self.id} {self.end_text()} during its start"
+        if is_port_in_use:
+            return PortInUse(f"{what}: {PORT_IN_USE}\n{self.log_tail()}")
+        return KafkaFailed(f"{what}\n{self.log_tail()}")
+
     def start(self, timeout: float = START_SECONDS) -> None:
         """Start it with its data and ports, and wait until it responds. Raise KafkaFailed after `timeout` seconds."""
-        self.launch()
-        self.wait_ready(timeout=timeout)
+        start_nodes([self], 1, timeout)
 
     def kill(self) -> None:
         """Send SIGKILL, as in a crash; return when the process has ended. Its data stays."""
@@ -252,3 +277,24 @@ class Node:
         assert self._process is not None
         WATCHDOG.forget(self._process.pid)
         self._process = None
+
+
+def start_nodes(nodes: Sequence[Node], known: int, timeout: float, *, guarded: bool = True) -> None:
+    """Start the nodes that are not running, with their data and ports, and wait until each knows `known` nodes.
+
+    While a node was down, a connection of any program may have got one of its ports. Such a node is started again until
+    the port is free. Raise KafkaFailed if a node ends for another reason, or after `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        for node in nodes:
+            if not node.is_running:
+                node.launch(guarded=guarded)
+        try:
+            for node in nodes:
+                node.wait_ready(known, max(0.0, deadline - time.monotonic()))
+            return
+        except PortInUse:
+            if time.monotonic() + PORT_RETRY_SECONDS > deadline:
+                raise
+            time.sleep(PORT_RETRY_SECONDS)

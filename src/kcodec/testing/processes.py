@@ -97,6 +97,11 @@ class Process:
             return self._child.poll() is None
         return self._mark in command_line_of(self.pid)
 
+    @property
+    def exit_status(self) -> int | None:
+        """The exit status of a child that has ended, negative for a signal; None if it is running or unknown."""
+        return None if self._child is None else self._child.poll()
+
     def send(self, number: int) -> None:
         """Send a signal; without effect if it has ended."""
         if self._child is not None:
