@@ -100,10 +100,52 @@ def test_a_header_without_a_name_is_refused() -> None:
         encode([(None, b"", [(None, b"")], 0)])
 
 
+@pytest.mark.parametrize("seconds", [-(1 << 63), -9_223_372_036_854_776, 9_223_372_036_854_776, (1 << 63) - 1])
+def test_an_error_of_a_timestamp_has_its_value_and_row(seconds: int) -> None:
+    """The value is the one in the column, in seconds, and not what remains of it in 64 bits of milliseconds."""
+    table = pa.table({"value": [b"", b""], "timestamp": pa.array([0, seconds], pa.timestamp("s"))})
+    with pytest.raises(EncodeError) as caught:
+        encode(table)
+    assert str(caught.value) == (
+        f"row 1: column 'timestamp': {seconds} seconds is outside 0 to 9223372036854775, the range of timestamps in "
+        "milliseconds; check the unit of the column"
+    )
+    assert (caught.value.field, caught.value.value, caught.value.row) == ("timestamp", seconds, 1)
+    highest = pa.table({"value": [b""], "timestamp": pa.array([9_223_372_036_854_775], pa.timestamp("s"))})
+    assert decoded(encode(highest))[0].timestamp == 9_223_372_036_854_775_000
+
+
+def test_an_error_of_a_schema_id_has_its_range() -> None:
+    table = pa.table({"value": [b"", b""], "value_schema_id": [-(1 << 31), -(1 << 31) - 1]})
+    with pytest.raises(
+        EncodeError, match="row 1: column 'value_schema_id': -2147483649 is outside -2147483648 to 2147"
+    ):
+        encode(table, timestamp=0, framing="confluent")
+
+
+def test_an_error_of_a_header_name_has_its_row() -> None:
+    """A lone surrogate cannot be encoded, except for those that stand for bytes ("surrogateescape")."""
+    pair = ("n\ud800", b"1")
+    with pytest.raises(EncodeError) as caught:
+        encode([(None, b"", [], 0), (None, b"", [("x\udcff", b""), pair], 0)])
+    assert str(caught.value) == (
+        "row 1: the name of header 1, 'n\\ud800', has the lone surrogate U+D800 at index 1, which UTF-8 cannot encode; "
+        "expected text without surrogates, or bytes"
+    )
+    assert (caught.value.field, caught.value.value, caught.value.row) == ("headers", pair, 1)
+
+
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (pa.table({"value": [1, 2]}), "column 'value' cannot have the Arrow type 'l'"),
+        (
+            pa.table({"value": [1, 2]}),
+            r"column 'value' cannot have the Arrow type 'l' \(int64\); expected binary or string",
+        ),
+        (
+            pa.table({"value": [b""], "timestamp": pa.array([1 << 63], pa.uint64())}),
+            r"column 'timestamp' cannot have the Arrow type 'L' \(uint64\); expected timestamp, or int64 with",
+        ),
         (pa.table({"value": [b""], "timestamp": ["x"]}), "column 'timestamp' cannot have"),
         (pa.table({"value": [b""], "headers": [[1]]}), "column 'headers' cannot have"),
         (pa.table({"valeu": [b""]}), "did you mean 'value'"),

@@ -120,20 +120,23 @@ static inline __attribute__((always_inline)) Payload binary_input_get(const Bina
     return binary_input_plain(input, row, input->kind, 1);
 }
 
-// Reads the integer of a row. Returns 1 if it is null, else 0. *overflow is set if it does not fit into int64
-// milliseconds.
+// Reads the integer of a row. Returns 1 if it is null, else 0. If it does not fit into int64 milliseconds, *overflow is
+// set, and *value is the number of seconds in the column.
 static inline __attribute__((always_inline)) int integer_input_get(const IntegerInput *input, int64_t row, int64_t *value,
                                                                    int *overflow) {
     int64_t at = input->first + row;
     if (input_is_null(input->validity, at)) return 1;
-    int64_t number;
+    int64_t number, product;
     switch (input->width) {
         case 8: number = ((const int64_t *)input->data)[at]; break;
         case 4: number = ((const int32_t *)input->data)[at]; break;
         case 2: number = ((const int16_t *)input->data)[at]; break;
         default: number = ((const int8_t *)input->data)[at]; break;
     }
-    if (unlikely(input->multiply != 1)) *overflow |= __builtin_mul_overflow(number, input->multiply, &number);
+    if (unlikely(input->multiply != 1)) {
+        if (unlikely(__builtin_mul_overflow(number, input->multiply, &product))) *overflow = 1;
+        else number = product;
+    }
     if (unlikely(input->divide != 1)) number = number / input->divide - (number % input->divide < 0);
     *value = number;
     return 0;

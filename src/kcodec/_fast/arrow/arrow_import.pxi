@@ -178,6 +178,27 @@ cdef object _contradiction(str what, str field):
     return EncodeError(f"{what} {reason}", field=field, value=None)
 
 
+# The names of Arrow's types in errors, by their letters in the C data interface, and the types that a column can have.
+_TYPE_NAMES = {
+    "b": "bool", "c": "int8", "C": "uint8", "s": "int16", "S": "uint16", "i": "int32", "I": "uint32", "l": "int64",
+    "L": "uint64", "e": "float16", "f": "float", "g": "double", "z": "binary", "u": "string", "tdD": "date32",
+    "tdm": "date64",
+}
+_BYTES_TYPES = "binary or string"
+_INTEGER_TYPES = "a signed integer"
+_COLUMN_TYPES = {
+    "key": _BYTES_TYPES, "value": _BYTES_TYPES, "headers": "list<struct<key: string, value: binary>>",
+    "timestamp": "timestamp, or int64 with milliseconds", "offset": _INTEGER_TYPES,
+    "key_schema_id": _INTEGER_TYPES, "value_schema_id": _INTEGER_TYPES,
+}
+
+
+cdef object _wrong_type(str name, str format):
+    found = f"{format!r} ({_TYPE_NAMES[format]})" if format in _TYPE_NAMES else repr(format)
+    expected = _COLUMN_TYPES[name]
+    return ValueError(f"column {name!r} cannot have the Arrow type {found}; expected {expected}: cast it")
+
+
 cdef object _invalid_row(str field, int64_t row):
     return EncodeError(_ENCODE_TEXTS[FAULT_ENCODE_INVALID].format(field=field), field=field, value=None, row=row)
 
@@ -317,7 +338,7 @@ cdef class _ArrowRows:
         name = _static_text(column_name(column))
         if failed == BIND_INVALID:
             raise _contradiction(f"column {name!r} holds", name)
-        raise ValueError(f"column {name!r} cannot have the Arrow type {source.format_of(schema)!r}")
+        raise _wrong_type(name, source.format_of(schema))
 
     cdef int bind_number(self, int column, ImportedSchema *schema, ImportedArray *array, int64_t shift):
         cdef IntegerInput *input
@@ -374,7 +395,7 @@ def check_arrow_columns(source, columns):
             if failed == BIND_NO_MEMORY:
                 raise MemoryError("no memory for a dictionary")
             if failed and failed != BIND_INVALID and name != "key":  # partition_for() reports the type of a key
-                raise ValueError(f"column {name!r} cannot have the Arrow type {arrow.format_of(schema)!r}")
+                raise _wrong_type(name, arrow.format_of(schema))
             if failed == BIND_INVALID:
                 raise _contradiction(f"column {name!r} holds", name)
             if wrong >= 0:

@@ -10,7 +10,7 @@ static int read_schema_id(const IntegerInput *input, int64_t row, int *has, int3
     int overflow = 0;
     *has = input->width && !integer_input_get(input, row, &number, &overflow);
     if (!*has) return 0;
-    if (number < INT32_MIN || number > INT32_MAX) return row_fault(fault, FAULT_ENCODE_LENGTH, field, number, INT32_MAX, named);
+    if (number < INT32_MIN || number > INT32_MAX) return row_fault(fault, FAULT_ENCODE_INT32, field, number, INT32_MAX, named);
     *id = (int32_t)number;
     return 0;
 }
@@ -38,7 +38,10 @@ static int read_row(const RowsInput *rows, int64_t row, int64_t named,
     if (!rows->timestamp.width || integer_input_get(&rows->timestamp, row, &record->timestamp, &overflow)) {
         if (unlikely(!rows->has_timestamp)) return row_fault(fault, FAULT_ENCODE_NULL, "timestamp", 0, 0, named);
     }
-    if (unlikely(overflow)) return row_fault(fault, FAULT_ENCODE_LENGTH, "timestamp", record->timestamp, INT64_MAX, named);
+    if (unlikely(overflow)) {
+        int64_t most = INT64_MAX / rows->timestamp.multiply;
+        return row_fault(fault, FAULT_ENCODE_SECONDS, "timestamp", record->timestamp, most, named);
+    }
     if (rows->offset.width && integer_input_get(&rows->offset, row, &record->offset, &overflow))
         return row_fault(fault, FAULT_ENCODE_NULL, "offset", 0, 0, named);
     record->key = binary_input_get(&rows->key, row);

@@ -47,10 +47,12 @@ typedef enum {
     // values that cannot be written; `record` is the row of the source
     FAULT_ENCODE_NULL,             // field: what must not be null
     FAULT_ENCODE_TIMESTAMP,        // found: timestamp below -1
+    FAULT_ENCODE_SECONDS,          // found: timestamp in s that does not fit into int64 ms, expected: the maximum
     FAULT_ENCODE_OFFSET,           // field, found: negative, or too large
     FAULT_ENCODE_OFFSET_BASE,      // found: offset, expected: base_offset, which is larger
     FAULT_ENCODE_OFFSET_ORDER,     // found: offset, expected: the previous offset
     FAULT_ENCODE_OFFSET_DELTA,     // found: offset, expected: base_offset
+    FAULT_ENCODE_INT32,            // field, found: does not fit into int32
     FAULT_ENCODE_LENGTH,           // field, found, expected: the maximum
     FAULT_ENCODE_INVALID,          // field: a column whose Arrow offsets, views or indices are out of bounds
     FAULT_ENCODE_TOO_LARGE,        // field (record, batch), found: bytes, expected: max_batch_bytes

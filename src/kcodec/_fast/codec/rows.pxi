@@ -224,6 +224,17 @@ cdef class _RowReader:
             raise self.error(f"header {at} is not a pair of name and value: {_shown(pair)}", "headers", pair)
         return made
 
+    cdef bytes encoded_name(self, object name, Py_ssize_t at, object pair):
+        """Return the bytes of a name. Raise EncodeError for a lone surrogate; those of "surrogateescape" are bytes."""
+        try:
+            return name.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            message = (
+                f"the name of header {at}, {_shown(name)}, has the lone surrogate U+{ord(name[error.start]):04X} at "
+                f"index {error.start}, which UTF-8 cannot encode; expected text without surrogates, or bytes"
+            )
+            raise self.error(message, "headers", pair) from error
+
     cdef int header_name(self, object name, Py_ssize_t at, object pair, Payload *out) except -1:
         cdef Py_ssize_t size
         if type(name) is str and PyUnicode_IS_ASCII(name):
@@ -234,7 +245,7 @@ cdef class _RowReader:
         if name is None:
             raise self.error(f"header {at} has no name", "headers", pair)
         if isinstance(name, str):
-            name = name.encode("utf-8", "surrogateescape")
+            name = self.encoded_name(name, at, pair)
             self.kept.append(name)
         try:
             return self.payload(name, "headers", out)

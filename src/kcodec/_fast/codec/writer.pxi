@@ -4,12 +4,15 @@
 _ENCODE_TEXTS = {
     FAULT_ENCODE_NULL: "{field} is null",
     FAULT_ENCODE_TIMESTAMP: "timestamp {found} is below -1, which means no timestamp",
+    FAULT_ENCODE_SECONDS: "column '{field}': {found} seconds is outside 0 to {expected}, the range of timestamps in "
+                          "milliseconds; check the unit of the column",
     FAULT_ENCODE_OFFSET: "{field} {found} is outside 0 to 9223372036854775806",
     FAULT_ENCODE_OFFSET_BASE: "offset {found} is below base_offset {expected}",
     FAULT_ENCODE_OFFSET_ORDER: "offset {found} is not above the previous offset, {expected}",
     FAULT_ENCODE_OFFSET_DELTA: "offset {found} is too far from base_offset {expected}: a batch spans at most "
                                "2147483647 offsets",
-    FAULT_ENCODE_LENGTH: "{field}: {found} is outside 0 to {expected}",
+    FAULT_ENCODE_INT32: "column '{field}': {found} is outside -2147483648 to 2147483647",
+    FAULT_ENCODE_LENGTH: "{field}: the size {found} is outside 0 to {expected}",
     FAULT_ENCODE_INVALID: "column '{field}' holds invalid Arrow data: an offset, a view or a dictionary index of this "
                           "row points outside of the column; check the program that created the column",
     FAULT_ENCODE_TOO_LARGE: "a {field} of {found} bytes exceeds max_batch_bytes {expected}",
