@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from cli_runner import program, run
@@ -126,3 +127,13 @@ def test_stored_offsets_that_are_missing_are_reported(kcodec_broker: Broker) -> 
     assert ran.out.splitlines() == ["value-0", "value-1", "value-2"]
     reported = f"kcodec: group 'billing' has no committed offset for {topic}-0; reading from the beginning\n"
     assert ran.err == reported
+
+
+def test_the_group_of_the_call_overrides_that_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "shared.properties"
+    file.write_text("group.id=other\n")
+    with Broker() as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        broker.seed("orders", [b"1"])
+        ran = run("consume", "-b", broker.bootstrap_servers, "-F", file, "-G", "billing", "-c", "1", "orders")
+        assert (ran.status, ran.out) == (ExitStatus.OK, "1\n")
+        assert list(admin.list_groups()) == ["billing"]

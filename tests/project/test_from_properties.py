@@ -106,6 +106,31 @@ def test_every_name_that_cannot_be_used_is_explained() -> None:
     )
 
 
+def test_a_file_may_have_properties_of_other_clients(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are logged by name, as by Java's clients and librdkafka, and have no effect; other names are errors."""
+    file = tmp_path / "shared.properties"
+    file.write_text(f"bootstrap.servers=localhost:1\ngroup.id={SECRET}\nlinger.ms=7\nisolation.level=read_committed\n")
+    assert options_from_properties(file, "producer") == {"bootstrap_servers": "localhost:1", "linger_ms": 7}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{file}: {name} has no effect on a producer, as it is an option of a consumer; to avoid this warning, use a "
+        "file without it"
+        for name in ("group.id", "isolation.level")
+    ]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    caplog.clear()
+    assert options_from_properties(file, "session").keys() >= {"group_id", "linger_ms"} and not caplog.records
+    file.write_text(f"compresion.type={SECRET}\nno.such.thing={SECRET}\n")
+    with pytest.raises(TypeError) as caught:
+        Producer.from_properties(file)
+    assert str(caught.value) == (
+        f"{file}: a producer has no option 'compresion.type'; did you mean 'compression_type'?; and no option "
+        "'no.such.thing'; remove it from the file"
+    )
+    file.write_text(f"linger.ms={SECRET}")
+    with pytest.raises(ValueError, match=r"shared\.properties: linger\.ms must be a number"):
+        Producer.from_properties(file)
+
+
 def test_secrets_are_never_in_errors() -> None:
     options = {**BOOTSTRAP, "sasl.mechanism": "PLAIN", "sasl.password": SECRET, "security.protocol": "SASL_SSL"}
     for client in (Producer, Consumer, Admin):

@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 
 # For a terminal: a broker that cannot be reached is reported sooner than in a program.
 DEFAULTS = {"client_id": "kcodec-cli", "default_api_timeout_ms": 15_000}
+# Where a property of the command line is, before its name.
+FROM_ARGUMENT = "-X "
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 
 
-def add_broker_options(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
-    """-b, -X and -F."""
+def add_broker_options(
+    parser: argparse.ArgumentParser, *, is_required: bool = True, clients: tuple[str, ...] = ()
+) -> None:
+    """-b, -X and -F. clients: the clients of a command that has several; each gets its own options."""
+    parser.set_defaults(clients=clients)
     parser.add_argument(
         "-b",
         "--bootstrap-server",
@@ -52,17 +57,49 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_required: bool = T
     )
 
 
-def broker_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a client from those of a command. Raise UsageError for an invalid property."""
+def broker_options(options: argparse.Namespace, client: str | None = None) -> dict[str, Any]:
+    """Return the options of a client from those of a command. Raise UsageError for an invalid property.
+
+    client: "Admin", "producer", "consumer" or "read_topic", which gets only its own options; None: of all clients.
+    """
     from kcodec.client.properties import options_of_property
 
     found: dict[str, Any] = {}
     for where, name, value in [*_of_file(options.properties_file), *map(_of_argument, options.properties)]:
         try:
-            found |= options_of_property(name, value)
+            converted = options_of_property(name, value)
         except ValueError as error:
             raise UsageError(f"{where}{error}") from None
+        for ours, one in converted.items():
+            if client is None or _is_option_of(client, ours, where, name, options):
+                found[ours] = one
     return {**found, "bootstrap_servers": options.bootstrap_server}
+
+
+def _is_option_of(client: str, ours: str, where: str, name: str, options: argparse.Namespace) -> bool:
+    """Return whether a client has an option.
+
+    If no client of the command has the option, raise UsageError, unless another command has it and it comes from a
+    file, which the commands can share: then log a WARNING, once.
+    """
+    from kcodec.client.properties import accepts, meant_option, owner_of, warn_unused
+
+    if accepts(client, ours):
+        return True
+    clients = {client, *options.clients}
+    if any(accepts(one, ours) for one in clients):
+        return False
+    owner = owner_of(ours)
+    if owner is None:
+        meant = meant_option(name, clients) or "; remove it"
+        raise UsageError(f"{where}no property is called {name!r}{meant}")
+    if where == FROM_ARGUMENT:
+        raise UsageError(f"{where}{name} is an option of a {owner}, which this command does not use; omit it")
+    reported = vars(options).setdefault("reported", set())
+    if (where, name) not in reported:
+        reported.add((where, name))
+        warn_unused(where, name, owner, "this command")
+    return False
 
 
 def refuse_broker_options(options: argparse.Namespace, **more: Any) -> None:
@@ -78,14 +115,17 @@ def make_admin(options: argparse.Namespace) -> Admin:
     from kcodec.client import Admin
 
     try:
-        return Admin(**client_options(options))
+        return Admin(**client_options(options, "Admin"))
     except TypeError as error:
-        raise UsageError(str(error).replace("Admin has no option", "no property is called")) from error
+        raise UsageError(str(error)) from error
 
 
-def client_options(options: argparse.Namespace, **given: Any) -> dict[str, Any]:
-    """Return the options of a client for a terminal: those of the command, overridden by the command line."""
-    return {**DEFAULTS, **given, **broker_options(options)}
+def client_options(options: argparse.Namespace, client: str, **given: Any) -> dict[str, Any]:
+    """Return the options of a client for a terminal: those of the command, overridden by the command line.
+
+    client: As in `broker_options`.
+    """
+    return {**DEFAULTS, **given, **broker_options(options, client)}
 
 
 @contextlib.contextmanager
@@ -121,7 +161,7 @@ def _of_argument(given: str) -> tuple[str, str, str]:
         begin = NAME.match(name.strip())
         said = f"-X {begin[0]}" if begin else "-X"
         raise UsageError(f"{said}: expected NAME=VALUE, for example -X security.protocol=SASL_SSL")
-    return "-X ", name.strip(), value.strip()
+    return FROM_ARGUMENT, name.strip(), value.strip()
 
 
 def _of_file(path: str | None) -> Iterator[tuple[str, str, str]]:

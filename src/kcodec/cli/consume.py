@@ -88,7 +88,7 @@ def run(options: argparse.Namespace, output: Output) -> ExitStatus:
     if options.topics:
         first = options.topics[0]
         raise UsageError(f"{first}: to read the topic without a group, write -t {first}; in a group, add -G GROUP")
-    if is_stored and "group_id" not in reader_options(options):
+    if is_stored and "group_id" not in reader_options(options, "consumer"):
         raise UsageError("-o stored needs a group: -X group.id=GROUP, or -G to join it")
     is_bounded = options.exit or offsets.end_timestamp is not None
     if is_bounded and not is_stored:
@@ -110,9 +110,9 @@ def _check_group(options: argparse.Namespace, offsets: Offsets) -> None:
     assert offsets.start is None
 
 
-def reader_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a reader: -b, -X and -F, and what to do at a corrupt batch."""
-    given = client_options(options)
+def reader_options(options: argparse.Namespace, client: str) -> dict[str, Any]:
+    """Return the options of a "consumer" or of "read_topic": -b, -X and -F, and what to do at a corrupt batch."""
+    given = client_options(options, client)
     take_renamed(given, "on_corrupt", "on_error")
     return {"on_error": "skip" if options.on_error == "skip" else "raise", **given}
 
@@ -150,7 +150,7 @@ def print_range(options: argparse.Namespace, output: Output) -> ExitStatus:
             max_rows=options.count,
             columns=printer.columns([options.topic]),
             **bounds_of(offsets_of(options.offset)),
-            **reader_options(options),
+            **reader_options(options, "read_topic"),
         )
     with records:
         try:
@@ -274,13 +274,16 @@ class _Following:
                 consumer.subscribe(list(topics))
             return self._print(consumer)
 
-    def _consumer(self, topics: Sequence[str], given: dict[str, Any]) -> Consumer:
+    def _consumer(self, topics: Sequence[str], defaults: dict[str, Any]) -> Consumer:
         from kcodec.client import Consumer
 
         columns = sorted({*self._printer.columns(topics), "offset"})
-        own = {"allow_auto_create_topics": False, "columns": columns, **given}
+        own = {"allow_auto_create_topics": False, "columns": columns, **defaults}
+        given = {**own, **reader_options(self._options, "consumer")}
+        if self._options.group is not None:  # -G is for this call, a group.id may be of a shared file
+            given["group_id"] = self._options.group
         with usage_errors():
-            return Consumer(**{**own, **reader_options(self._options)})
+            return Consumer(**given)
 
     def _partitions(self, consumer: Consumer, topic: str) -> list[TopicPartition]:
         from kcodec.offsets import TopicPartition
@@ -295,7 +298,7 @@ class _Following:
         return [TopicPartition(topic, self._options.partition)]
 
     def _report_without_offset(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        given = reader_options(self._options)
+        given = reader_options(self._options, "consumer")
         reset = given.get("auto_offset_reset", "earliest")
         where = {"earliest": "reading from the beginning", "latest": "reading from the end"}.get(str(reset))
         for partition, found in consumer.committed(partitions).items():

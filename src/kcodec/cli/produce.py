@@ -147,7 +147,7 @@ def _producer(options: argparse.Namespace) -> Producer:
     if options.transactional_id is not None:
         given["transactional_id"] = options.transactional_id
     with usage_errors():
-        return Producer(**client_options(options, **given))
+        return Producer(**client_options(options, "producer", **given))
 
 
 class _Sending:

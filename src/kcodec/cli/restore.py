@@ -51,7 +51,7 @@ def parser() -> Parser:
     """Return the options of the command."""
     found = Parser("restore", DESCRIPTION, EXAMPLES)
     found.add_argument("files", nargs="+", metavar="DIR", help="a log directory, or partition directories")
-    add_broker_options(found)
+    add_broker_options(found, clients=("Admin", "producer", "read_topic"))
     found.add_repeatable("-t", "--topic", help="only this topic; can be repeated")
     found.add_repeatable(
         "--map",
@@ -345,7 +345,7 @@ def _has_records(target: TopicPartition, options: argparse.Namespace) -> bool:
         partitions=[target.partition],
         max_rows=1,
         columns=("offset",),
-        **client_options(options),
+        **client_options(options, "read_topic"),
     ) as records:
         return any(len(batch) for batch in records)
 
@@ -368,7 +368,7 @@ class _Restoring:
         """Write all parts, one after the other. Parts that were committed before an error are not written again."""
         from kcodec.client import Producer
 
-        given = client_options(self._options, max_request_size=MAX_REQUEST_BYTES, compression_type="lz4")
+        given = client_options(self._options, "producer", max_request_size=MAX_REQUEST_BYTES, compression_type="lz4")
         given["transactional_id"] = self._plan.name
         with usage_errors():
             producer = Producer(**given)
@@ -427,7 +427,7 @@ def _compare(plan: Plan, options: argparse.Namespace, output: Output) -> ExitSta
             partitions=list(start),
             start=start,
             columns=("partition",),
-            **client_options(options),
+            **client_options(options, "read_topic"),
         ) as records:
             for batch in records:
                 place = TopicPartition(topic, batch.column("partition")[0])

@@ -105,6 +105,8 @@ class Producer(ProducerBase):
 
         options: those of kcodec; they override the properties.
 
+        A file may also have options that only another client has. They are logged as a WARNING, and have no effect.
+
         Raise TypeError for names that a producer does not have, all of them together, with the name that is meant
         or what to use instead; ValueError for an invalid value. Errors never show the values of secrets.
         """

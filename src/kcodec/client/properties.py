@@ -7,20 +7,22 @@ declared.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from kcodec.client.java_classes import CLASSES, of_classes
 from kcodec.network.option_names import meant_by
 from kcodec.network.options import ClientConfig
-from kcodec.options import counterparts
+from kcodec.options import OptionSet, counterparts, declaration
 from kcodec.security.option_names import SecurityConfig
 
+_log = logging.getLogger(__name__)
 # Names of options that take other values than those of kcodec.
 OTHER_VALUES = {"enable_ssl_certificate_verification"}
 # Names of options in units of 1024 bytes.
@@ -156,27 +158,39 @@ def options_from_properties(properties: Mapping[str, Any] | str | PathLike[str],
 
     client: "producer", "consumer", "session" or "Admin". Values are text, as in files, or those of kcodec's options.
 
+    A file may be shared by several clients: an option that only another client has is logged as a WARNING, and has no
+    effect. In a mapping it is an error.
+
     Raise TypeError for the names that the client does not have, all of them together, with the name that is meant or
     what to use instead; ValueError for an invalid value; OSError for a file that cannot be read.
     """
     given = properties if isinstance(properties, Mapping) else properties_of_file(properties)
-    known = _known(client)
+    what = client if client == "Admin" else f"a {client}"
+    where = "" if isinstance(properties, Mapping) else f"{fspath(properties)!s}: "
     found: dict[str, Any] = {}
     names: dict[str, str] = {}
     wrong = []
     for name, value in given.items():
         if not isinstance(name, str):
             raise TypeError(f"the name of a property must be a str, not {type(name).__name__}")
-        for ours, converted in _options_of(name, value).items():
-            if ours not in known:
-                wrong.append(f"{name!r}{meant_by(name, sorted(known)) or _of_another(ours)}")
+        try:
+            options = _options_of(name, value)
+        except ValueError as error:
+            raise ValueError(f"{where}{error}") from None
+        for ours, converted in options.items():
+            owner = None if accepts(client, ours) else owner_of(ours)
+            if owner is not None and where:
+                warn_unused(where, name, owner, what)
+            elif not accepts(client, ours):
+                wrong.append(f"{name!r}{meant_option(name, [client]) or _remedy_of(owner, where)}")
             elif ours in found and found[ours] != converted:
-                raise ValueError(f"{names[ours]} and {name} both set {ours}, to different values; remove one of them")
+                raise ValueError(
+                    f"{where}{names[ours]} and {name} both set {ours}, to different values; remove one of them"
+                )
             else:
                 found[ours], names[ours] = converted, name
     if wrong:
-        what = client if client == "Admin" else f"a {client}"
-        raise TypeError(f"{what} has no option {'; and no option '.join(wrong)}")
+        raise TypeError(f"{where}{what} has no option {'; and no option '.join(wrong)}")
     return found
 
 
@@ -191,29 +205,62 @@ def _options_of(name: str, value: Any) -> dict[str, Any]:
     return {_declaration(ours)[0]: value}
 
 
-def _known(client: str) -> set[str]:
-    """Return the names of a client's options."""
+def meant_option(name: str, clients: Iterable[str]) -> str:
+    """Return the end of an error about an unknown property: which option of the clients is meant. Empty if none is."""
+    return meant_by(name, sorted({known for client in clients for kind in _kinds(client) for known in kind.names()}))
+
+
+def accepts(client: str, ours: str) -> bool:
+    """Return whether a client, or "read_topic", accepts an option: by its name, or by a former one."""
+    return any(
+        ours in kind.names() | kind.removed.keys()
+        or any(declaration(field).deprecated == ours for field in kind.fields().values())
+        for kind in _kinds(client)
+    )
+
+
+def _kinds(client: str) -> list[type[OptionSet]]:
+    """Return the classes of the options of a client, or of "read_topic"."""
     from kcodec.consumer.options import ConsumerConfig
     from kcodec.producer.options import ProducerConfig
 
-    known = ClientConfig.names() | SecurityConfig.names()
+    found: list[type[OptionSet]] = [ClientConfig, SecurityConfig]
     if client in ("producer", "session"):
-        known |= ProducerConfig.names()
+        found.append(ProducerConfig)
     if client in ("consumer", "session"):
-        known |= ConsumerConfig.names()
+        found.append(ConsumerConfig)
     if client == "session":
         from kcodec.session.options import SessionOwnConfig
 
-        known |= SessionOwnConfig.names()
-    return known
+        found.append(SessionOwnConfig)
+    if client == "read_topic":
+        from kcodec.reading.options import ReadTopicConfig
+
+        found.append(ReadTopicConfig)
+    return found
 
 
-def _of_another(ours: str) -> str:
-    """Return the note for an option that only another client has."""
-    for client in ("consumer", "producer"):
-        if ours in _known(client):
-            return f": it is an option of a {client}; remove it, or pass the other properties alone"
-    return ""
+def owner_of(ours: str) -> str | None:
+    """Return the client that has an option, None if neither a consumer nor a producer has it."""
+    return next((client for client in ("consumer", "producer") if accepts(client, ours)), None)
+
+
+def warn_unused(where: str, name: str, owner: str, what: str) -> None:
+    """Warn about a property of a shared file, as Java's clients and librdkafka do. where: the file, ending in ": "."""
+    _log.warning(
+        "%s%s has no effect on %s, as it is an option of a %s; to avoid this warning, use a file without it",
+        where,
+        name,
+        what,
+        owner,
+    )
+
+
+def _remedy_of(owner: str | None, where: str) -> str:
+    """Return the end of an error about an option that only another client has, or no client."""
+    if owner is not None:
+        return f": it is an option of a {owner}; remove it, or pass the other properties alone"
+    return "; remove it from the file" if where else ""
 
 
 def properties_of_file(path: str | PathLike[str]) -> dict[str, str]:
