@@ -15,6 +15,7 @@ import pytest
 from cli_runner import Ran, program, run
 
 import kcodec
+from kcodec.broker import Broker
 from kcodec.cli import ExitStatus
 from kcodec.cli.parser import CommandError
 from kcodec.cli.produce_input import MAX_MESSAGE_BYTES, InputMessage, json_messages, plain_messages, split
@@ -225,6 +226,22 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     ran = run(*call, "-X", "delivery.timeout.ms=800", "-X", "request.timeout.ms=400", "-X", "linger.ms=0")
     assert ran.status is ExitStatus.ERROR
     assert "127.0.0.1:1" in ran.err
+
+
+@pytest.mark.parametrize("more", [(), ("--transactional-id", "nightly")])
+def test_a_message_that_is_too_large_is_named(more: tuple[str, ...], kcodec_broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "input").write_text(f"a\n{'b' * 2000}\nc\n")
+    call = ["produce", "-b", kcodec_broker.bootstrap_servers, "-t", "x", "-l", str(tmp_path / "input"), *more]
+    ran = run(*call, "-X", "max.request.size=1000")
+    assert ran.status is ExitStatus.ERROR
+    assert ran.err.startswith("kcodec: message 2: not delivered: topic 'x': the record takes 2097 bytes, above max_req")
+    assert ran.err.count("\n") == 1
+
+
+def test_a_line_with_an_invalid_topic_is_named(kcodec_broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "input").write_text('{"topic": "x", "value": "1"}\n{"topic": "\\ud800", "value": "1"}\n')
+    ran = run("produce", "-b", kcodec_broker.bootstrap_servers, "-J", "-l", tmp_path / "input")
+    assert (ran.status, ran.err[:31]) == (ExitStatus.ERROR, "kcodec: line 2: not delivered: ")
 
 
 # -------------------------------------------------------------------------------------------------------------- input

@@ -162,9 +162,12 @@ class _Sending:
     def send_all(self, messages: Iterable[InputMessage], send: Callable[..., Any]) -> None:
         """Send, and wait until all are acknowledged. CommandError names the first that was not."""
         for message in messages:
-            delivery = send(
-                message.topic, message.value, message.key, message.headers, message.partition, message.timestamp
-            )
+            try:
+                delivery = send(
+                    message.topic, message.value, message.key, message.headers, message.partition, message.timestamp
+                )
+            except ValueError as refused:  # EncodeError, as of a record that is too large
+                raise _not_delivered(message.place, refused) from refused
             delivery.add_done_callback(partial(self._ended, message.place))
             if self._tee is not None:
                 self._output.write((message.value or b"") + self._tee)
@@ -174,12 +177,16 @@ class _Sending:
         self._producer.flush()
         if self._failed:
             place, error = self._failed[0]
-            raise CommandError(f"{place}: not delivered: {error}") from error
+            raise _not_delivered(place, error) from error
 
     def _ended(self, place: str, delivery: Any) -> None:
         error = delivery.error
         if error is not None:
             self._failed.append((place, error))
+
+
+def _not_delivered(place: str, error: BaseException) -> CommandError:
+    return CommandError(f"{place}: not delivered: {error}")
 
 
 def _in_transactions(
