@@ -290,3 +290,23 @@ def test_an_error_keeps_its_exit_status_without_stderr(tmp_path: Path, closed: s
     command = f"{shlex.quote(sys.executable)} -m kcodec cat {shlex.quote(str(tmp_path / 'missing'))} {closed}"
     ran = subprocess.run(["sh", "-c", command], capture_output=True, check=False, timeout=60)
     assert ran.returncode == ExitStatus.ERROR
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        ("produce -t orders", "redirect a file to it, or name a FILE"),
+        ("produce -t orders -J", "redirect a file to it, or name a FILE"),
+        ("txn strays --handles -", "redirect a file to it, or name a file with --handles"),
+    ],
+)
+def test_a_closed_stdin_causes_no_traceback(command: str, remedy: str) -> None:
+    ran = subprocess.run(
+        ["sh", "-c", f"{shlex.quote(sys.executable)} -m kcodec {command} -b 127.0.0.1:1 <&-"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    reported = f"kcodec: stdin is closed, so nothing can be read from it; {remedy}\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (ExitStatus.ERROR, "", reported)

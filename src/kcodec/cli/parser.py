@@ -6,9 +6,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from kcodec.cli.output import Output
 
@@ -112,6 +113,13 @@ class Parser(argparse.ArgumentParser):
 def _end_of_options(arguments: Sequence[str]) -> int:
     """Return where ``--`` ends the options."""
     return list(arguments).index("--") if "--" in arguments else len(arguments)
+
+
+def standard_input(remedy: str) -> TextIO:
+    """Return stdin. Raise CommandError if it is closed (`<&-`). remedy: what to pass instead."""
+    if sys.stdin is None:
+        raise CommandError(f"stdin is closed, so nothing can be read from it; {remedy}")
+    return sys.stdin
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

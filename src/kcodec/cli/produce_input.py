@@ -11,12 +11,11 @@ import base64
 import binascii
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kcodec.cli.parser import CommandError
+from kcodec.cli.parser import CommandError, standard_input
 
 READ_BYTES = 1 << 16
 # A message without an end: more than any broker takes (message.max.bytes is 1 MiB by default), and not all memory.
@@ -46,7 +45,7 @@ def pieces_of(path: str | None) -> Iterator[bytes]:
             while piece := file.read(READ_BYTES):
                 yield piece
         return
-    descriptor = sys.stdin.fileno()
+    descriptor = standard_input("redirect a file to it, or name a FILE").fileno()
     while piece := os.read(descriptor, READ_BYTES):
         yield piece
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kcodec.cli.brokers import make_admin, needs_names, partial_results, say_errors
 from kcodec.cli.formats import timestamp_of
 from kcodec.cli.output import ExitStatus, Output
-from kcodec.cli.parser import CommandError, UsageError, nearest
+from kcodec.cli.parser import CommandError, UsageError, nearest, standard_input
 from kcodec.cli.render import Cell, attributes, counted, duration_text, now_ms, time_text, write_items
 from kcodec.cli.txn_sinks import SinkBatch, say_sinks, sink_fields, sinks_of
 from kcodec.offsets import TopicPartition
@@ -322,7 +321,10 @@ def _handles(path: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """(transactional id, (producer id, epoch)) of TransactionHandle.to_json, one a line."""
     from kcodec.transactions.handle import TransactionHandle
 
-    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    if path == "-":
+        text = standard_input("redirect a file to it, or name a file with --handles").read()
+    else:
+        text = Path(path).read_text(encoding="utf-8")
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
