@@ -49,7 +49,10 @@ from kcodec.errors import DecodeError
         ({"ssl_password": b"secret"}, TypeError, "ssl_password must be a string or None, got a value of type bytes"),
         ({"sasl_mechanisms": {"PLAIN"}}, TypeError, "sasl_mechanisms must be a list of names"),
         ({"data_dir": 3}, TypeError, "data_dir must be a path or None, got 3"),
-        ({"data_dir": ""}, ValueError, "data_dir must be a path or None, got an empty string"),
+        *(
+            ({name: ""}, ValueError, f"{name} must be a path or None, got an empty string")
+            for name in ("data_dir", "trace", "ssl_certfile", "ssl_keyfile", "ssl_cafile")
+        ),
         ({"start_ms": "0"}, TypeError, "start_ms must be a number of ms or None, got '0'"),
         ({"host": None}, TypeError, "host must be a string, got None"),
         ({"port": True}, ValueError, "port must be a number"),

@@ -193,6 +193,8 @@ class BrokerSettings:
                 if not isinstance(value, kinds):
                     shown = repr(value) if one.repr else f"a value of type {type(value).__name__}"
                     raise TypeError(f"{one.name} must be {text}, got {shown}")
+                if value == "" and PathLike in kinds:
+                    raise ValueError(f"{one.name} must be {text}, got an empty string")
         _check_security(self)
         _check_listeners(self)
         for name, value in self.topic_defaults.items():
