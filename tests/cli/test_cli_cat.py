@@ -196,6 +196,27 @@ def test_corruption_comes_after_the_records_before_it(tmp_path: Path) -> None:
     assert (ran.status, ran.out.split()) == (ExitStatus.FINDINGS, ["0", "1", "2", "6", "7", "8"])
 
 
+@pytest.mark.parametrize(
+    ("choice", "offsets"), [("raise", []), ("stop", ["0", "1", "2"]), ("skip", ["0", "1", "2", "6", "7", "8"])]
+)
+def test_corruption_of_committed_records(tmp_path: Path, choice: str, offsets: list[str]) -> None:
+    """The outcome of a transaction may be behind the corruption: with raise, nothing is printed."""
+    broken = bytearray(plain(3))
+    broken[70] ^= 1
+    directory = write_partition(tmp_path, [plain(0), bytes(broken), plain(6)])
+    ran = run("cat", directory, "-f", r"%o\n", "--read-committed", "--on-error", choice)
+    assert (ran.status, ran.out.split()) == (ExitStatus.FINDINGS, offsets)
+    assert "batch at byte" in ran.err
+
+
+def test_stop_is_only_for_files() -> None:
+    ran = run("cat", "-b", "127.0.0.1:1", "-t", "x", "--on-error", "stop")
+    assert (ran.status, ran.err) == (
+        ExitStatus.ERROR,
+        "kcodec: --on-error stop is for files: with -b use raise, which also prints the records before\n",
+    )
+
+
 def test_how_it_looks(tmp_path: Path) -> None:
     directory = orders(tmp_path)
     assert same_as_golden(run("cat", directory, "-J", "-c", "12").out, "cat.jsonl")

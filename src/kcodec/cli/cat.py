@@ -84,6 +84,8 @@ def _from_broker(options: argparse.Namespace, output: Output) -> ExitStatus:
             if options.follow
             else "--control is for files: a consumer receives no control records"
         )
+    if options.on_error == "stop":
+        raise UsageError("--on-error stop is for files: with -b use raise, which also prints the records before")
     from kcodec.cli.consume import print_range
 
     return print_range(options, output)
@@ -100,6 +102,14 @@ class _Cat:
 
     def write(self, output: Output) -> ExitStatus:
         """Write all requested records; return FINDINGS if there was corruption."""
+        try:
+            return self._write(output)
+        except DecodeError as error:
+            output.flush()
+            output.say(f"kcodec: {error}")
+            return ExitStatus.FINDINGS
+
+    def _write(self, output: Output) -> ExitStatus:
         options = self._options
         isolation = isolation_of(options)
         start, end = range_of(self._log, offsets_of(options.offset), isolation)
@@ -122,10 +132,6 @@ class _Cat:
                     output.flush()
                 done += read
                 progress(min(done, size), size)
-        except DecodeError as error:
-            output.flush()
-            output.say(f"kcodec: {error}")
-            return ExitStatus.FINDINGS
         finally:
             progress.end()
             chunks.close()

@@ -72,7 +72,7 @@ def parser() -> Parser:
         help="write each batch immediately, as the command always does without -e",
     )
     found.add_argument("-G", "--group", metavar="GROUP", help="join this consumer group, which stores the offsets")
-    add_on_error(found, ("raise", "skip"), "end with exit status 1 (raise), or continue after it (skip)")
+    add_on_error(found, ("raise", "skip"), "end (raise), or continue after it (skip); exit status 1")
     return found
 
 

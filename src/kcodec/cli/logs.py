@@ -20,7 +20,7 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-p", "--partition", type=int, metavar="N", help="the partition (default: all)")
     parser.add_argument("--read-committed", action="store_true", help="leave out aborted and open transactions")
     parser.add_argument("--control", action="store_true", help="include control records")
-    text = "end with exit status 1 (raise, stop), or continue after it (skip)"
+    text = "fail (raise), end after the records before it (stop, for files), or continue after it (skip); exit status 1"
     add_on_error(parser, ("raise", "stop", "skip"), text)
 
 
