@@ -151,6 +151,18 @@ def test_corruption_ends_it_or_is_left_out(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.parametrize("more", [(), ("--read-committed",)])
+def test_corruption_that_stop_ends_at_is_reported(tmp_path: Path, more: tuple[str, ...]) -> None:
+    broken = bytearray(plain(3))
+    broken[-1] ^= 1
+    directory = write_partition(tmp_path, [plain(0), bytes(broken), plain(6)])
+    call: list[str | Path] = ["convert", directory, "-o", tmp_path / "out.log", "--on-error", "stop", *more]
+    ran = run(*call)
+    assert (ran.status, (tmp_path / "out.log").read_bytes()) == (ExitStatus.FINDINGS, plain(0))
+    assert "batch at byte 145 (base_offset 3)" in ran.err
+    assert run(*call, "--offsets", ":3").status is ExitStatus.OK
+
+
 def test_a_segment_ends_where_kafka_ends_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clean_log, "LARGEST_SEGMENT_BYTES", 2 * len(plain(0)))
     directory = write_partition(tmp_path / "in", [plain(0), plain(3), plain(6)])

@@ -94,6 +94,7 @@ class _Cleaning:
                     continue
                 if self._end is not None and batch.base_offset >= self._end:
                     if not self._unended:
+                        self._check_limit(batch)
                         return
                     if not batch.is_control_batch or batch.producer_id not in self._unended:
                         continue
@@ -127,15 +128,18 @@ class _Cleaning:
         """Return whether a record is below the end; a control record that came along is never above it."""
         return self._end is None or record.offset < self._end or record.control_type is not None
 
+    def _check_limit(self, batch: kcodec.RecordBatch) -> None:
+        """Raise CorruptBatchError if the first batch that is not read is corrupt: with "stop", it ended the reading."""
+        if self._options.on_error == "stop" and self._end != self._options.end_offset:
+            _checked(batch)
+
     def _kept(self, batch: kcodec.RecordBatch) -> bytes | memoryview | None:
         """Return the bytes to write: as they are, or without the records outside the range; None where nothing is
         left."""
         data = batch.data
         try:
-            whole = kcodec.batches(data)[0]
-            whole.ensure_valid()
+            whole = _checked(batch)
         except CorruptBatchError as error:
-            error.position, error.path = batch.position, batch.path
             if self._options.on_error != "skip":
                 raise
             self.done.errors.append(error)
@@ -157,6 +161,17 @@ class _Cleaning:
         if batch.is_transactional and not self._options.has_markers:
             return _without_transaction(data)
         return data
+
+
+def _checked(batch: kcodec.RecordBatch) -> kcodec.RecordBatch:
+    """Return a batch of a file by itself. Raise CorruptBatchError, with the position in the file, if it is corrupt."""
+    try:
+        whole = kcodec.batches(batch.data)[0]
+        whole.ensure_valid()
+    except CorruptBatchError as error:
+        error.position, error.path = batch.position, batch.path
+        raise
+    return whole
 
 
 def _rewritten(records: list[kcodec.Record], batch: kcodec.RecordBatch) -> bytes:
