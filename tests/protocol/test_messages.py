@@ -189,8 +189,8 @@ def test_nothing_is_kept_of_messages() -> None:
 
     for _ in range(3):
         turn()
-    # A leak grows each time; a thread that another test of this process has left may grow something once.
-    objects, blocks = zip(*(growth() for _ in range(3)), strict=True)
+    # A leak grows each time; threads that other tests of this process have left may grow something now and then.
+    objects, blocks = zip(*(growth() for _ in range(8)), strict=True)
     assert min(objects) < 20
     assert min(blocks) < 100
 
