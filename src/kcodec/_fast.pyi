@@ -1567,7 +1567,7 @@ class SendLock:
     def release(self) -> None:
         """Release the lock. Raise RuntimeError if it is not held."""
     def locked(self) -> bool:
-        """Return whether the lock is held. `threading.Condition` of Python 3.14 needs this method."""
+        """Return whether the lock is held."""
     def __enter__(self) -> bool: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

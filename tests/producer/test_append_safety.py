@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the append path must survive: conditions of Python 3.14, rows that lend their headers, wrong partitions."""
+"""What the append path must survive: interrupted calls, rows that lend their headers, wrong partitions."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 from unittest import mock
@@ -16,44 +16,11 @@ import pytest
 from scripted_broker import Rig, ScriptedCluster
 
 import kcodec
-from kcodec._fast import SendLock
 from kcodec.broker import Broker
 from kcodec.client import Admin, Producer, aio
 from kcodec.errors import EncodeError
 from kcodec.producer.accumulator import Accumulator
 from kcodec.producer.delivery import TableDelivery
-
-
-def test_the_lock_has_what_a_condition_needs() -> None:
-    """`threading.Condition` takes `locked` of its lock since Python 3.14."""
-    lock = SendLock()
-    assert not lock.locked()
-    with lock:
-        assert lock.locked()
-    assert not lock.locked()
-
-
-def test_a_second_interrupt_does_not_release_the_lock_of_another_thread() -> None:
-    lock = SendLock()
-    condition = threading.Condition(lock)  # type: ignore[arg-type]
-    woken = threading.Event()
-
-    def wait() -> None:
-        with condition:
-            condition.wait(30)
-        woken.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    while not condition._waiters:  # type: ignore[attr-defined]
-        pass
-    with condition:
-        condition.notify()
-        assert not woken.wait(0.05)  # it waits for the lock, which this thread holds
-        assert lock.locked()
-    assert woken.wait(10)
-    thread.join(10)
-    assert not lock.locked()
 
 
 def test_headers_of_a_row_that_changes_are_kept() -> None:
@@ -181,3 +148,50 @@ def test_an_interrupted_send_appends_its_record_or_does_not(
         if not is_interrupted:
             break
     assert counts == {0, 1} and at > 10
+
+
+def test_an_interrupted_wait_for_buffer_space_leaves_no_lock_held(kcodec_broker: Broker) -> None:
+    """The I/O thread would wait for it without end."""
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, max_block_ms=20) as producer:
+        for at in itertools.count():
+            found = iter([None, 5])
+            put = functools.partial(next, found)
+            is_interrupted = interrupted(functools.partial(producer._put_when_space, put), at)
+            assert not producer._lock.locked(), f"at {at}"
+            if not is_interrupted:
+                break
+        assert at > 5
+        with producer._lock:
+            producer._wake_all()
+        assert producer._core.accumulator.space_waiters == 0
+
+
+def test_threads_that_wait_for_buffer_space_are_woken(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    kcodec_broker.faults.add("Produce", delay_ms=50, count=3)
+    size = 2000
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, batch_size=500, buffer_memory=size) as producer:
+
+        def send(number: int) -> None:
+            for _ in range(40):
+                producer.send(topic, b"%d" % number * 200)
+
+        with ThreadPoolExecutor(5) as pool:
+            list(pool.map(send, range(5)))
+        producer.flush(30)
+        assert producer._core.accumulator.free_memory == size
+        assert producer._core.accumulator.space_waiters == 0
+    assert len(kcodec_broker.committed(topic)) == 200
+
+
+def test_an_interrupted_wait_for_a_result_does_not_stop_the_producer(kcodec_broker: Broker) -> None:
+    topic = kcodec_broker.create_topic(partitions=1)
+    kcodec_broker.faults.add("Produce", delay_ms=10)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers) as producer:
+        for at in itertools.count():
+            delivery = producer.send(topic, b"v")
+            is_interrupted = interrupted(delivery.result, at)
+            producer.flush(10)
+            if not is_interrupted:
+                break
+    assert at > 5

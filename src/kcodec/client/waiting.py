@@ -98,6 +98,17 @@ class ClientBase(NotPickled):
 # Producers
 
 
+def _end_of_wait() -> tuple[Any, Callable[[object], None]]:
+    """Return a lock that is held, and a callback that releases it.
+
+    Not an Event: a signal handler that raises while its `wait` begins leaves its inner lock held, and the I/O thread
+    would wait for that lock in `set`.
+    """
+    running = threading.Lock()
+    running.acquire()
+    return running, lambda _: running.release()
+
+
 def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: float | None) -> None:
     """Wait until it has ended, at most `timeout` seconds, or until its own deadline has passed, as nothing can end it
     later."""
@@ -105,24 +116,21 @@ def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: flo
     if delivery.done():
         return
     delivery.check_wait()
-    ended = threading.Event()
-
-    def end(_: object) -> None:
-        ended.set()
-
+    running, end = _end_of_wait()
+    has_ended = False
     given_up = None if timeout is None else time.monotonic() + timeout
     delivery.add_done_callback(end)
     try:
-        while not ended.is_set():
+        while not has_ended:
             limit = delivery.deadline + GRACE_SECONDS  # read again, as it moves when a record gets its partition
             left = (limit if given_up is None else min(limit, given_up)) - time.monotonic()
             if left <= 0:
                 break
-            ended.wait(step_seconds(left))
+            has_ended = running.acquire(timeout=step_seconds(left) or left)
     except BaseException:
         delivery.drop_done_callback(end)
         raise
-    if ended.is_set() or not delivery.drop_done_callback(end):
+    if has_ended or not delivery.drop_done_callback(end):
         return
     if given_up is not None and given_up <= delivery.deadline + GRACE_SECONDS:
         raise DeliveryTimeoutError(
@@ -210,21 +218,18 @@ class TransactionCommit(CommitResult):
         if self.done():
             return
         self.check_wait()
-        ended = threading.Event()
-
-        def end(_: object) -> None:
-            ended.set()
-
+        running, end = _end_of_wait()
+        has_ended = False
         if not self.observe(end):
             return
         latest = self.deadline + GRACE_SECONDS - time.monotonic()
         given_up = time.monotonic() + (latest if timeout is None else min(timeout, latest))
         try:
-            while not ended.is_set() and (left := given_up - time.monotonic()) > 0:
-                ended.wait(step_seconds(left))
+            while not has_ended and (left := given_up - time.monotonic()) > 0:
+                has_ended = running.acquire(timeout=step_seconds(left) or left)
         finally:
             self.forget(end)
-        if not ended.is_set() and not self.done():
+        if not has_ended and not self.done():
             raise DeliveryTimeoutError(
                 f"{self!r}: no result within {seconds_text(latest if timeout is None else timeout)}", remedy="retry"
             )
@@ -236,7 +241,9 @@ class ProducerBase(ClientBase):
     _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
     _core: ProducerCore
     _lock: SendLock
-    _freed: threading.Condition
+    #: For each thread that waits for buffer space, a lock that it holds. Not a Condition: a signal handler that raises
+    #: in its Python code leaves the lock of the producer held, or released too early.
+    _space_locks: set[Any]
     #: At the interpreter's exit, an exit handler and then `__del__` log what is lost.
     _is_loss_logged = False
 
@@ -244,25 +251,37 @@ class ProducerBase(ClientBase):
         """Create the lock of the core; return the function that the core calls, with the lock held, when it has space
         again."""
         self._lock = SendLock()
-        self._freed = threading.Condition(self._lock)  # type: ignore[arg-type]
-        return self._freed.notify_all
+        self._space_locks = set()
+        return self._wake_all
+
+    def _wake_all(self) -> None:
+        """Wake the threads that wait for buffer space. The lock is held."""
+        while self._space_locks:
+            self._space_locks.pop().release()
+        self._core.accumulator.space_waiters = 0
 
     def _put_when_space(self, put: Callable[[], Any]) -> Any:
         """Return the result of `put` once it finds buffer space; None if it does not within max_block_ms."""
         self._io_loop.check_wait()
         deadline = time.monotonic() + self._core.settings.max_block
         accumulator = self._core.accumulator
-        with self._freed:
-            accumulator.space_waiters += 1
-            try:
-                while (done := put()) is None:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        return None
-                    self._freed.wait(step_seconds(left))
-            finally:
-                accumulator.space_waiters -= 1
-        return done
+        space = threading.Lock()
+        try:
+            while True:
+                with self._lock:
+                    space.acquire(blocking=False)  # the one that wakes this thread releases it
+                    self._space_locks.add(space)
+                    accumulator.space_waiters = len(self._space_locks)
+                    if (done := put()) is not None:
+                        return done
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                space.acquire(timeout=step_seconds(left) or left)
+        finally:
+            with self._lock:
+                self._space_locks.discard(space)
+                accumulator.space_waiters = len(self._space_locks)
 
     def _log_lost(self) -> None:
         if hasattr(self, "_core") and not self._is_loss_logged:

@@ -67,18 +67,8 @@ cdef class SendLock:
         self.give()
 
     def locked(self):
-        """Return whether the lock is held. `threading.Condition` of Python 3.14 needs this method."""
+        """Return whether the lock is held."""
         return self.is_held
-
-    def _release_save(self):
-        self.release()
-
-    def _acquire_restore(self, state):
-        """Take the lock again after `Condition.wait`. A signal does not interrupt this: the caller holds the lock then,
-        and releases it."""
-        with nogil:
-            PyThread_acquire_lock_timed(self.lock, -1, 0)
-        self.is_held = True
 
     def __enter__(self):
         self.take()
