@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from unnarrowed import unnarrowed
 
 from kcodec.consumer.assignment import Assignment
 from kcodec.consumer.commits import REVOCATION_SECONDS, Commits
@@ -191,6 +192,19 @@ def test_a_drain_waits_for_what_is_queued_and_under_way() -> None:
     assert not drain.done
     world.until(1.0)
     assert len(world.sent) == 2
+
+
+def test_a_drain_waits_for_what_was_ahead_of_a_commit_that_was_given_up() -> None:
+    world = World(seconds=1.0)
+    world.put(at(5))
+    given_up = world.begin(world.commits.commit_in_turn(at(4), 0.2))
+    world.until(0.5)
+    assert isinstance(given_up.error, DeliveryTimeoutError)
+    drain = world.begin(world.commits.drain())
+    world.until(0.9)
+    assert not drain.done
+    world.until(1.1)
+    assert unnarrowed(drain).done and world.sent == [{0: 5}]
 
 
 def test_a_drain_ends_after_ten_seconds() -> None:

@@ -179,11 +179,10 @@ class Commits:
         while not turn.is_over:
             yield from wait(turn.changed)
 
-    @property
-    def _last_request(self) -> _CommitRequest | _Turn | None:
-        """The newest of the requests that are queued or under way."""
+    def _pending(self) -> list[_CommitRequest | _Turn]:
+        """Return the requests that are under way or queued."""
         with self._assignment.lock:
-            return self.queue[-1] if self.queue else self._current
+            return [*self.queue] if self._current is None else [self._current, *self.queue]
 
     def _background(self, request: _CommitRequest) -> Flow[None]:
         error: BaseException | None = None
@@ -214,7 +213,7 @@ class Commits:
     def commit_in_turn(self, offsets: Offsets, timeout: float) -> Flow[None]:
         """Commit after the commits in the background that were requested before, and before those that are requested
         later; otherwise older offsets could replace newer ones. Wait for the response. Raises as `commit`."""
-        if self._last_request is None:
+        if not self._pending():
             yield from self.commit(offsets, timeout)
             return
         deadline, turn = self._clock() + timeout, _Turn()
@@ -286,8 +285,9 @@ class Commits:
         """Wait until what is queued or under way now has ended, up to the deadline by the client's clock; None: for at
         most REVOCATION_SECONDS. What is requested later is not awaited, as it may come without end."""
         until = self._clock() + REVOCATION_SECONDS if deadline is None else deadline
-        last = self._last_request
-        while last is not None and not last.is_over:
+        pending = self._pending()
+        # All of them, as a turn is over before the commits ahead of it if its caller has given up.
+        while not all(one.is_over for one in pending):
             left = until - self._clock()
             if left <= 0:
                 return
