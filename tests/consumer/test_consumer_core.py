@@ -353,6 +353,51 @@ def test_a_subscription_during_an_interrupted_unsubscribe_stays(make: Make, is_l
     assert client.do("assignment") == ({TWO} if is_leaving else frozenset())
 
 
+def test_two_interrupted_unsubscribes_leave_one_member(make: Make) -> None:
+    """The end of the second one must not end the member that the last subscription has begun."""
+    client = make(enable_auto_commit=False)
+    old = given(client, ONE)
+    core, made = client.consumer._core, len(Member.made)
+    tasks = []
+    for _ in range(2):
+        tasks.append(client.flow(core.unsubscribe(5.0)))
+        client.do("subscribe", ["payments"])
+    for _ in range(3):
+        client.flow(core.wait_for_work(0.0))  # a poll, for the revocation
+        client.wait(0.02)
+    assert [(task.done, task.error) for task in tasks] == [(True, None)] * 2
+    assert len(Member.made) == made + 1
+    assert core.membership is Member.made[-1] is not old and core.membership.wanted == ({"payments"}, None)
+    assert len(core._membership_tasks) == 2 and not any(one.done for one in core._membership_tasks)
+    assert client.do("subscription") == {"payments"}
+
+
+def test_more_partitions_during_an_interrupted_unsubscribe_replace_the_old_ones(make: Make) -> None:
+    client = make()
+    core = client.consumer._core
+    client.do("assign", [ONE, TWO])
+    may_continue = Signal()
+
+    def wait_before_the_end(*unused: Any) -> Flow[None]:
+        yield from wait(may_continue)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(core.commits, "drain", wait_before_the_end)
+        task = client.flow(core.unsubscribe(5.0))
+        client.wait(0.02)
+    client.do("incremental_assign", [TWO, THREE])
+
+    def go_on() -> Flow[None]:
+        yield from ()
+        may_continue.set()
+
+    client.flow(go_on())
+    client.wait(0.02)
+    assert task.done and client.do("assignment") == {TWO, THREE}
+    client.do("incremental_assign", [ONE])
+    assert client.do("assignment") == {ONE, TWO, THREE}
+
+
 def test_an_assignment_during_an_interrupted_unsubscribe_stays(make: Make) -> None:
     client = make(enable_auto_commit=False)
     member = given(client, ONE)

@@ -144,6 +144,8 @@ class ConsumerCore:
         self._membership_tasks: list[Task[None]] = []
         #: Number of subscriptions and assignments that the application has begun.
         self._selections = 0
+        #: The partitions, assigned by hand, that an `unsubscribe` under way will remove.
+        self._going: frozenset[TopicPartition] = frozenset()
         self._ended = Signal()
 
     # Background flows
@@ -296,6 +298,7 @@ class ConsumerCore:
             raise ValueError("assign is not possible after subscribe(); call unsubscribe() first")
         self._selections += 1
         self._left = None  # partitions chosen by hand do not belong to a member
+        self._going = frozenset()
         going = frozenset(self.assignment.partitions) - assigned
         if going:
             yield from self.commits.commit_before_revocation(going)
@@ -308,12 +311,15 @@ class ConsumerCore:
 
         Raises ValueError after `subscribe`.
         """
-        yield from ()
         added = frozenset(partitions_of(partitions))
         self._check_manual("incremental_assign")
         self._selections += 1
         self._left = None  # partitions chosen by hand do not belong to a member
+        going, self._going = self._going - added, frozenset()
         self.add(added)
+        if going:
+            yield from self.commits.commit_before_revocation(going)
+            self.remove(going)
 
     def incremental_unassign(self, partitions: Partitions) -> Flow[None]:
         """Stop reading these partitions, and keep the others. If commits are automatic, commit their offsets first.
@@ -376,9 +382,11 @@ class ConsumerCore:
         self.subscription = Subscription()
         membership, deadline, selections = self.membership, self.clock() + timeout, self._selections
         if membership is None:
+            self._going = frozenset(self.assignment.partitions)
             yield from self.commits.drain(deadline)
             yield from self.commits.commit_before_revocation(self.assignment.partitions, deadline)
             if self._selections == selections:
+                self._going = frozenset()
                 self.remove(list(self.assignment.partitions))
             return
         # A rejoin under way would give the commit before the revocation a generation that is over when it arrives.
@@ -387,24 +395,29 @@ class ConsumerCore:
         try:
             until = deadline - leaving_seconds(timeout)
             yield from self.commits.drain(until - leaving_seconds(timeout))  # on_revoked is called even after that
-            if self.added:
+            # An earlier call that was interrupted may have ended the membership, and a later one begun another.
+            if self.membership is membership and self.added:
                 yield from self.commits.commit_before_revocation(self.added, until)
-            yield from self._revoke_all(until)
+            if self.membership is membership:
+                yield from self._revoke_all(until)
         except GeneratorExit:
             is_given_up = True  # nothing may be waited for any more
             raise
         finally:
             if is_held:
                 membership.group_lock.release()
-            # Until here it was a member, so that what was revoked could be committed. It keeps its last identity, as a
-            # coordinator accepts offsets without a member also in a group that has members.
-            self._left = membership.group_metadata
-            self.membership = None
-            tasks, self._membership_tasks = self._membership_tasks, []
-            self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
+            is_current = self.membership is membership
+            tasks: list[Task[None]] = []
+            if is_current:
+                # Until here it was a member, so that what was revoked could be committed. It keeps its last identity,
+                # as a coordinator accepts offsets without a member also in a group that has members.
+                self._left = membership.group_metadata
+                self.membership = None
+                tasks, self._membership_tasks = self._membership_tasks, []
+                self.remove(list(self.assignment.partitions))  # what a rebalance may have given meanwhile
             selections = self._selections
             try:
-                if not self.subscription.is_empty and not is_given_up and not is_final:
+                if is_current and not self.subscription.is_empty and not is_given_up and not is_final:
                     yield from self._join_group()
                 if not is_given_up:
                     yield from membership.leave(max(deadline - self.clock(), 0.0), reason)
@@ -412,7 +425,7 @@ class ConsumerCore:
                 for task in tasks:
                     task.cancel()
                 # Otherwise the partitions belong to the next subscription or assignment.
-                if self._selections == selections:
+                if is_current and self._selections == selections:
                     self.remove(list(self.assignment.partitions))
 
     def _revoke_all(self, deadline: float) -> Flow[None]:
