@@ -112,6 +112,8 @@ class ProducerMethods:
             return self._open().send(topic, value, key, headers, partition, timestamp)
         except errors.KcodecError as error:
             _refuse(error)
+        except ValueError as error:  # the name of the topic
+            raise KafkaException(kafka_error(error)) from error
 
     def produce_batch(
         self,
