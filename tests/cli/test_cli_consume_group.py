@@ -32,8 +32,7 @@ def committed(broker: Broker, group: str, topic: str) -> int:
     place = TopicPartition(topic, 0)
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         found = admin.list_group_offsets(group)[place]
-    assert found is not None
-    return found.offset
+    return 0 if found is None else found.offset
 
 
 class Interrupted(io.BytesIO):
@@ -53,6 +52,7 @@ class Interrupted(io.BytesIO):
 def test_an_interrupted_write_commits_the_records_that_were_printed(
     kcodec_broker: Broker, error: type[BaseException]
 ) -> None:
+    """If the reader closes a pipe, nothing of the batch is committed: the reader may have got none of its records."""
     topic = filled(kcodec_broker, ROWS)
     stdout = Interrupted(50_000, error)
     call = ["consume", "-b", kcodec_broker.bootstrap_servers, "-G", "billing", topic]
@@ -62,9 +62,10 @@ def test_an_interrupted_write_commits_the_records_that_were_printed(
         assert error is KeyboardInterrupt
     printed = stdout.getvalue().count(b"\n")
     assert 1000 < printed < ROWS
-    assert committed(kcodec_broker, "billing", topic) == printed
+    expected = printed if error is KeyboardInterrupt else 0
+    assert committed(kcodec_broker, "billing", topic) == expected
     ran = run(*call, "-c", "1")
-    assert ran.out == f"value-{printed}\n"
+    assert ran.out == f"value-{expected}\n"
 
 
 def test_sigterm_during_a_write_commits_the_records_that_the_pipe_took(kcodec_broker: Broker) -> None:

@@ -233,6 +233,15 @@ def test_only_a_regular_file_is_replaced(tmp_path: Path) -> None:
     assert (ran.status, "to write records to stdout, use `kcodec cat`" in ran.err) == (ExitStatus.ERROR, True)
 
 
+def test_a_symbolic_link_to_itself_is_refused(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path / "in", [plain(0)])
+    link = tmp_path / "out.csv"
+    link.symlink_to(link)
+    ran = run("convert", directory, "-o", link)
+    assert (ran.status, str(link) in ran.err) == (ExitStatus.ERROR, True)
+    assert "Traceback" not in ran.err and link.is_symlink()
+
+
 def test_the_file_that_a_symbolic_link_names_is_replaced(tmp_path: Path) -> None:
     directory = write_partition(tmp_path / "in", [plain(0)])
     (tmp_path / "other").mkdir()

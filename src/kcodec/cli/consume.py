@@ -330,10 +330,14 @@ class _Following:
         return self._printer.ended(0)
 
     def _write_and_commit(self, consumer: Consumer, decoded: DecodedRecords, most: int) -> None:
-        """Write records in small pieces. If that is interrupted, commit those that were written."""
+        """Write records in small pieces. If that is interrupted, commit those that were written; but if the reader of
+        a pipe has closed it, none of them, as what the pipe still had is lost."""
         try:
             self._printer.write_now(decoded, most)
-        except BaseException:  # Ctrl-C or a closed pipe; raised again
+        except BrokenPipeError:
+            _commit_printed(consumer, decoded, 0)
+            raise
+        except BaseException:  # Ctrl-C; raised again
             _commit_printed(consumer, decoded, self._printer.rows_written(decoded, most))
             raise
 

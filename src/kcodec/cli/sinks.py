@@ -85,7 +85,10 @@ def atomic_file(path: Path) -> Iterator[io.FileIO]:
             f"{path} is not a regular file, and would be replaced by one: name a file that is not there or that may be "
             "replaced; to write records to a pipe, use `kcodec cat`"
         )
-    path = path.resolve()  # the file that a symbolic link names is replaced, and not the link
+    try:
+        path = path.resolve()  # the file that a symbolic link names is replaced, and not the link
+    except (OSError, RuntimeError) as error:  # RuntimeError: before Python 3.13, for links in a circle
+        raise CommandError(f"{path}: the file that this symbolic link names is not found: {error}") from error
     folder = path.parent
     if not folder.is_dir():
         raise CommandError(f"{path}: the directory {folder} does not exist")
