@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import logging
@@ -16,8 +17,10 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException
+from interrupted_calls import interrupted
 
 from kcodec.broker import Broker
+from kcodec.compat._confluent_events import Events
 from kcodec.compat.confluent import AdminClient, Consumer, Producer
 
 SECONDS = 15.0
@@ -392,3 +395,32 @@ def test_the_state_unknown_selects_no_group(servers: str, topic: str, facade: bo
         assert (f"g-{topic}" in {one.group_id for one in listed}) is expected
     with pytest.raises(ValueError, match="UNKNOWN type is not allowed"):
         client.list_consumer_groups(types={ConsumerGroupType.UNKNOWN})
+
+
+def test_an_interrupted_wait_for_events_does_not_stop_the_thread_that_adds_them() -> None:
+    for at in itertools.count():
+        events = Events()
+        waiting = events._waiting
+        is_interrupted = interrupted(functools.partial(waiting.wait, 0.001), at)
+        thread = threading.Thread(target=events.add, args=(int,), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive(), f"at {at}"
+        assert waiting.serve_within(1.0, lambda: None) == 1
+        if not is_interrupted:
+            break
+    assert at > 3
+
+
+def test_an_event_wakes_all_threads_that_wait() -> None:
+    events = Events()
+    began = time.monotonic()
+    threads = [threading.Thread(target=events._waiting.wait, args=(30.0,)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    while len(events._waiting._locks) < len(threads):
+        time.sleep(0.001)
+    events.add(int)
+    for thread in threads:
+        thread.join(10)
+    assert time.monotonic() - began < 10 and not events._waiting._locks

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
 from typing import Any
 from unittest import mock
 
 import pytest
+from interrupted_calls import interrupted
 from scripted_broker import Rig, ScriptedCluster
 
 import kcodec
@@ -73,32 +72,6 @@ def test_methods_that_were_not_used_yet_can_be_mocked() -> None:
         assert isinstance(mocked, mock.AsyncMock)
     with mock.patch.object(Admin, "list_topics", autospec=True, return_value=5):
         assert Admin.list_topics(mock.Mock()) == 5  # type: ignore[comparison-overlap]
-
-
-class Interrupted(BaseException):
-    """What a handler of a signal raises, as KeyboardInterrupt is."""
-
-
-def interrupted(call: Callable[[], object], at: int) -> bool:
-    """Make a call, and raise Interrupted at one of the points where Python runs the handlers of signals: where a Python
-    function begins, and after a call of a compiled one. Return whether there are as many points."""
-    left = at
-
-    def profile(frame: FrameType, event: str, function: object) -> None:
-        nonlocal left
-        if event in {"call", "c_return"}:
-            left -= 1
-            if left < 0:
-                raise Interrupted
-
-    sys.setprofile(profile)  # which an error in `profile` resets
-    try:
-        call()
-    except Interrupted:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
 
 
 def send_rows(accumulator: Accumulator) -> None:

@@ -6,11 +6,13 @@ The I/O thread of kcodec adds events; the thread of the program calls the callba
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -91,24 +93,35 @@ def _log_lost(topic: str, error: KafkaError) -> None:
 
 
 class Waiting:
-    """Threads that wait for an event of a queue."""
+    """Threads that wait for an event of a queue.
+
+    Each waits for a lock of its own, and not for a Condition: a signal handler that raises in the Python code of that
+    one leaves its lock held, for which the I/O thread would wait then.
+    """
 
     def __init__(self, queue: EventQueue) -> None:
         self._queue = weakref.proxy(queue)
-        self._arrived = threading.Condition()
+        self._locks: deque[Any] = deque()
 
     def notify(self) -> None:
         """Wake them."""
-        with self._arrived:
-            self._queue.is_awaited = False
-            self._arrived.notify_all()
+        self._queue.is_awaited = False  # before the locks: who comes later finds the event, or sets it again
+        with contextlib.suppress(IndexError):
+            while True:
+                self._locks.popleft().release()
 
     def wait(self, seconds: float) -> None:
         """Wait until an event is there, or the time has passed."""
-        with self._arrived:
+        arrived = threading.Lock()
+        arrived.acquire()
+        try:
+            self._locks.append(arrived)
             self._queue.is_awaited = True
             if self._queue.is_empty:
-                self._arrived.wait(seconds)
+                arrived.acquire(timeout=seconds)
+        finally:
+            with contextlib.suppress(ValueError):  # it was woken
+                self._locks.remove(arrived)
 
     def serve_within(self, timeout: float, look: Callable[[], None]) -> int:
         """As `Events.serve_within`."""
