@@ -151,6 +151,30 @@ def test_corruption_ends_it_or_is_left_out(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def broken(batch: bytes) -> bytes:
+    return batch[:-1] + bytes([batch[-1] ^ 1])
+
+
+@pytest.mark.parametrize("more", [(), ("--read-committed",), ("--read-committed", "--without-markers")])
+@pytest.mark.parametrize(
+    "batches, written",
+    [
+        ([data(7, 0, 3), broken(plain(3)), marker(COMMIT, 7, 6), plain(7)], 0),
+        ([plain(0), data(7, 3, 3), broken(marker(COMMIT, 7, 6)), plain(7)], 1),
+        ([plain(0), data(7, 3, 3), plain(6), broken(plain(9)), plain(12)], 1),
+    ],
+)
+def test_corruption_behind_an_open_transaction_is_reported(
+    tmp_path: Path, batches: list[bytes], written: int, more: tuple[str, ...]
+) -> None:
+    """The records from the first one of the transaction on are left out, as its outcome is not known."""
+    directory = write_partition(tmp_path, batches)
+    ran = run("convert", directory, "-o", tmp_path / "out.log", "--on-error", "stop", *more)
+    assert ran.status is ExitStatus.FINDINGS and "the stored CRC" in ran.err
+    if more:
+        assert (tmp_path / "out.log").read_bytes() == b"".join(batches[:written])
+
+
 @pytest.mark.parametrize("more", [(), ("--read-committed",)])
 def test_corruption_that_stop_ends_at_is_reported(tmp_path: Path, more: tuple[str, ...]) -> None:
     broken = bytearray(plain(3))

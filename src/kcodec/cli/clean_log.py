@@ -90,11 +90,15 @@ class _Cleaning:
                     behind, path = behind + position, batch.path
                 position = batch.position + batch.size_in_bytes
                 progress(behind + position, size)
-                if batch.last_offset < self._start or not self._is_wanted(batch):
+                if batch.last_offset < self._start:
+                    continue
+                is_checked = self._is_checked(batch)
+                if is_checked:
+                    _checked(batch)
+                if not self._is_wanted(batch):
                     continue
                 if self._end is not None and batch.base_offset >= self._end:
-                    if not self._unended:
-                        self._check_limit(batch)
+                    if not self._unended and not is_checked:
                         return
                     if not batch.is_control_batch or batch.producer_id not in self._unended:
                         continue
@@ -128,10 +132,14 @@ class _Cleaning:
         """Return whether a record is below the end; a control record that came along is never above it."""
         return self._end is None or record.offset < self._end or record.control_type is not None
 
-    def _check_limit(self, batch: kcodec.RecordBatch) -> None:
-        """Raise CorruptBatchError if the first batch that is not read is corrupt: with "stop", it ended the reading."""
-        if self._options.on_error == "stop" and self._end != self._options.end_offset:
-            _checked(batch)
+    def _is_checked(self, batch: kcodec.RecordBatch) -> bool:
+        """Return whether corruption of the batch must be found even if none of its records is written.
+
+        With "stop", the outcome of a transaction is unknown if its end comes after corruption. Its records and those
+        behind them are left out then, and the corruption is the reason to report.
+        """
+        end = self._options.end_offset
+        return self._options.on_error == "stop" and (end is None or batch.base_offset < end)
 
     def _kept(self, batch: kcodec.RecordBatch) -> bytes | memoryview | None:
         """Return the bytes to write: as they are, or without the records outside the range; None where nothing is
