@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -362,7 +363,8 @@ def test_two_interrupted_unsubscribes_leave_one_member(make: Make) -> None:
     for _ in range(2):
         tasks.append(client.flow(core.unsubscribe(5.0)))
         client.do("subscribe", ["payments"])
-    for _ in range(3):
+    deadline = time.monotonic() + 10
+    while not all(task.done for task in tasks) and time.monotonic() < deadline:
         client.flow(core.wait_for_work(0.0))  # a poll, for the revocation
         client.wait(0.02)
     assert [(task.done, task.error) for task in tasks] == [(True, None)] * 2
@@ -396,6 +398,30 @@ def test_more_partitions_during_an_interrupted_unsubscribe_replace_the_old_ones(
     assert task.done and client.do("assignment") == {TWO, THREE}
     client.do("incremental_assign", [ONE])
     assert client.do("assignment") == {ONE, TWO, THREE}
+
+
+def test_an_interrupted_incremental_assign_completes_an_interrupted_unsubscribe(make: Make) -> None:
+    client = make()
+    core = client.consumer._core
+    client.do("assign", [ONE, TWO])
+    core._going = frozenset({ONE, TWO})  # as `unsubscribe` sets it
+
+    def wait_forever(*unused: Any) -> Flow[None]:
+        yield from wait(Signal())
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(core.commits, "commit_before_revocation", wait_forever)
+        task = client.flow(core.incremental_assign([TWO, THREE]))
+        client.wait(0.02)
+    assert not task.done
+
+    def cancel() -> Flow[None]:
+        yield from ()
+        task.cancel()
+
+    client.flow(cancel())
+    client.wait(0.02)
+    assert client.do("assignment") == {TWO, THREE}
 
 
 def test_an_assignment_during_an_interrupted_unsubscribe_stays(make: Make) -> None:

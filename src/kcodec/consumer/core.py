@@ -318,8 +318,10 @@ class ConsumerCore:
         going, self._going = self._going - added, frozenset()
         self.add(added)
         if going:
-            yield from self.commits.commit_before_revocation(going)
-            self.remove(going)
+            try:
+                yield from self.commits.commit_before_revocation(going)
+            finally:
+                self.remove(going)
 
     def incremental_unassign(self, partitions: Partitions) -> Flow[None]:
         """Stop reading these partitions, and keep the others. If commits are automatic, commit their offsets first.
