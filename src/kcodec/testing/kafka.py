@@ -19,7 +19,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -32,7 +31,7 @@ from kcodec.testing.certificates import Certificates
 from kcodec.testing.cluster_admin import ClusterAdmin
 from kcodec.testing.jars import KAFKA_VERSION, broker_jars
 from kcodec.testing.java import MissingTool, cache_directory, find_java
-from kcodec.testing.node import START_SECONDS, KafkaFailed, Launch, Node, PortInUse, start_nodes
+from kcodec.testing.node import START_SECONDS, KafkaFailed, Launch, Node, PortInUse, start_nodes, wait_ready
 from kcodec.testing.processes import WATCHDOG
 from kcodec.testing.properties import (
     Advertise,
@@ -246,7 +245,7 @@ class ApacheKafka(ClusterAdmin):
             self._format()
         for node in self.nodes:
             node.launch(guarded=guarded)
-        self._wait_ready(timeout)
+        wait_ready(self.nodes, len(self.nodes), timeout)
 
     def _make_nodes(self, directory: Path, launch: Launch) -> list[Node]:
         taken: set[int] = set()
@@ -273,11 +272,6 @@ class ApacheKafka(ClusterAdmin):
         first.format(_kafka_uuid(), [*feature, *self._security.format_options()])
         for node in others:
             node.format_like(first, _kafka_uuid())
-
-    def _wait_ready(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        for node in self.nodes:
-            node.wait_ready(len(self.nodes), max(0.0, deadline - time.monotonic()))
 
     def _only(self) -> Node:
         if len(self.nodes) != 1:

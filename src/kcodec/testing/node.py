@@ -22,7 +22,7 @@ from kcodec.testing.bare_admin import TIMEOUT_SECONDS, metadata
 from kcodec.testing.processes import WATCHDOG, Process
 from kcodec.testing.properties import Listener, Value, write_properties
 
-__all__ = ["START_SECONDS", "KafkaFailed", "Launch", "Node", "PortInUse", "start_nodes"]
+__all__ = ["START_SECONDS", "KafkaFailed", "Launch", "Node", "PortInUse", "start_nodes", "wait_ready"]
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -173,14 +173,15 @@ class Node:
             WATCHDOG.watch(child.pid)
         self._process = Process(child.pid, str(path), child)
 
-    def wait_ready(self, nodes: int = 1, timeout: float = START_SECONDS) -> None:
-        """Wait until it responds and knows itself and this number of nodes. Raise KafkaFailed if it ends, or after
-        `timeout` seconds."""
+    def wait_ready(self, nodes: int = 1, timeout: float = START_SECONDS, others: Sequence[Node] = ()) -> None:
+        """Wait until it responds and knows itself and this number of nodes. Raise KafkaFailed if it ends, or one of the
+        `others`, for which it waits, or after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         reason = "no response"
         while time.monotonic() < deadline:
-            if not self.is_running:
-                raise self._failed_start()
+            for node in (self, *others):
+                if not node.is_running:
+                    raise node._failed_start()
             try:
                 brokers = [broker.node_id for broker in metadata(self.admin_server).brokers]
                 if self.id in brokers and len(brokers) >= nodes:
@@ -279,6 +280,13 @@ class Node:
         self._process = None
 
 
+def wait_ready(nodes: Sequence[Node], known: int, timeout: float) -> None:
+    """Wait until each of the nodes responds and knows `known` nodes. Raise KafkaFailed as `Node.wait_ready` does."""
+    deadline = time.monotonic() + timeout
+    for node in nodes:
+        node.wait_ready(known, max(0.0, deadline - time.monotonic()), nodes)
+
+
 def start_nodes(nodes: Sequence[Node], known: int, timeout: float, *, guarded: bool = True) -> None:
     """Start the nodes that are not running, with their data and ports, and wait until each knows `known` nodes.
 
@@ -291,8 +299,7 @@ def start_nodes(nodes: Sequence[Node], known: int, timeout: float, *, guarded: b
             if not node.is_running:
                 node.launch(guarded=guarded)
         try:
-            for node in nodes:
-                node.wait_ready(known, max(0.0, deadline - time.monotonic()))
+            wait_ready(nodes, known, max(0.0, deadline - time.monotonic()))
             return
         except PortInUse:
             if time.monotonic() + PORT_RETRY_SECONDS > deadline:
