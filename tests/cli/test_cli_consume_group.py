@@ -138,3 +138,16 @@ def test_the_group_of_the_call_overrides_that_of_a_file(tmp_path: Path) -> None:
         ran = run("consume", "-b", broker.bootstrap_servers, "-F", file, "-G", "billing", "-c", "1", "orders")
         assert (ran.status, ran.out) == (ExitStatus.OK, "1\n")
         assert list(admin.list_groups()) == ["billing"]
+
+
+def test_a_file_does_not_make_a_reader_without_a_group_commit(tmp_path: Path) -> None:
+    """It may be that of an application, whose offsets would move."""
+    file = tmp_path / "shared.properties"
+    file.write_text("group.id=billing\nenable.auto.commit=true\n")
+    with Broker() as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        broker.seed("orders", [b"%d" % number for number in range(20)])
+        admin.alter_group_offsets("billing", {TopicPartition("orders", 0): 3})
+        for start in ((), ("-o", "stored")):
+            ran = run("consume", "-b", broker.bootstrap_servers, "-F", file, "-t", "orders", "-c", "10", *start)
+            assert (ran.status, ran.out.count("\n")) == (ExitStatus.OK, 10)
+            assert committed(broker, "billing", "orders") == 3

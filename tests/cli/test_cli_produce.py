@@ -301,3 +301,17 @@ def test_header_names_that_are_no_text_survive() -> None:
     batch = kcodec.encode([{"timestamp": 1, "headers": list(message.headers)}])
     (record,) = kcodec.decode(bytes(batch)).records()
     assert record.headers == (("\udcff", None),)
+
+
+def test_options_of_the_call_override_those_of_a_file(tmp_path: Path) -> None:
+    file, lines = tmp_path / "shared.properties", tmp_path / "lines"
+    file.write_text("transactional.id=of-the-file\ncompression.type=gzip\n")
+    lines.write_text("1\n")
+    with Broker() as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        broker.create_topic("orders", partitions=1)
+        call: list[str | Path] = ["produce", "-b", broker.bootstrap_servers, "-t", "orders", "-F", file, "-l", lines]
+        ran = run(*call, "-z", "lz4", "--transactional-id", "of-the-call")
+        assert ran.status is ExitStatus.OK, ran.err
+        assert list(admin.list_transactions()) == ["of-the-call"]
+        codecs = [batch.compression for batch in broker.batches("orders") if not batch.is_control_batch]
+        assert codecs == [kcodec.Compression.LZ4]

@@ -214,3 +214,17 @@ def test_a_complete_last_batch_with_a_wrong_crc_is_not_lost_silently(
     ran = run(*command, "--on-error", "skip")
     assert (ran.status, "corrupt batches left out: 1" in ran.err) == (ExitStatus.FINDINGS, True)
     assert kcodec_broker.end_offset(name) >= 3
+
+
+def test_a_file_does_not_make_aborted_records_count(tmp_path: Path) -> None:
+    partition(tmp_path, [plain(0)])
+    file = tmp_path / "shared.properties"
+    file.write_text("isolation.level=read_uncommitted\n")
+    with Broker() as broker:
+        broker.create_topic("orders", partitions=1)
+        with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="earlier") as producer:
+            producer.begin_transaction()
+            producer.send("orders", b"aborted").result()
+            producer.abort_transaction()
+        ran = run("restore", tmp_path / "orders-0", "-b", broker.bootstrap_servers, "-F", file)
+        assert ran.status is ExitStatus.OK, ran.err

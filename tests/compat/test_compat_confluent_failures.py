@@ -419,6 +419,7 @@ def test_an_event_wakes_all_threads_that_wait() -> None:
     for thread in threads:
         thread.start()
     while len(events._waiting._locks) < len(threads):
+        assert time.monotonic() - began < 10
         time.sleep(0.001)
     events.add(int)
     for thread in threads:

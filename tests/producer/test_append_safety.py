@@ -167,4 +167,4 @@ def test_an_interrupted_wait_for_a_result_does_not_stop_the_producer(kcodec_brok
             producer.flush(10)
             if not is_interrupted:
                 break
-    assert at > 5
+    assert at > 10  # it is 8 if the record has ended already

@@ -245,7 +245,7 @@ class _Following:
         topic = self._options.topic
         if topic is None:
             raise UsageError("-t TOPIC is missing (see kcodec consume --help)")
-        with self._consumer([topic], {"enable_auto_commit": False, "auto_offset_reset": "earliest"}) as consumer:
+        with self._consumer([topic], {"auto_offset_reset": "earliest"}, {"enable_auto_commit": False}) as consumer:
             partitions = self._partitions(consumer, topic)
             consumer.assign(partitions)
             if is_stored:
@@ -257,8 +257,7 @@ class _Following:
     def in_group(self, topics: Sequence[str]) -> ExitStatus:
         """Print as a member of the group."""
         reset = "latest" if "end" in self._options.offset else "earliest"
-        given = {"group_id": self._options.group, "auto_offset_reset": reset}
-        with self._consumer(topics, given) as consumer:
+        with self._consumer(topics, {"auto_offset_reset": reset}, {"group_id": self._options.group}) as consumer:
             patterns = [topic for topic in topics if topic.startswith("^")]
             if self._options.exit:
                 for topic in topics:
@@ -274,16 +273,15 @@ class _Following:
                 consumer.subscribe(list(topics))
             return self._print(consumer)
 
-    def _consumer(self, topics: Sequence[str], defaults: dict[str, Any]) -> Consumer:
+    def _consumer(self, topics: Sequence[str], defaults: dict[str, Any], fixed: dict[str, Any]) -> Consumer:
+        """Return a consumer. fixed: options that a file of properties, which may be that of an application, does not
+        change."""
         from kcodec.client import Consumer
 
         columns = sorted({*self._printer.columns(topics), "offset"})
         own = {"allow_auto_create_topics": False, "columns": columns, **defaults}
-        given = {**own, **reader_options(self._options, "consumer")}
-        if self._options.group is not None:  # -G is for this call, a group.id may be of a shared file
-            given["group_id"] = self._options.group
         with usage_errors():
-            return Consumer(**given)
+            return Consumer(**{**own, **reader_options(self._options, "consumer"), **fixed})
 
     def _partitions(self, consumer: Consumer, topic: str) -> list[TopicPartition]:
         from kcodec.offsets import TopicPartition

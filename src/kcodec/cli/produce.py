@@ -60,9 +60,7 @@ def parser() -> Parser:
         help="header of all messages, before their own; can be repeated",
     )
     found.add_argument("-Z", "--null", action="store_true", help="send an empty key or value as null")
-    found.add_argument(
-        "-z", "--compression", choices=CODECS, default="none", help="codec of the batches (default: none)"
-    )
+    found.add_argument("-z", "--compression", choices=CODECS, help="codec of the batches (default: none)")
     found.add_argument("-c", "--count", type=int, metavar="N", help="end after N messages")
     found.add_argument("-T", "--tee", action="store_true", help="also write the values to stdout")
     found.add_argument(
@@ -143,11 +141,12 @@ def _with_defaults(messages: Iterator[InputMessage], options: argparse.Namespace
 def _producer(options: argparse.Namespace) -> Producer:
     from kcodec.client import Producer
 
-    given: dict[str, Any] = {"max_block_ms": MAX_BLOCK_MS, "compression_type": options.compression}
-    if options.transactional_id is not None:
-        given["transactional_id"] = options.transactional_id
+    given = client_options(options, "producer", max_block_ms=MAX_BLOCK_MS, compression_type="none")
+    # What this call says is not changed by a file of properties, which may be that of an application.
+    own = {"compression_type": options.compression, "transactional_id": options.transactional_id}
+    given |= {name: value for name, value in own.items() if value is not None}
     with usage_errors():
-        return Producer(**client_options(options, "producer", **given))
+        return Producer(**given)
 
 
 class _Sending:

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import kcodec
 from kcodec.cli.brokers import add_broker_options, client_options, make_admin, name_and_value, usage_errors
@@ -338,6 +338,13 @@ def read_progress(plan: Plan, options: argparse.Namespace) -> None:
             part.next_offset = max(part.next_offset, found.offset)
 
 
+def _reader_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of a reader of what is committed, all of it, whatever a file of properties says."""
+    given = client_options(options, "read_topic") | {"isolation_level": "read_committed", "on_error": "raise"}
+    given.pop("on_corrupt", None)  # the former name of on_error
+    return given
+
+
 def _has_records(target: TopicPartition, options: argparse.Namespace) -> bool:
     """Return whether a consumer gets any records: aborted ones, as of a restore that was killed, do not count."""
     with kcodec.read_topic(
@@ -345,7 +352,7 @@ def _has_records(target: TopicPartition, options: argparse.Namespace) -> bool:
         partitions=[target.partition],
         max_rows=1,
         columns=("offset",),
-        **client_options(options, "read_topic"),
+        **_reader_options(options),
     ) as records:
         return any(len(batch) for batch in records)
 
@@ -427,7 +434,7 @@ def _compare(plan: Plan, options: argparse.Namespace, output: Output) -> ExitSta
             partitions=list(start),
             start=start,
             columns=("partition",),
-            **client_options(options, "read_topic"),
+            **_reader_options(options),
         ) as records:
             for batch in records:
                 place = TopicPartition(topic, batch.column("partition")[0])

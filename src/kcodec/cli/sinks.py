@@ -85,10 +85,7 @@ def atomic_file(path: Path) -> Iterator[io.FileIO]:
             f"{path} is not a regular file, and would be replaced by one: name a file that is not there or that may be "
             "replaced; to write records to a pipe, use `kcodec cat`"
         )
-    try:
-        path = path.resolve()  # the file that a symbolic link names is replaced, and not the link
-    except (OSError, RuntimeError) as error:  # RuntimeError: before Python 3.13, for links in a circle
-        raise CommandError(f"{path}: the file that this symbolic link names is not found: {error}") from error
+    path = _resolved(path)
     folder = path.parent
     if not folder.is_dir():
         raise CommandError(f"{path}: the directory {folder} does not exist")
@@ -103,6 +100,17 @@ def atomic_file(path: Path) -> Iterator[io.FileIO]:
             _sync_directory(folder)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def _resolved(path: Path) -> Path:
+    """Return the file that a symbolic link names: that one is replaced, and not the link."""
+    try:
+        found = path.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+        raise CommandError(f"{path}: the file that this symbolic link names is not found: {error}") from error
+    if found.is_symlink():  # links in a circle, from Python 3.13 on
+        raise CommandError(f"{path}: the file that this symbolic link names is not found: the links are a circle")
+    return found
 
 
 def _sync_directory(path: Path) -> None:
