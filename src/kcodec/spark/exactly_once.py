@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`exactly_once`: a Kafka sink whose batches are visible once, whatever fails, to read_committed consumers."""
+"""`exactly_once`: a Kafka sink that shows each row to read_committed consumers exactly once, even after failures."""
 
 from __future__ import annotations
 
