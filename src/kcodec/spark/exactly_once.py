@@ -118,7 +118,7 @@ def exactly_once(
     - the error of the last attempt otherwise.
 
     Needs Spark 3.5 or later without dynamic allocation, and brokers of Kafka 2.8 or later. Permissions: WRITE on the
-    transactional id `application`, READ on the group `application`, and READ, WRITE and DESCRIBE on the topic.
+    transactional id `application`, READ on the group `application`, and READ and WRITE on the topic.
     """
     from kcodec.spark.sink_query import query_writer, sink_of, write_version  # which import the clients
 
