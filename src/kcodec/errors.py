@@ -153,7 +153,10 @@ class CorruptBatchError(DecodeError):
 
 
 class UnsupportedError(DecodeError):
-    """A magic or a compression id that kcodec does not read; ``decoded`` holds the records before it."""
+    """A format, codec or version that kcodec does not support, or a request that the broker does not support.
+
+    If a batch is the cause, ``decoded`` holds the records before it.
+    """
 
 
 class LimitExceededError(DecodeError):

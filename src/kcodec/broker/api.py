@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a handler gets a request and responds: at once, or later (long poll, a join that waits for other members).
+"""How a handler gets a request and responds: immediately, or later (long poll, a join that waits for other members).
 
-A handler is called with the context and the decoded request, on the one thread of the broker. It returns a response,
-a Later that is responded to afterwards, or None for a request without a response (Produce with acks=0). An ApiError
-refuses the whole request: the core puts its code everywhere in the response where Kafka would
-(error_responses.py). No handler blocks, and every time and random number comes from the core.
+A handler is called with the context and the decoded request, on the one thread of the broker. It returns a response, a
+Later whose response follows, or None for a request without a response (Produce with acks=0). An ApiError refuses the
+whole request: the core writes its code into every field of the response in which Kafka would return it
+(error_responses.py). A handler never blocks, and gets every time and every random number from the core.
 """
 
 from __future__ import annotations

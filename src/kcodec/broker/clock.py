@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's clock. Every time in the broker comes from it, so that a test can move time by hand.
+"""The broker's clock. Every time in the broker comes from it, so that a test can move the time.
 
-The clock follows the machine's, or stands still (`is_manual`), and `advance` moves it forward in both cases. Timers run
-in the order of their times, each with the clock at its own time, so that a jump of an hour passes through everything
-that an hour would have brought.
+The clock follows the clock of the machine, or does not move by itself (`is_manual`). `advance` moves it forward in both
+cases. Timers run in the order of their times, and during each of them, the clock shows the time of the timer. If a test
+moves the clock by an hour, everything that would happen in this hour happens, in the right order.
 """
 
 from __future__ import annotations

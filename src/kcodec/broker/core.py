@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker without I/O: request frames in, response frames out, the clock given.
+"""The broker without I/O: it takes request frames and a clock, and returns response frames.
 
-A connection has one request at a time, as in Kafka: the next frame is handled once the response of the one before is
-there. `serve` may therefore only be called again after the reply.
+As in Kafka, each connection has one request at a time: the next frame is handled after the response to the previous
+one. `serve` may therefore be called again only after the reply.
 """
 
 from __future__ import annotations

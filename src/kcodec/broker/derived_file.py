@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file next to a log whose content follows from the log: an index, or a snapshot of the producers."""
+"""A file next to a log that is computed from the log: an index, or a snapshot of the producers."""
 
 from __future__ import annotations
 

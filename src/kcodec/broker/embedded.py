@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker inside a program: a thread with an event loop, the sockets, and what a test wants to see and to change.
+"""A broker inside a program: a thread with an event loop, the sockets, and methods for tests.
 
-Every method may be called from any thread but the broker's own; it runs on the broker's thread between two requests.
+Every method may be called from any thread except the broker's own. It runs on the broker's thread, between two
+requests.
 """
 
 from __future__ import annotations

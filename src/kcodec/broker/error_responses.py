@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The response to a request that is refused as a whole: the error code in every place where the API has one.
 
-A response mirrors its request: a list of topics with a list of partitions has the same lists, under other names. The
-lists are found by their shape, and what identifies an element (its name, id or number) is copied.
+A response has the same structure as its request: a list of topics, each with a list of partitions, under other names.
+The lists are found by their structure. The field that identifies an element (its name, id or number) is copied.
 """
 
 from __future__ import annotations

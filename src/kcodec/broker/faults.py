@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults on demand: rules that say which requests go wrong, and how.
 
-    broker.faults.add("Produce", topic="orders", count=1, drop="after")      # applied, but the client hears nothing
+    broker.faults.add("Produce", topic="orders", count=1, drop="after")      # handled, but not responded to
     broker.faults.add("EndTxn", error="COORDINATOR_NOT_AVAILABLE", count=3)
     broker.faults.add("Fetch", client="reader-1", delay_ms=500, probability=0.2)
 
-The first rule that matches a request is applied to it. A rule without effect only counts the requests in `hits`.
+The first rule that matches a request is applied to it. A rule without an effect only counts requests in `hits`.
 """
 
 from __future__ import annotations

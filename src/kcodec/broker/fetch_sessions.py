@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch sessions: a client names its partitions once, and a response holds only those that changed (KIP-227)."""
+"""Fetch sessions: a client names its partitions once, and a response has only the partitions that changed (KIP-227)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topics in which coordinators keep their state: the partition of a key, and how records get there and back."""
+"""The topics in which coordinators store their state: the partition of a key, and how records are written and read."""
 
 from __future__ import annotations
 

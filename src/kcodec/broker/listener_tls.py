@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS of the broker's listener: the layer between a socket and a connection, and its context.
+"""TLS of the broker's listener: the layer between a socket and a connection, and its TLS context.
 
-asyncio's own layer ends a failed handshake without the alert that gives the client the reason.
+The TLS layer of asyncio ends a failed handshake without the alert that reports the reason to the client.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's side of SASL: PLAIN and SCRAM, and what a connection may send before it is logged in.
+"""The server's side of SASL: PLAIN and SCRAM, and which requests a connection may send before it is logged in.
 
 The rules and messages are those of Kafka's SaslServerAuthenticator, PlainSaslServer and ScramSaslServer. After
-SaslHandshake version 0 the tokens follow in frames without headers; from version 1 on they are in SaslAuthenticate.
+SaslHandshake version 0, the tokens are frames without headers. From version 1 on, SaslAuthenticate contains them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and responses in parts: a fault of some partitions leaves the other partitions of a request unharmed.
+"""Requests and responses in parts, so that a fault of some partitions does not affect the others of a request.
 
-Which elements name a topic, and which a partition, is found by the shape of messages, as in error_responses.py.
+The elements that name a topic or a partition are found by the structure of the messages, as in error_responses.py.
 """
 
 from __future__ import annotations

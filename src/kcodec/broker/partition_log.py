@@ -2,7 +2,7 @@
 """The log of one partition: appends, reads, offsets, and its recovery from the files (UnifiedLog, LocalLog, LogLoader).
 
 There is one replica, so the high watermark is the end of the log. The last stable offset is the first offset of the
-earliest open transaction, or the high watermark.
+earliest open transaction. Without an open transaction, it is the high watermark.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Produce: the checks of the request, the verification of transactions, the append (KafkaApis, ReplicaManager).
 
-The first batch of a transaction in a partition needs the transaction coordinator. Up to version 11 the partition must
-have been added (KIP-890, part 1); from version 12 on Produce adds it. While the previous transaction of the producer is
-being completed, version 12 is tried again for a short time before the producer gets CONCURRENT_TRANSACTIONS.
+The first batch of a transaction in a partition needs the transaction coordinator. Up to version 11 of Produce, the
+producer must have added the partition before (KIP-890, part 1). From version 12 on, Produce adds it. While the previous
+transaction of the producer is being completed, a request of version 12 is tried again for a short time. After that, the
+producer gets CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the leader of a partition knows of producers: epochs, the last five batches, open transactions.
+"""What the leader of a partition stores about producers: epochs, the last five batches, open transactions.
 
-The rules are Kafka's (ProducerStateManager, ProducerAppendInfo, ProducerStateEntry). A check comes before the append,
-and the state changes after it: `check_batch` and `check_marker` change nothing, `add_batch` and `add_marker` follow the
-log, and are all that a replay of the log needs.
+The rules are Kafka's (ProducerStateManager, ProducerAppendInfo, ProducerStateEntry). `check_batch` and `check_marker`
+run before the append and change nothing. `add_batch` and `add_marker` run after the append and change the state. A
+replay of the log needs only these two.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recovery removes from a log is kept next to it. Kafka's LogLoader deletes it.
+"""Files with the bytes that a recovery removes from a log. Kafka's LogLoader deletes these bytes.
 
-The files are consistent whenever the process is killed: the segments after a corrupt batch go first, each by one
-rename, and the corrupt segment is cut last. Until then, the next recovery finds the same corrupt batch.
+The files are consistent even if the process is killed. The segments after a corrupt batch are renamed first, one after
+the other, and the corrupt segment is cut last. Until then, the next recovery finds the same corrupt batch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits that are checked before a request is decoded: the broker serves no other client while it decodes one.
+"""Limits that are checked before a request is decoded, because the broker serves no other client while it decodes one.
 
-A request takes as long as it has elements, and each of them has at least some bytes. So the size bounds the time,
-except for Produce, where most bytes are records: its partitions are counted without decoding them.
+The time to decode a request depends on the number of its elements, and each element has a minimum size. The size of a
+request therefore limits the time. Produce is different, because most of its bytes are records. The broker counts the
+partitions of a Produce request without decoding them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker stores of passwords for SCRAM, in the records of ``__cluster_metadata``.
+"""SCRAM credentials: what a broker stores of passwords, in records of ``__cluster_metadata``.
 
-The setting `users` gives users their first credentials, and AlterUserScramCredentials changes them. So that a start
-can tell one from the other, the salt of a credential from `users` has a form that no other salt has.
+A user gets the first credential from the setting `users`, and AlterUserScramCredentials changes it. A start must
+distinguish the two. The salt of a credential from `users` therefore has a form that no other salt has.
 """
 
 from __future__ import annotations

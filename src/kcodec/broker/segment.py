@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One segment of a log: its batches in memory or in a ``.log`` file, and its indexes in Kafka's files.
 
-With a directory, an append is one write to the file, so that a killed process loses nothing that it acknowledged. The
-positions of all batches are kept in memory in both cases: a read needs no search in the file. The sparse offset index
-is kept as well: the aborted transactions in a Fetch response depend on it (LogSegment.fetchUpperBoundOffset).
+If the log has a directory, an append is one write to the file, so a killed process loses no acknowledged batch. With
+and without a directory, the positions of all batches are in memory, so a read does not search the file. The sparse
+offset index is in memory, too, because the aborted transactions in a Fetch response depend on it
+(LogSegment.fetchUpperBoundOffset).
 """
 
 from __future__ import annotations

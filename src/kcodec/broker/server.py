@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets around the core: asyncio reads frames, hands them over one by one per connection, and writes responses."""
+"""Sockets around the core: asyncio reads frames, passes them to the core one by one, and writes the responses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the broker, with the defaults of Kafka 4.3. A comment names Kafka's setting where there is one."""
+"""The settings of the broker, with the defaults of Kafka 4.3. A comment has the name of Kafka's setting, if any."""
 
 from __future__ import annotations
 

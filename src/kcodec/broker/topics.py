@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics, their partitions and settings, in the records of ``__cluster_metadata`` as Kafka's controller writes them.
 
-Every change is appended to that log first. Its replay after a restart gives the same topics, settings, leader epochs
-and blocks of producer ids.
-A restart raises every leader epoch by 2, as on a Kafka cluster of one node: the registration of
-the broker takes the leadership away and gives it back.
+Every change is first appended to the metadata log. After a restart, a replay of this log restores the topics, settings,
+leader epochs and blocks of producer ids. A restart increases every leader epoch by 2, as on a Kafka cluster of one
+node: when the broker registers, each partition first has no leader, and then this leader again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What went over the wire: the latest requests and responses, for assertions in tests and for a trace file."""
+"""The latest requests and responses of the broker, for assertions in tests and for a trace file."""
 
 from __future__ import annotations
 

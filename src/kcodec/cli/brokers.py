@@ -2,8 +2,8 @@
 """The options of commands that connect to a broker: its address, and client properties by Kafka's names.
 
 `-X name=value` and the lines of `-F FILE` accept the names of librdkafka, of Kafka's Java clients, and of kcodec; dots
-and underscores are equivalent. FILE is a Java properties file, so that files of Kafka's own tools can be used.
-Passwords belong in a file, as other users can see the command line. Messages never contain values.
+and underscores are equivalent. FILE is a Java properties file, so files of Kafka's own tools can be used. Put passwords
+into a file, because other users can see the command line. Error messages do not contain the values of properties.
 """
 
 from __future__ import annotations

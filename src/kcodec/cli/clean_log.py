@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cleaned ``.log`` files for ``kcodec convert``: the batches of a log that are kept, with unchanged offsets.
+"""Cleaned ``.log`` files for ``kcodec convert``: batches are left out, and the offsets of the others do not change.
 
-A batch that is kept as a whole is copied byte for byte. A batch that is kept in part, because a range of offsets or the
-log start begins or ends within it, is rewritten with its own codec and unchanged fields, as the log cleaner does.
+A batch that is kept as a whole is copied byte for byte. If a range of offsets or the log start begins or ends within a
+batch, a part of the batch is kept. This part is encoded again with the codec and the header fields of the batch, as the
+log cleaner does.
 
-Under read_committed, aborted transactions and everything from the last stable offset on are left out. End-transaction
-markers stay, as committed data is still marked as transactional. A marker can follow the last stable offset although
-its data precedes it; such a marker is copied too. Without markers, committed batches lose the transactional bit and
-get a new CRC instead. Torn tails and, with on_error "skip", batches with a wrong CRC are left out.
+Under read_committed, the records of aborted transactions and everything from the last stable offset on are left out.
+Markers stay, because committed batches keep their transactional bit. If a marker is after the last stable offset, and
+the records of its transaction are before this offset, the marker is copied, too. Without markers, committed batches
+lose the transactional bit and get a new CRC. Incomplete batches at the end of a segment are left out, and with on_error
+"skip" also batches with a wrong CRC.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """``kcodec dump``: print the contents of files of a log directory.
 
 dump_segment.py prints segments. Indexes, snapshots, checkpoints and the other small files are printed as a table, or as
-JSON with the same names. A log directory is printed with one row per partition, from names and checkpoints; no log is
-read.
+JSON with the same names. For a log directory, the command prints one row for each partition, and takes the values from
+the names of files and from checkpoints. It does not read the logs.
 """
 
 from __future__ import annotations

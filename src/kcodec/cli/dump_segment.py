@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments for ``kcodec dump``: the batches as a table, or each with its records below it.
+"""Segments for ``kcodec dump``: a table of the batches, or each batch with its records below it.
 
-The line of a record has offset, timestamp, sequence, sizes of key and value (-1: null), and key, value and headers by
-the rule "escaped" of kcodec.text; the sizes make it unambiguous. For a control record its meaning replaces key and
-value. `dump` filters nothing. A corrupt batch is printed and skipped if its length is plausible.
+The line of a record has the offset, timestamp and sequence, the sizes of key and value (-1: null), and the key, value
+and headers in the format "escaped" of kcodec.text. The sizes show where the key and the value end. For a control
+record, its meaning replaces key and value. `dump` leaves out no records. A corrupt batch is reported, and skipped if
+its length is plausible.
 """
 
 from __future__ import annotations

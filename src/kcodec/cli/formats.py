@@ -2,7 +2,7 @@
 """Records as text for ``cat`` and ``consume``: kcat's letters, JSON, and internal topics; and the offsets of -o.
 
 Format strings: %s value, %S its size, %k key, %K its size (-1: null), %T timestamp in ms, %h headers, %t topic,
-%p partition, %o offset, %% a percent sign; \\\\n \\\\r \\\\t \\\\0 \\\\xNN and \\\\\\\\ in any string.
+%p partition, %o offset, %% a percent sign; \\n \\r \\t \\0 \\xNN and \\\\ in any string.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The input of ``kcodec produce``: delimited messages, whole files, or JSON lines as written by ``kcodec cat -J``.
 
-A JSON line has any of topic, key, value, headers, timestamp, partition; other fields of `cat` are ignored. Bytes
-are null, a string, or {"base64": "..."}; headers are [{"key": ..., "value": ...}, ...].
+A JSON line can have the fields topic, key, value, headers, timestamp and partition. All other fields that `cat` writes
+are ignored. A key or value is null, a string, or {"base64": "..."}; headers are [{"key": ..., "value": ...}, ...].
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The format of the output: aligned tables, times, JSON lines. Scripts rely on it; golden tests check it."""
+"""The format of the output: aligned tables, times, JSON lines.
+
+Golden tests check the format. Scripts can rely on the JSON lines, but not on the tables.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``kcodec restore``: write the committed records of a log directory back into topics, exactly once.
 
-All sources are read and all targets are checked before anything is written. Then each chunk of a partition is written
-in a transaction, which also commits the source offset after the chunk as an offset of a consumer group. A restore that
-is run again continues after the last committed chunk, and fences an earlier one that is still running, as both use the
-same transactional id.
+All sources are read and all targets are checked before the first record is written. Then each chunk of a partition is
+written in one transaction. The transaction also commits, for a consumer group, the source offset at which the next
+chunk begins. If a restore is run again, it continues after the last committed chunk. It fences the earlier run if that
+run is still active, because both runs use the same transactional id.
 """
 
 from __future__ import annotations

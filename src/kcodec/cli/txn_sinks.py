@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions of Spark's exactly-once sink (`kcodec.spark.exactly_once`), for ``kcodec txn``.
 
-The sink commits the number of its next batch, in the transaction of each batch, for a group named as its transactional
-id. The metadata of that offset is JSON with the keys query, batch and rows; other groups are passed over.
+In the transaction of each batch, the sink commits the number of its next batch as the offset of a consumer group. The
+group has the same name as the transactional id. The metadata of the offset is JSON with the keys query, batch and rows.
+Groups with other metadata are ignored.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's log in Spark.
+"""Kafka topics and log files in Spark.
 
-    spark.read.format("kcodec").load(path)     a data source (Spark 4.0 and newer); nothing to register. readStream and
-                                               topics of a cluster, too, with the options of format("kafka")
-    decode_in_arrow(df, ...)                   over a DataFrame, by mapInArrow: the quickest, on Spark 3.5, too
-    decode_partition(iterator, ...)            for rdd.mapPartitions: the slowest, for programs that need tuples
-    schema(...)                                the columns of all three
-    map_batches(spark, topics, function, ...)  topics of a cluster through a Python function; on Spark 3.5, too
-    exactly_once(df, ...)                      a streaming query, or a batch job, to a topic, each row once
-    land(spark, topics, path, ...)             topics of a cluster to Parquet files, each record once; on Spark 3.5, too
+    spark.read.format("kcodec").load(path)     a data source (Spark 4.0 and newer) that needs no registration. It also
+                                               reads topics, with the options of format("kafka"), and has readStream,
+                                               write and writeStream
+    decode_in_arrow(df, ...)                   decodes a column of a DataFrame by mapInArrow; the fastest way, also on
+                                               Spark 3.5
+    decode_partition(iterator, ...)            for rdd.mapPartitions; the slowest way, for programs that need tuples
+    schema(...)                                the columns of the three rows above
+    map_batches(spark, topics, function, ...)  applies a Python function to the records of topics, also on Spark 3.5
+    exactly_once(df, ...)                      writes a streaming query or a batch job to a topic, each row once
+    land(spark, topics, path, ...)             writes topics to Parquet files, each record once, also on Spark 3.5
     landings(path)                             what land() has written to a folder
-    offsets_of_checkpoint(path)                where a query of format("kafka") has got to, as startingOffsets
+    offsets_of_checkpoint(path)                the position of a query of format("kafka"), for startingOffsets
 
-docs/spark.md has the options. pyspark and pyarrow are imported when they are needed, not with this package.
+docs/spark.md links to the tables of options. pyspark and pyarrow are imported when a function needs them.
 """
 
 # Not imported late, as the module has the name of the function: whatever imports the module would hide the function.

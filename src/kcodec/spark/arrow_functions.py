@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoding inside a Spark task, without the data source: ``mapInArrow`` and ``rdd.mapPartitions``.
 
-Both run where the bytes are and work on Spark 3.5, too. Isolation defaults to read_uncommitted, as everywhere in Kafka.
+Both functions decode in the task that has the bytes, and also work on Spark 3.5. The default isolation level is
+read_uncommitted, as in Spark's own Kafka source.
 """
 
 from __future__ import annotations

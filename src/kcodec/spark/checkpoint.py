@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The position of a query of Spark's own Kafka source, from its checkpoint, so that another query can continue there.
 
-A checkpoint (OffsetSeqLog, CommitLog) has for each batch a file in ``offsets``, written before it runs, and one in
-``commits``, written after it: a version, the batch's metadata, and a line for each source: its offsets as JSON, ``-``
-for none, and from version 2 on the name of the source before them. ``sources/<source>/0`` has where it started.
+A checkpoint (OffsetSeqLog, CommitLog) has two files for each batch: one in ``offsets``, which is written before the
+batch runs, and one in ``commits``, which is written afterwards. A file in ``offsets`` contains a version, the metadata
+of the batch, and a line for each source. The line has the offsets of the source as JSON, or ``-`` if there are none.
+From version 2 on, the name of the source precedes the offsets. ``sources/<source>/0`` contains the offsets at which the
+query started.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Client options in the spelling of Spark (``kafka.sasl.mechanism``) or kcodec (``sasl_mechanism``), and their secrets.
 
-``kcodec.token.provider=module:function`` names a function that each process imports and calls where it connects, so
-that no secret is in the options of a query, which Spark keeps in plans and checkpoints of its own. It returns
+``kcodec.token.provider=module:function`` names a function, which each process imports and calls when it connects. The
+options of a query then contain no secret. This matters because Spark stores options in its plans and checkpoints. The
+function returns
 
 - with OAUTHBEARER: what `sasl_oauth_token_provider` returns, a token or a token and its lifetime in seconds,
 - with PLAIN and SCRAM: the password, or the user name and the password,

@@ -2,7 +2,7 @@
 """The columns of a query: those of Spark's own Kafka source, in the same order, and then the additional ones.
 
 Names and types are those of Spark's ``KafkaRecordToRowConverter``; every column is nullable. ``includeHeaders`` adds
-``headers`` (NULL, not empty, where a record has none), ``includeBatchMeta`` the six columns that Spark's source lacks.
+``headers`` (NULL for a record without headers), and ``includeBatchMeta`` adds six columns that Spark's source lacks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of decoded records into the Arrow batches and tuples that Spark accepts.
 
-Streams of files come in Spark's layout already and only change their columns' names; a record set decoded by
-``kcodec.decode`` changes its layout here, column by column, never row by row.
+Arrow streams of files already have Spark's layout, so only the names of their columns change. The result of
+``kcodec.decode`` has another layout, and is converted column by column.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`exactly_once`: a Kafka sink whose batches are visible once, whatever fails, to read_committed consumers."""
+"""`exactly_once`: a Kafka sink that shows each row to read_committed consumers exactly once, even after failures."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def exactly_once(
     - the error of the last attempt otherwise.
 
     Needs Spark 3.5 or later without dynamic allocation, and brokers of Kafka 2.8 or later. Permissions: WRITE on the
-    transactional id `application`, READ on the group `application`, and READ, WRITE and DESCRIBE on the topic.
+    transactional id `application`, READ on the group `application`, and READ and WRITE on the topic.
     """
     from kcodec.spark.sink_query import query_writer, sink_of, write_version  # which import the clients
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streaming query over the files of a log while brokers append to them, as its driver sees it.
+"""The driver's part of a streaming query over log files to which brokers append.
 
-Headers are walked as they appear (`kcodec.log.growth`): a batch counts once it is there in full, so that the tail that
-a broker is writing waits. Under read_committed a partition can be read up to the first offset of its earliest open
-transaction, as nothing on disk says more. What is on disk may not have reached all replicas yet.
+The driver reads the headers of new batches (`kcodec.log.growth`). A batch is part of the stream as soon as all of its
+bytes are in the file, so an incomplete batch at the end waits. Under read_committed, a partition is read up to the
+first offset of its earliest open transaction, because the files do not contain a last stable offset. The files also do
+not show which records have reached all replicas.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pruning by Spark's filters: partitions, and offsets at both ends of a range, that need not be read.
+"""Pruning by Spark's filters: the partitions, and the offsets at both ends of a range, that need not be read.
 
-Spark (4.1 and newer, with ``spark.sql.python.filterPushdown.enabled`` and option ``pushdown``) offers conjuncts on
-columns. Every row that is read is still filtered by Spark, so a filter not understood here costs time and nothing else.
+Spark 4.1 and newer passes the conditions of a query on single columns, if ``spark.sql.python.filterPushdown.enabled``
+and the option ``pushdown`` are set. Spark still applies every condition to each row that is read. A condition that this
+module does not understand therefore only costs time.
 """
 
 from __future__ import annotations

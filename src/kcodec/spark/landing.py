@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`land`: topics of a cluster into Parquet files, written by Python tasks, with no row of theirs in the JVM.
+"""`land`: topics of a cluster into Parquet files. Python tasks write the files, and no record passes through the JVM.
 
-The files of one call appear together or not at all, and the next call continues behind them; how is in
-landing_folder.py.
+The files of one call are committed together, and the next call continues after them. landing_folder.py describes how.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of files that appear all or not at all, whatever is killed: staging, manifests, publication, recovery.
+"""A folder whose files are committed all together or not at all, even after a kill: staging, manifests, recovery.
 
 The folder of a landing, for instance /data/orders:
 
@@ -10,18 +10,20 @@ The folder of a landing, for instance /data/orders:
 
 A run stages its files, commits, and publishes:
 
-1. Tasks write files with new names into the staging folder of the run. What a failed or repeated task leaves there is
-   in no manifest.
-2. The manifest is written next to them and linked to its number. A number is given once: of two runs that want the
-   same one, the second gets LandingError. From here on the landing exists, and the next run continues behind it.
-3. Each file is renamed to its final name. When all are, the staging folder is removed.
+1. Tasks write files with new names into the staging folder of the run. No manifest lists the files that failed or
+   repeated tasks leave there.
+2. The manifest is written into the staging folder, and then gets its final name, on a local file system by a hard
+   link. The name contains the number of the landing. If two runs try to get the same number, the second one gets
+   LandingError. When the manifest has its final name, the landing is committed, and the next run continues after it.
+3. Each file is renamed to its final name. After the last file, the staging folder is removed.
 
-A run that finds the staging folder of the last manifest was preceded by one that died in step 3, and finishes it
-first. A staging folder with a number up to that of the last manifest can never be committed, and is removed.
+If a run finds the staging folder of the last manifest, the previous run was killed in step 3. The run finishes this
+step first. Any other staging folder whose number is not above that of the last manifest can never be committed, and is
+removed.
 
-Readers of Parquet (Spark, pyarrow, DuckDB, polars) pass over names that begin with an underscore, or look for
-`*.parquet`: they see published files only. Nothing here knows Spark or Kafka's protocol; files are those of
-``pyarrow.fs``.
+Readers of Parquet files ignore names that begin with an underscore (Spark, pyarrow), or read `*.parquet` (DuckDB,
+polars). They therefore see only published files. This module uses ``pyarrow.fs``, and neither Spark nor Kafka's
+protocol.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of ``spark.read.format("kcodec")``, parsed and checked before anything is read.
 
-Names and meanings are those of Spark's own Kafka source (``KafkaSourceProvider``) where it has them; names are
-case-insensitive, as everywhere in Spark. What that source owns and files cannot honor is an error that says why, and
-so is an unknown name: an option that is silently ignored would give a wrong result later.
+If Spark's own Kafka source (``KafkaSourceProvider``) has an option, the name and the meaning are the same. Names are
+case-insensitive, as everywhere in Spark. An unknown option raises an error, and so does an option of Spark's source
+that has no meaning for files. Ignoring such an option could give a wrong result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partitions at a path that a user names: a segment, a partition directory, a folder of them, or a glob.
+"""The partitions at a path: a segment, a partition directory, a folder of partition directories, or a pattern.
 
-Segments of one directory belong to one partition and are planned together, whichever of them were named: the marker
-of a transaction may be in a segment that was not named.
+Segments of one directory belong to one partition and are planned together, even if the path names only some of them.
+The marker of a transaction can be in another segment than its records.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The offset ranges that a query reads, one for each task, computed from its topics, offsets, timestamps and limits.
 
-The functions are pure: a client has requested their input, and they use neither Spark nor a broker. Options, defaults
-and results are those of Spark's own Kafka source (KafkaSourceProvider, ConsumerStrategy, JsonUtils,
-KafkaOffsetRangeCalculator and KafkaMicroBatchStream); tests compare them with its classes. Where that source
-misreads an option without an error (an offset 5.7 is 5, null is 0, one beyond 64 bits wraps around, text behind the
-JSON is passed over), a ValueError is raised here.
+The functions are pure. They use neither Spark nor a broker, and get all offsets as arguments. Options, defaults and
+results are those of Spark's own Kafka source (KafkaSourceProvider, ConsumerStrategy, JsonUtils,
+KafkaOffsetRangeCalculator and KafkaMicroBatchStream). Tests compare them with its classes. Spark's source accepts some
+invalid offsets without an error: it reads 5.7 as 5 and null as 0, a number above 64 bits overflows, and text after the
+JSON is ignored. The functions raise ValueError in these cases.
 
     SourceTopics, parse_source_topics  assign, subscribe, subscribePattern
     OffsetLimit, parse_offset_limit     startingOffsets, endingOffsets, ...ByTimestamp, ...Timestamp, ...Strategy

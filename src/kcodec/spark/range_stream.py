@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream whose rows are ranges of offsets, one in each Spark partition: what a streaming `map_batches` begins with.
+"""The stream with which a streaming `map_batches` begins: each row is a range of offsets, in its own Spark partition.
 
-The driver's part (positions, limits, Trigger.AvailableNow, checkpoints) is that of format("kcodec"). A task is given
-its range as a row of a few bytes, which passes through the JVM; the records do not. Spark 4.0 and newer, as older ones
-have no Python data sources.
+The driver's part (positions, limits, Trigger.AvailableNow, checkpoints) is that of format("kcodec"). A task gets its
+range as a row of a few bytes. This row passes through the JVM, but the records do not. The stream needs Spark 4.0 or
+newer, because older versions have no Python data sources.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The input of a task: ranges of files, planned on the driver by headers only, with the outcome of their transactions.
+"""The input of a task: ranges of files. The driver plans them from batch headers, with the outcomes of transactions.
 
-A transaction may begin in one range and end in another, so no task can find out its outcome: the driver does, once for
-each partition, and each range has the outcomes that concern its offsets. Executors open only the files they read.
+A transaction can begin in one range and end in another, so a task cannot find out its outcome. The driver determines
+the outcomes once for each partition, and each range contains those that concern its offsets. Executors open only the
+files that they read.
 """
 
 from __future__ import annotations

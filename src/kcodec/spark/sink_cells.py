@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows to finished record batches before the shuffle, and cells, the pieces in which the shuffle moves them.
+"""Rows to complete record batches before the shuffle, and cells, the pieces of record batches that Spark shuffles.
 
     RowPacker     rows of a task to cells: chooses partitions, encodes and compresses (in tasks, for ``mapInArrow``)
-    CellReader    cells to record batches, which only need a producer id and sequence numbers to be sent
+    CellReader    cells to record batches, which need only a producer id and sequence numbers to be sent
 
-So the records are encoded once, in the tasks that have the rows, with the options of the producer. The tasks that write
-do not look into the batches.
+The tasks that have the rows therefore encode each record once, with the options of the producer. The tasks that send
+the record batches do not decode them.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The columns that a sink takes: those of Spark's own Kafka sink (``KafkaWriter.validateQuery``).
 
-| column      | type                                        | where it is missing, or NULL                    |
+| column      | type                                        | if it is missing, or NULL in a row              |
 | ----------- | ------------------------------------------- | ----------------------------------------------- |
-| `value`     | string or binary                            | an error, as a column; NULL is a tombstone      |
+| `value`     | string or binary                            | missing: an error; NULL: a tombstone            |
 | `key`       | string or binary                            | no key                                          |
 | `topic`     | string                                      | the option `topic`; without both an error       |
 | `partition` | int                                         | the key decides, as Java's producer does        |
 | `headers`   | array<struct<key:string,value:binary>>      | no headers                                      |
 
-Names are compared exactly and other columns are not written, as in Spark's sink: rows read from Kafka can be written as
-they are. The option `topic` overrides the column, whatever its type.
+Names are case-sensitive and other columns are not written, as in Spark's sink, so a DataFrame that was read from Kafka
+can be written without a change. The option `topic` overrides the column of this name, even if it is not a string.
 
     columns = SinkColumns.of(df.schema, topic="orders")          # on the driver; raises ValueError
     for batch in batches:                                        # in a task: pickles, needs pyarrow only

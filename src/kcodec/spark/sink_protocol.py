@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last batch that a Kafka sink has committed for a query, and the decision on the current batch. No Spark, no I/O.
 
-A batch and its number are committed in one transaction, so that Kafka alone says which batches were written: Spark's
-commit log is written afterwards and may lag by one batch. The progress is an offset that the group `application` has
-committed (batch + 1) with this metadata:
+One transaction commits the rows of a batch together with the progress, so Kafka alone shows which batches are written.
+Spark writes its commit log afterwards, so it can be one batch behind. The progress is the committed offset (batch + 1)
+of the group `application`, with this metadata:
 
     {"query": "<id of the query>", "batch": 7, "rows": 4000, "offsets": "<digest>", "time": <ms since 1970>}
 
-`offsets` is a digest of the batch's source offsets in the offset log of the checkpoint. It distinguishes a batch
-that Spark repeats after a crash (the same offsets) from a batch with the same number that a restored checkpoint has
-planned again.
+`offsets` is a digest of the source offsets of the batch in the offset log of the checkpoint. If Spark repeats a batch
+after a crash, the source offsets are the same. If a checkpoint was restored, Spark can plan another batch with the same
+number, and the digest is different.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The function that a sink passes to `foreachBatch`, and the Spark job with which it writes a batch.
 
-`kcodec.spark.sink_transactions` has the transaction of the batch.
+The transaction of the batch is in `kcodec.spark.sink_transactions`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark runs to write one batch into a transaction: each Kafka partition in one task, each task in one attempt.
+"""The Spark tasks that write one batch in a transaction: one task writes each Kafka partition, in a single attempt.
 
-    sink_frame    the columns that are written, which `sink_cells.RowPacker` makes into cells
-    routed        cells of Kafka partition p in task p % tasks, by one shuffle
-    TaskWriter    one TransactionWriter in each task, in a barrier stage; returns a receipt, or an error
+    sink_frame    the columns that are written, from which `sink_cells.RowPacker` makes cells
+    routed        moves the cells of Kafka partition p to task p % tasks, by one shuffle
+    TaskWriter    one TransactionWriter in each task of a barrier stage; returns a receipt or an error
 
-A barrier stage runs all its tasks at once and fails as a whole, and its tasks are neither repeated one by one nor
-speculated. Brokers cannot tell two writers of one partition apart, so this is what keeps their number at one.
+All tasks of a barrier stage run at the same time and fail together. Spark neither repeats nor speculates one of them
+alone. This matters because brokers cannot distinguish two writers of the same partition.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction for each batch of a sink: begin, compare the progress, write, commit; repeated, where that helps.
+"""One transaction for each batch of a sink: begin, compare the progress, write, commit. Some failures are repeated.
 
-The commit point is EndTxn, and the number of the batch is in the same transaction (`sink_protocol`). Therefore every
-failure is handled alike: begin again. That aborts what was open, fences its writers, and says what was committed.
+EndTxn is the commit point, and the number of the batch is in the same transaction (`sink_protocol`). The sink therefore
+handles each failure in the same way: it begins again. This aborts an open transaction, fences its writers, and shows
+which batch was committed last.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """``format("kcodec")``: a Python data source that yields Arrow batches, of topics or of files. Spark 4.0 and newer.
 
-`kcodec.spark.topic_source` has the readers of topics. For files, ``partitions()`` walks headers only, on the driver: it
-finds the partitions, resolves their transactions, turns timestamps into offsets and cuts files into ranges at batch
-boundaries. Each range has the outcomes of its transactions with it.
+`kcodec.spark.topic_source` has the readers of topics. For files, ``partitions()`` runs on the driver and reads only the
+headers of batches. It finds the partitions, resolves their transactions, converts timestamps to offsets, and divides
+files into ranges at batch boundaries. Each range contains the outcomes of its transactions.
 
-Spark starts a Python process for each streaming query, which imports this module. The methods import what they need
-after `exempt_modules`, as a garbage collection of everything that PySpark has loaded takes longer than these imports.
+Spark starts a Python process for each streaming query, and this process imports this module. The methods import other
+modules only after a call of `exempt_modules`. A garbage collection of all modules that PySpark has loaded would take
+longer than these imports.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class KcodecDataSource(DataSource):
 
     With kafka.bootstrap.servers and one of assign, subscribe and subscribePattern it reads topics, with a path files:
     a ``.log`` file, a partition directory (``orders-0``), a folder of partition directories, or a glob of
-    these. A schema given by the user chooses columns, and only these are decoded. Options: docs/spark.md.
+    these. A schema given by the user chooses columns, and only these are decoded. Options: docs/spark-reading.md.
     """
 
     @classmethod

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The readers of ``spark.readStream.format("kcodec")``: what Spark calls on the driver and in tasks.
 
-Spark makes several readers for one query and pickles them for its tasks: the driver's state, with its connections, is
-made when a method needs it, and is no part of the pickle. `kcodec.spark.limited_readers` is for Spark 4.2 and later.
+Spark makes several readers for one query and pickles them for its tasks. The pickle therefore does not contain the
+driver's state and connections. They are created when a method needs them. `kcodec.spark.limited_readers` is for Spark
+4.2 and later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's part of a streaming query: positions as JSON, the size of micro-batches, and what is lost.
+"""The driver's part of a streaming query: positions as JSON, the size of micro-batches, and lost offsets.
 
-`kcodec.spark.topic_stream` and `kcodec.spark.file_stream` say what there is to read. Nothing here knows Spark, which
-stores positions in its checkpoint: ``{"v":1,"orders":{"id":"<topic id>","0":23}}``.
+`kcodec.spark.topic_stream` and `kcodec.spark.file_stream` determine which offsets exist. This module does not use
+Spark. Spark stores the positions in its checkpoint: ``{"v":1,"orders":{"id":"<topic id>","0":23}}``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streaming query over topics, as its driver sees it: it knows brokers and not Spark.
+"""The driver's part of a streaming query over topics. This module uses brokers, and not Spark.
 
-One object lives as long as the query, with one client. Tasks read the ranges with `TopicSource.read`.
+One object with one client exists as long as the query runs. Tasks read the ranges with `TopicSource.read`.
 """
 
 from __future__ import annotations

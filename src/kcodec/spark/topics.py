@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics of a cluster in Spark: the options of a query, the ranges of a batch query, and the read of a task.
 
-Options are those of Spark's own Kafka source, in its spelling; those of the client are given as there
-(``kafka.bootstrap.servers``) or as `kcodec.read_ranges` takes them (``bootstrap_servers``). An option that nothing here
-uses is an error that names it. `kcodec.spark.topic_stream` has the state of a streaming query.
+The options have the names of Spark's own Kafka source. Options of the client have Spark's names
+(``kafka.bootstrap.servers``) or the names of `kcodec.read_ranges` (``bootstrap_servers``). An unknown option raises an
+error that names it. The state of a streaming query is in `kcodec.spark.topic_stream`.
 """
 
 from __future__ import annotations

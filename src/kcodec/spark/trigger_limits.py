@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The size of a micro-batch: maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay and maxBytesPerTrigger.
 
-The first three are those of Spark's own Kafka source (KafkaMicroBatchStream). Spark passes a single read limit to a
-Python source, so that all four are kept here.
+The first three options are those of Spark's own Kafka source (KafkaMicroBatchStream). Spark passes only one read limit
+to a Python source, so this module applies all four.
 """
 
 from __future__ import annotations

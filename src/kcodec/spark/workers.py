@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickling of functions for Spark's workers, whose Python may lack kcodec or have another version of it."""
+"""Functions that are pickled for Spark's workers, whose Python may lack kcodec or have another version of it."""
 
 from __future__ import annotations
 

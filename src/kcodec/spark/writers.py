@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``write.format("kcodec")`` and ``writeStream.format("kcodec")``: rows to topics, at least once.
 
-As in Spark's own Kafka sink: a task succeeds once brokers have acknowledged all of its rows, and a row is written again
-if a task, or a copy of it (speculation), runs again. There is nothing to do at the commit of a job, and nothing can be
-taken back at its abort. For exactly once there is `kcodec.spark.exactly_once`.
+A task succeeds when brokers have acknowledged all of its rows. If Spark runs a task again, or runs a copy of it
+(speculation), the rows of the task are written again. Spark's own Kafka sink does the same. The commit of a job has
+nothing to do, and its abort cannot remove rows. `kcodec.spark.exactly_once` writes exactly once.
 
-A Python worker that Spark reuses keeps its producer for the next task with the same options.
+If Spark uses a Python worker again, the worker keeps its producer for the next task with the same options.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A few requests in the oldest versions that Kafka 3 and 4 both support, to find out whether a broker is ready.
 
-This is not a client: each request uses one plaintext connection, without retries. The code that starts a broker must
-not be the code that is tested with it; only the messages are those of `kcodec.protocol`.
+This is not a client: each request uses one plaintext connection, without retries. The code that starts a broker must be
+independent of the code that is tested with this broker, so it uses only the messages of `kcodec.protocol`.
 """
 
 from __future__ import annotations

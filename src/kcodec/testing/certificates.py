@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates for brokers and clients of tests: from a separate authority, and from one that is not trusted.
+"""Certificates for brokers and clients in tests, from a trusted authority and from one that is not trusted.
 
 All files are PEM, which Kafka's brokers read as Python does (KIP-651). The package cryptography (extra testing) creates
 them.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administrative calls of a test on a running Kafka, without a client: topics, leaders, permissions."""
+"""Administrative calls of a test to a running Kafka, without a client: topics, leaders, permissions."""
 
 from __future__ import annotations
 

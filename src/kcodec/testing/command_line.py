@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m kcodec.testing.kafka: a Kafka that runs until it is stopped.
 
-    start    starts a cluster and prints its bootstrap servers, and nothing else, on stdout; prints them also for a
-             cluster that is already running, and continues one whose processes have ended, with its data
+    start    starts a cluster and prints only its bootstrap servers to stdout. If the cluster is already running, it
+             prints them again. If the processes of the cluster have ended, it starts them again, with their data
     status   lists the clusters
     stop     ends a cluster and removes its data
 
-Each cluster has a name, by default "default". Its state is in the cache, in clusters/NAME with its data.
+Each cluster has a name, by default "default". Its state and its data are in clusters/NAME in the cache.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches jars, above all those of Apache Kafka's broker, into the cache.
+"""Fetch the jars of Apache Kafka's broker, and other jars, into the cache.
 
-pyspark contains Ivy, so neither Maven nor a setting is needed: Ivy's defaults name the repository, its own cache keeps
-the jars, and it compares each jar with its published checksum. That comes from the same server as the jar, so the jars
-of the versions in `jar_checksums.ARTIFACTS` are also compared with the SHA-256 recorded there, after they are fetched
-and before a process uses them. A folder of jars appears complete or not at all: the jars are gathered next to it and
-moved in one step, with a stamp that names its content.
+pyspark contains Ivy, so Maven is not needed. By default, Ivy downloads from Maven Central, keeps the jars in its own
+cache, and compares each jar with its published checksum. This checksum comes from the same server as the jar. The jars
+of the versions in `jar_checksums.ARTIFACTS` are therefore also compared with the SHA-256 checksums in this table, after
+the download and before a process uses them. A folder of jars appears complete or not at all. The jars are collected in
+another folder, which is then renamed. A stamp file in the folder describes its content.
 
     paths = broker_jars("4.4.0")        # fetched at the first call: 44 MB, about a minute
 """

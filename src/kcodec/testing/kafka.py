@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Apache Kafka on loopback, for tests: one node or three, started from its jars by a plain Java.
+"""A real Apache Kafka on loopback, for tests: one node or three nodes, started from the jars with Java.
 
     with ApacheKafka() as kafka:                       # 4.4.0, one node, transaction version 2
         topic = kafka.create_topic(partitions=3)
         Producer(bootstrap_servers=kafka.bootstrap_servers)
         kafka.kill(); kafka.start()                    # a crash; the data stays
 
-Its data is in a temporary folder that is removed at its end, its ports are free ones, and it dies with the process that
-started it.
+The data is in a temporary folder, which is removed at the end. The ports are free ports. The brokers end at the latest
+when the process that started them ends.
 On the command line: ``python -m kcodec.testing.kafka start | stop | status``.
 """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One node of a Kafka on this machine: its folder, its process, and operations on both.
 
-A node's folder contains server.properties, server.log (the output of the broker, over all its starts), tmp, and data,
-which is its log directory.
+The folder of a node contains server.properties, server.log (the output of all starts of the broker), tmp, and data,
+which is the log directory.
 """
 
 from __future__ import annotations

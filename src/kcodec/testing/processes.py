@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that die with the process that started them, and processes of an earlier run known by their id.
+"""Processes that end with the process that started them, and processes of an earlier run, identified by their ids.
 
-A broker must not outlive a test run that was killed. The kernel could ensure that (PR_SET_PDEATHSIG), but only on
-Linux, and only for the thread that started the process. So one small child reads a pipe from this process. When the
-pipe ends, however this process dies, the child kills the remaining processes and removes their folders.
+A broker must not outlive a test run that was killed. The kernel could ensure this (PR_SET_PDEATHSIG), but only on
+Linux, and only for the thread that started the process. A small child process therefore reads from a pipe of this
+process. The pipe ends whenever this process ends. The child process then kills the remaining processes and removes
+their folders.
 """
 
 from __future__ import annotations

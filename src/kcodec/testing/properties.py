@@ -8,8 +8,8 @@ A node has four listeners, each on a separate loopback port:
     ADMIN       plaintext, without a proxy and without restrictions: for the test itself
     CONTROLLER  the KRaft quorum
 
-Ports are below the range that systems use for outgoing connections: a restarted broker must find its ports free, and a
-client that repeatedly connects to a closed port of that range may connect to itself.
+Ports are below the range that systems use for outgoing connections. The ports of a broker must still be free when it
+restarts. A client that repeatedly connects to a closed port of that range may also connect to itself.
 """
 
 from __future__ import annotations

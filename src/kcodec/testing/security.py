@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The security of a test Kafka's listener for clients: TLS, SASL, users, an authorizer; and the options of clients."""
+"""Security of the client listener of a Kafka for tests: TLS, SASL, users, an authorizer; and the options of clients."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of OAuth tokens on loopback: it issues signed tokens for client credentials (RFC 6749), and has the keys.
+"""A server for OAuth tokens on loopback: it issues signed tokens for client credentials (RFC 6749).
 
     with TokenServer() as server:
         kafka = ApacheKafka(sasl="OAUTHBEARER", token_server=server)
         Producer(sasl_oauthbearer_token_endpoint_url=server.token_endpoint, ...)
 
-Tokens are JSON Web Tokens signed by RS256; the keys are at `jwks_endpoint` (RFC 7517). Without such a server Kafka's
-own test validator accepts unsigned tokens: `unsigned_token`.
+The tokens are JSON Web Tokens that are signed with RS256. The keys are at `jwks_endpoint` (RFC 7517). Without such a
+server, Kafka's own validator for tests accepts unsigned tokens. `unsigned_token` makes one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CreatePartitions, DescribeTopicPartitions, DescribeCluster, and ACLs.
 
-There is no authorizer: the requests about ACLs get SECURITY_DISABLED, as from a Kafka without one.
+There is no authorizer. Requests for ACLs get SECURITY_DISABLED, as from Apache Kafka without an authorizer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
 
-Configurations of topics and groups can be changed. Those of the broker are its settings, which are fixed when it
-starts, so that all are read-only. Codes and messages are those of Kafka's ConfigHelper and ConfigurationControlManager.
+Configurations of topics and groups can be changed. The configurations of the broker are its settings. They are
+read-only, because they are fixed when the broker starts. Codes and messages are those of Kafka's ConfigHelper and
+ConfigurationControlManager.
 """
 
 from __future__ import annotations

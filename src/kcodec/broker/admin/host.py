@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What administration needs of the broker around it."""
+"""What the handlers of administration need from the broker."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replicas, log directories and the quorum of one node: elections, reassignments, DescribeQuorum.
 
-The only node leads every partition, so that no election is needed. A reassignment to that node is complete at once, and
-one to any other node is refused. Codes and messages are those of Kafka's ReplicationControlManager and ReplicaManager.
+The only node leads every partition, so no election is needed. A reassignment to this node is complete immediately, and
+a reassignment to any other node is refused. Codes and messages are those of Kafka's ReplicationControlManager and
+ReplicaManager.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup: the rebalances of classic groups.
 
-The rules are those of Kafka's GroupMetadataManager. A rebalance waits for all members, until the longest rebalance
-timeout of a member has passed; the first one of an empty group waits for the initial rebalance delay, again and again
-while members come. The leader's SyncGroup gives each member its assignment, once the record of the group is in the log.
+The rules are those of Kafka's GroupMetadataManager. A rebalance waits for all members, at most for the longest
+rebalance timeout of a member. The first rebalance of an empty group waits for the initial rebalance delay, and waits
+again if more members join during this time. The leader's SyncGroup contains the assignments. The members get them when
+the record of the group is in the log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a group of the consumer protocol (KIP-848), as its records describe it (Kafka: ConsumerGroup).
 
-Every change is a record: `apply_*` takes it, after a request or when the log is read again. So the state in memory
-never differs from the log.
+Every change is a record. `apply_*` applies it, both after a request and when the log is read again. The state in memory
+therefore never differs from the log.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """ConsumerGroupHeartbeat: members of the consumer protocol join, report and leave (KIP-848).
 
-A heartbeat yields records: of a changed subscription, of the group's next epoch, of the target assignment, of the
-member's next step towards it. They are appended as one batch and applied as a replay would apply them, so that memory
-and log agree. Regular expressions are matched after the heartbeat that brought them, as in Kafka; the members get the
-topics with a later one.
+A heartbeat can produce records for a changed subscription, for the next epoch of the group, for the target assignment,
+and for the next step of the member towards it. They are appended as one batch, and applied as a replay would apply
+them, so memory and log agree. As in Kafka, regular expressions are resolved after the heartbeat that contains them. The
+members get the topics with a later heartbeat.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regular expressions in a time that is linear in the text, as RE2 has it: a simulation of the automaton.
+"""Regular expressions that are matched in linear time, as in RE2: a simulation of the automaton.
 
-Python's `re` parses an expression, and would take exponential time for some: ``(a|a)*b``. Here every position of the
-automaton is visited once for each character at most. As in RE2, \\d, \\s and \\w are those of ASCII.
+Python's `re` only parses an expression here. It would need exponential time to match some expressions, such as
+``(a|a)*b``. The simulation visits each state of the automaton at most once for each character. As in RE2, \\d, \\s and
+\\w match only ASCII characters.
 """
 
 from __future__ import annotations

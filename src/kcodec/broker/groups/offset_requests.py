@@ -2,7 +2,7 @@
 """OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, and the expiry of offsets.
 
 The checks are those of KafkaApis (topics and partitions exist) and then of OffsetMetadataManager (group, member,
-generation or epoch, size of the metadata). A request none of whose partitions exists never reaches the group.
+generation or epoch, size of the metadata). If no partition of a request exists, the group is not checked.
 """
 
 from __future__ import annotations

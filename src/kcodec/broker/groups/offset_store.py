@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Committed offsets of all groups, and those of open transactions (Kafka: OffsetMetadataManager).
 
-An offset of a transaction is pending until the marker of its producer: COMMIT applies it, unless a later record of the
-log was applied to its partition; ABORT drops it. A tombstone removes committed and pending offsets.
+An offset of a transaction is pending until the marker of its producer is written. COMMIT applies the offset, unless a
+later record of the log has already been applied for the same partition. ABORT drops it. A tombstone removes committed
+and pending offsets.
 """
 
 from __future__ import annotations

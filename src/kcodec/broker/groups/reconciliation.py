@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way of a member from the partitions that it owns to its target assignment (KIP-848; CurrentAssignmentBuilder).
+"""The steps of a member from the partitions that it owns to its target assignment (KIP-848; CurrentAssignmentBuilder).
 
-A member first revokes what it must give up, and only then gets the epoch of the target. A partition that another member
-has not released yet is withheld until it has.
+A member first revokes the partitions that it must give up. Only then it gets the epoch of the target assignment. If
+another member has not released a partition yet, the member gets this partition later.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The assignors of the broker for groups of the consumer protocol: uniform and range (KIP-848).
 
-Range assigns the partitions of each topic in ranges to its subscribers, static members first. Uniform balances the
-number of partitions over members, and moves no partition without need. If all members subscribe to the same topics, the
-choice among equally good results is Kafka's (UniformHomogeneousAssignmentBuilder): the order of members is that of
-Java's HashMap, and the partitions of each topic are in order. Otherwise the choice follows the order of member ids.
+Range assigns the partitions of each topic in ranges to its subscribers, static members first. Uniform gives each member
+the same number of partitions if possible, and moves no partition unnecessarily. If all members subscribe to the same
+topics, Uniform chooses among equally good results as Kafka does (UniformHomogeneousAssignmentBuilder): the order of
+members is that of Java's HashMap, and the partitions of each topic are in order. Otherwise the order of member ids
+decides.
 """
 
 from __future__ import annotations

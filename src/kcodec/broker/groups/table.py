@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All groups of the broker, their timers, and the writing of their records."""
+"""All groups of the broker and their timers. The table also writes the records of the groups."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The regular expressions of subscriptions (KIP-848), which Kafka gives to RE2/J.
+"""The regular expressions of subscriptions (KIP-848), for which Kafka uses RE2/J.
 
-Python's `re` parses them here, after what RE2 lacks has been refused: lookaround, backreferences, atomic groups,
-possessive quantifiers and conditions. linear_patterns.py matches them, in linear time as RE2 does. RE2's own classes
-(``\\p{L}``, ``[[:alpha:]]``) are not known to `re`, and are refused too.
+Python's `re` parses them. Expressions that RE2 does not have are refused: lookaround, backreferences, atomic groups,
+possessive quantifiers and conditions. Character classes that only RE2 has (``\\p{L}``, ``[[:alpha:]]``) are also
+refused, because `re` does not have them. linear_patterns.py matches the expressions in linear time, as RE2 does.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transaction coordinator: the state of transactional ids, its log, and the markers that end transactions."""
+"""The transaction coordinator: the states of transactional ids, the log of these states, and the markers."""

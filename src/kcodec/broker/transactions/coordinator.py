@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transaction coordinator (TransactionCoordinator, TransactionStateManager, TransactionMarkerChannelManager).
 
-EndTxn is acknowledged when the decision is in the log. The markers follow `marker_delay_ms` later; until the last one
-is written, every other request for the transactional id gets CONCURRENT_TRANSACTIONS. The state is in memory and in the
-log of ``__transaction_state``, from which `load` brings it back: decided transactions get their markers then.
+EndTxn is acknowledged when the decision is in the log. The markers are written `marker_delay_ms` later. Until the last
+marker is written, every other request for the transactional id gets CONCURRENT_TRANSACTIONS. The state is in memory and
+in the log of ``__transaction_state``. `load` reads it from this log, and writes the markers of transactions that were
+already decided.
 """
 
 from __future__ import annotations

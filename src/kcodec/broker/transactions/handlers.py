@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of producers and tools to the transaction coordinator, and of coordinators to leaders (KafkaApis)."""
+"""Requests of producers and tools to the transaction coordinator, and of coordinators to leaders (KafkaApis)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TxnOffsetCommit: the transaction is verified, then the group coordinator takes the offsets (KIP-447, KIP-890)."""
+"""TxnOffsetCommit: verify the transaction, then pass the offsets to the group coordinator (KIP-447, KIP-890)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of one transactional id, and its transitions (TransactionMetadata, TransactionState, KIP-98, KIP-890).
 
-A transition is prepared (`pending` names the state it leads to), written to the log, and completed. Meanwhile every
-other request gets CONCURRENT_TRANSACTIONS.
-A transaction that is being ended is pending until its markers are written: from
-PREPARE_COMMIT to COMPLETE_COMMIT, or from PREPARE_ABORT to COMPLETE_ABORT.
+A transition is prepared (`pending` is the next state), written to the log, and completed. Until it is completed, every
+other request for the transactional id gets CONCURRENT_TRANSACTIONS. At the end of a transaction, the transition from
+PREPARE_COMMIT to COMPLETE_COMMIT, or from PREPARE_ABORT to COMPLETE_ABORT, is pending until the markers are written.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
         with kcodec.read_topic(topic, bootstrap_servers=bootstrap_servers, isolation_level=isolation_level) as records:
             yield from ((row.partition, row.offset, row.key, row.value) for row in records.rows())
 
-    with bounded_topics("localhost:9092") as topics:            # topics that end in markers, gaps, open transactions
+    with bounded_topics("localhost:9092") as topics:           # topics that end in markers, gaps, open transactions
         print(table(check({"my reader": read}, "localhost:9092", topics)))
 
 On the command line: ``python -m kcodec.testing.bounded_reads --list``. The page docs/bounded-reads.md explains why

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m kcodec.testing.bounded_reads: check readers on topics that end in markers, gaps and open transactions.
 
-The readers, each as often as needed (default: those of kcodec):
+These options select the readers, and can be repeated. Without them, the readers of kcodec are checked:
 
-    --reader NAME             one that --list shows, or module:function
+    --reader NAME             a reader that --list shows, or module:function
     --command "PROGRAM ..."   a program that prints a line of JSON for each record. The words {bootstrap_servers},
                               {topic} and {isolation_level} in its arguments are replaced.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of the kit as a table and as JSON."""
+"""The results of the test kit, as a table and as JSON."""
 
 from __future__ import annotations
 

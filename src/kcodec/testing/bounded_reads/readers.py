@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers to compare with: kcodec, and loops over other clients in the forms in which programs contain them.
+"""Readers that the test kit contains: those of kcodec, and loops over other clients, as programs contain them.
 
     python -m kcodec.testing.bounded_reads.readers READER BOOTSTRAP_SERVERS TOPIC ISOLATION_LEVEL
 
 prints what a reader returns as lines of JSON. READER is one of the names below, or module:function.
 
-The loops over the other clients look up the end offset of each partition and read until they have reached it: "by
-record" compares the offset of the last record, "by position" the position that the client reports.
+The loops over the other clients look up the end offset of each partition, and read until they have reached it. A loop
+"by record" compares the offset of the last record with the end offset. A loop "by position" compares the position that
+the client reports.
 """
 
 from __future__ import annotations

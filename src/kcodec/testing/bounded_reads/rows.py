@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reader returns: rows, and the position and the lag that it reports at the end. And both as JSON lines."""
+"""What a reader returns: rows, and at the end the position and the lag. Also as JSON lines."""
 
 from __future__ import annotations
 

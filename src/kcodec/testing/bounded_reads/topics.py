@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The topics of the kit. Each has expected rows and an expected end for both isolation levels.
 
-The expectations follow from what was written, not from a reader: the producer reports the offset of each record, a
-transaction that ends adds one marker to each of its partitions, the log cleaner keeps the last committed record of each
-key below the active segment (and no aborted record), and DeleteRecords removes what is below an offset. When a topic
-has been built, its ends are compared with those that the broker reports.
+The expected rows follow from what was written, and not from a reader. The producer reports the offset of each record.
+The end of a transaction adds one marker to each of its partitions. Before the active segment, the log cleaner keeps the
+last committed record of each key, and no aborted record. DeleteRecords removes the records before an offset. When a
+topic is complete, its expected ends are compared with those that the broker reports.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proxy's view of Kafka's frames: their length, their header, the names of the APIs, and one exchange.
+"""Kafka's frames in the proxy: length, header, names of the APIs, and an exchange (a request and its response).
 
-A frame is a length of four bytes and that number of bytes: in a request a header (api key, version, correlation id,
-client id) and the body, in a response the correlation id and the body. Frames here do not include the length.
+On a connection, each frame follows its length, which has four bytes. The frame of a request is a header (api key,
+version, correlation id, client id) and the body. The frame of a response is the correlation id and the body. In this
+module, a frame does not include the length.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules of the proxy: which request or response to change, and how.
 
-`KafkaProxy.on_request` and `on_response` return a selection; its methods name the action and activate the rule. Every
-rule counts the frames that match it, whatever other rules do with them. If several rules are due for a frame, the
-oldest one acts.
+`KafkaProxy.on_request` and `on_response` return a selection. A method of the selection adds a rule with the action of
+this name. Each rule counts all frames that match it, even if another rule changes them. If several rules apply to a
+frame, the oldest rule acts.
 """
 
 from __future__ import annotations
