@@ -9,7 +9,6 @@ responses of the APIs in `withheld` never arrive. So each call ends at an exact 
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -76,20 +75,20 @@ class VirtualTime:
                 super().__init__(options, clock=lambda: world.now)
                 self.scheduler.network = VirtualNetwork(world, self)
 
-        class Event:
+        class Lock:
             def __init__(self) -> None:
-                self._is_set = False
+                self._is_held = False
 
-            def set(self) -> None:
-                self._is_set = True
+            def acquire(self, blocking: bool = True, timeout: float = FOREVER) -> bool:
+                if blocking and self._is_held:
+                    world.run_until(lambda: not self._is_held, world.now + timeout)
+                is_free, self._is_held = not self._is_held, True
+                return is_free
 
-            def is_set(self) -> bool:
-                return self._is_set
+            def release(self) -> None:
+                self._is_held = False
 
-            def wait(self, timeout: float) -> bool:
-                return world.run_until(lambda: self._is_set, world.now + timeout)
-
-        threads = SimpleNamespace(Event=Event, Lock=threading.Lock, Condition=threading.Condition)
+        threads = SimpleNamespace(Lock=Lock)
         for module in (producer, consumer, session, admin, shared):
             patch.setattr(module, "IoLoop", lambda client: VirtualIoLoop(world, client))
         for module in (client_module, producer, consumer, session, admin, shared):
