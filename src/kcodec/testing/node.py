@@ -173,9 +173,13 @@ class Node:
             WATCHDOG.watch(child.pid)
         self._process = Process(child.pid, str(path), child)
 
-    def wait_ready(self, nodes: int = 1, timeout: float = START_SECONDS, others: Sequence[Node] = ()) -> None:
-        """Wait until it responds and knows itself and this number of nodes. Raise KafkaFailed if it ends, or one of the
-        `others`, for which it waits, or after `timeout` seconds."""
+    def wait_ready(self, nodes: int = 1, timeout: float = START_SECONDS) -> None:
+        """Wait until it responds and knows itself and this number of nodes. Raise KafkaFailed if it ends, or after
+        `timeout` seconds."""
+        self._wait_ready(nodes, timeout, ())
+
+    def _wait_ready(self, nodes: int, timeout: float, others: Sequence[Node]) -> None:
+        """As `wait_ready`; also raise KafkaFailed if one of the `others` ends, for which it waits."""
         deadline = time.monotonic() + timeout
         reason = "no response"
         while time.monotonic() < deadline:
@@ -284,7 +288,7 @@ def wait_ready(nodes: Sequence[Node], known: int, timeout: float) -> None:
     """Wait until each of the nodes responds and knows `known` nodes. Raise KafkaFailed as `Node.wait_ready` does."""
     deadline = time.monotonic() + timeout
     for node in nodes:
-        node.wait_ready(known, max(0.0, deadline - time.monotonic()), nodes)
+        node._wait_ready(known, max(0.0, deadline - time.monotonic()), nodes)
 
 
 def start_nodes(nodes: Sequence[Node], known: int, timeout: float, *, guarded: bool = True) -> None:
