@@ -387,7 +387,6 @@ def test_invalid_configurations_raise_the_same(unreachable: Kit) -> None:
 def test_a_name_that_no_topic_can_have_is_refused(unreachable: Kit) -> None:
     producer = unreachable.make_producer()
     assert outcome(lambda: producer.produce("x" * 40_000, b"v")) == ("_INVALID_ARG", -186, False)
-    assert len(producer) == 0
 
 
 def test_no_bootstrap_servers_never_connects(unreachable: Kit) -> None:
