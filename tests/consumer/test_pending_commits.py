@@ -174,8 +174,8 @@ def test_on_revoked_is_called_although_the_automatic_commit_gets_no_response(
     if has_pending:
         consumer.commit_async({TopicPartition(topic, 0): 1})
     began = time.monotonic()
-    getattr(consumer, ending)(timeout=1.5)
-    assert time.monotonic() - began < 3.0
+    getattr(consumer, ending)(timeout=3.0)
+    assert time.monotonic() - began < 5.0
     assert revoked == [{TopicPartition(topic, 0)}]
     kcodec_broker.faults.clear()
     consumer.close(timeout=1.0)
