@@ -56,7 +56,7 @@ WITH_OPTIONS = {
     *("kcodec.security.kerberos", "kcodec.security.oidc"),
 }
 #: Imported while a client is made, on the caller's thread: properties of other clients, and the error for a wrong name.
-WHEN_MADE = {"kcodec.client.properties", "kcodec.network.foreign_options"}
+WHEN_MADE = {"kcodec.client.properties", "kcodec.network.foreign_options", "kcodec.reading.options"}
 
 # The last lines make __del__ warn at the interpreter's exit, where warnings.warn imports modules.
 UNCLOSED = {

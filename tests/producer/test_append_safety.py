@@ -135,7 +135,7 @@ def test_an_interrupted_wait_for_buffer_space_leaves_no_lock_held(kcodec_broker:
                 break
         assert at > 5
         with producer._lock:
-            producer._wake_all()
+            producer._space.wake_all()
         assert producer._core.accumulator.space_waiters == 0
 
 

@@ -235,15 +235,31 @@ class TransactionCommit(CommitResult):
             )
 
 
+class _SpaceLocks:
+    """For each thread that waits for buffer space, a lock that it holds.
+
+    Not a Condition: a signal handler that raises in its Python code leaves the lock of the producer held, or released
+    too early. The I/O thread refers to this object, and not to the producer, which is collected if it is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self.locks: set[Any] = set()
+        self.accumulator: Any = None
+
+    def wake_all(self) -> None:
+        """Wake the threads. The lock of the producer is held."""
+        while self.locks:
+            self.locks.pop().release()
+        self.accumulator.space_waiters = 0
+
+
 class ProducerBase(ClientBase):
     """The parts of a producer that its threads, a fork of the process and the end of the interpreter use."""
 
     _open: ClassVar[weakref.WeakSet[ProducerBase]] = weakref.WeakSet()
     _core: ProducerCore
     _lock: SendLock
-    #: For each thread that waits for buffer space, a lock that it holds. Not a Condition: a signal handler that raises
-    #: in its Python code leaves the lock of the producer held, or released too early.
-    _space_locks: set[Any]
+    _space: _SpaceLocks
     #: At the interpreter's exit, an exit handler and then `__del__` log what is lost.
     _is_loss_logged = False
 
@@ -251,27 +267,22 @@ class ProducerBase(ClientBase):
         """Create the lock of the core; return the function that the core calls, with the lock held, when it has space
         again."""
         self._lock = SendLock()
-        self._space_locks = set()
-        return self._wake_all
-
-    def _wake_all(self) -> None:
-        """Wake the threads that wait for buffer space. The lock is held."""
-        while self._space_locks:
-            self._space_locks.pop().release()
-        self._core.accumulator.space_waiters = 0
+        self._space = _SpaceLocks()
+        return self._space.wake_all
 
     def _put_when_space(self, put: Callable[[], Any]) -> Any:
         """Return the result of `put` once it finds buffer space; None if it does not within max_block_ms."""
         self._io_loop.check_wait()
         deadline = time.monotonic() + self._core.settings.max_block
         accumulator = self._core.accumulator
-        space = threading.Lock()
+        waiting, space = self._space, threading.Lock()
+        waiting.accumulator = accumulator
         try:
             while True:
                 with self._lock:
                     space.acquire(blocking=False)  # the one that wakes this thread releases it
-                    self._space_locks.add(space)
-                    accumulator.space_waiters = len(self._space_locks)
+                    waiting.locks.add(space)
+                    accumulator.space_waiters = len(waiting.locks)
                     if (done := put()) is not None:
                         return done
                 left = deadline - time.monotonic()
@@ -280,8 +291,8 @@ class ProducerBase(ClientBase):
                 space.acquire(timeout=step_seconds(left) or left)
         finally:
             with self._lock:
-                self._space_locks.discard(space)
-                accumulator.space_waiters = len(self._space_locks)
+                waiting.locks.discard(space)
+                accumulator.space_waiters = len(waiting.locks)
 
     def _log_lost(self) -> None:
         if hasattr(self, "_core") and not self._is_loss_logged:
