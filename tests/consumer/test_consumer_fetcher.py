@@ -222,6 +222,62 @@ def test_a_broker_is_not_asked_while_one_of_its_partitions_is_full() -> None:
     assert all(len(request.forgotten_topics_data) == 0 for _, _, _, request in world.fetches)
 
 
+def test_taking_records_of_many_partitions_does_not_look_at_all_of_them_each_time() -> None:
+    """With a topic of 1,500 partitions, looking at each of them after each response took most of the time of poll."""
+    world = FetchScript()
+    world.log(partitions=300)
+    for log in world.logs():
+        numbered(log, 2)
+    world.assign(*(("orders", n) for n in range(300)))
+    world.run(1.0)
+    looked_at: list[TopicPartition] = []
+    of_cluster = world.cluster.partition
+
+    def count(partition: TopicPartition) -> Any:
+        looked_at.append(partition)
+        return of_cluster(partition)
+
+    world.cluster.partition = count  # type: ignore[method-assign]
+    taken = 0
+    while records := world.fetcher.buffer.take(2):
+        taken += len(records)
+        world.run(0.0)
+    assert taken == 600
+    assert len(looked_at) <= 300
+
+
+def test_a_seek_is_not_forgotten_while_another_extra_request_is_under_way() -> None:
+    world = FetchScript(fetch_max_wait=5.0, request_timeout=20.0)
+    world.log(partitions=2)
+    expected = [numbered(log, 50, start=100 * n) for n, log in enumerate(world.logs())]
+    world.assign(("orders", 0), ("orders", 1))
+    assert sorted(world.drain(1.0)) == sorted(expected[0] + expected[1])
+    world.assignment.seek(ORDERS, 45)
+    world.run(0.0005)
+    world.assignment.seek(TopicPartition("orders", 1), 47)
+    assert world.poll(seconds=0.1) == expected[0][45:] + expected[1][47:]
+
+
+def test_an_extra_request_that_had_no_space_is_sent_once_there_is_space() -> None:
+    world = FetchScript(
+        nodes=2, fetch_max_wait=5.0, request_timeout=20.0, fetch_ahead_max_bytes=400_000, fetch_max_bytes=100_000
+    )
+    world.log(partitions=3)  # the first and the third are at node 1, whose request waits for records
+    world.logs()[1].append_values(b"v" * 250_000)
+    numbered(world.logs()[2], 5)
+    first, _, third = (TopicPartition("orders", n) for n in range(3))
+    world.assign(first, ("orders", 1), offset=0)
+    world.run(0.5)
+    assert world.fetcher.buffer.waiting_bytes() > 200_000
+    world.assignment.add([third])
+    world.assignment.seek(third, 0)
+    world.run(0.5)
+    assert third not in {name for asked in world.asked for name in asked}
+    assert len(world.fetcher.buffer.take(500)) == 1
+    world.run(0.1)
+    assert len(world.fetcher.buffer.take(500)) == 5
+
+
 def test_what_is_fetched_ahead_is_bounded() -> None:
     world = FetchScript(max_partition_fetch_bytes=10_000, fetch_ahead_max_bytes=30_000)
     world.log(partitions=10)
@@ -398,6 +454,8 @@ def test_whatever_happens_every_record_comes_once_and_in_order(seed: int) -> Non
         world.run(rng.choice([0.005, 0.05, 0.2]))
         for record in world.fetcher.buffer.take(rng.choice([1, 5, 500])):
             found[record.partition].append(record.value)
+        entries = [entry for queue in world.fetcher.buffer._queues.values() for entry in queue]
+        assert world.fetcher.buffer._needed_bytes == sum({one.owner: one.response_bytes for one in entries}.values())
     for _ in range(200):
         world.run(0.05)
         for record in world.fetcher.buffer.take(500):

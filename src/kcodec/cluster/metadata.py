@@ -25,12 +25,12 @@ from kcodec.errors import (
     UnsupportedError,
 )
 from kcodec.flow import ANY_NODE, ByVersion, Clock, Flow, Reply, Signal, call, sleep, wait
-from kcodec.offsets import check_topic
+from kcodec.offsets import TopicPartition, check_topic
 from kcodec.protocol.error_codes import ERRORS, ErrorCode, broker_error, note_final
 from kcodec.protocol.versions import BrokerVersions
 from kcodec.quantities import seconds_text
 
-__all__ = ["NO_UUID", "Cluster", "ClusterTimes"]
+__all__ = ["NO_UUID", "Cluster", "ClusterTimes", "Partition"]
 log = logging.getLogger("kcodec.client")
 #: Maximum number of keys in a FindCoordinator request.
 MOST_COORDINATOR_KEYS = 1000
@@ -116,6 +116,12 @@ class Cluster:
         """Return the API versions of the coordinator of a group or a transactional id; None while they are not
         known."""
         return self.versions.get(self._coordinators.get((kind, key), ANY_NODE))
+
+    def partition(self, partition: TopicPartition) -> Partition | None:
+        """Return what is known of a partition; a leader below 0 is none."""
+        topic, number = partition
+        found = self.topics.get(topic)
+        return None if found is None else found.partitions.get(number)
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Return the leader of a partition; None if it is unknown or none exists."""

@@ -204,6 +204,8 @@ class Assignment:
         self._is_poked = False
         self._versions = count(1)
         self.delivery = Delivery()
+        #: Whether a partition may be paused, or have an error. The partitions are only searched for it then.
+        self._may_be_paused = self._may_have_failed = False
         #: The partitions of the records that the last request gave.
         self._given: list[PartitionState] = []
 
@@ -393,8 +395,27 @@ class Assignment:
         """Stop reading the partition; poll raises `error` until a seek. is_passing: poll raises it once, then the
         position is requested again."""
         with self.lock:
-            state.error, state.is_error_passing = error, is_passing
+            self.note_error(state, error, is_passing=is_passing)
         self._has_changed()
+
+    def note_error(self, state: PartitionState, error: BaseException, *, is_passing: bool = False) -> None:
+        """Under the lock: as `fail`, from any thread, for a caller that pokes."""
+        state.error, state.is_error_passing = error, is_passing
+        self._may_have_failed = True
+
+    def failed(self) -> dict[TopicPartition, PartitionState]:
+        """Under the lock: return the partitions that have an error."""
+        if not self._may_have_failed:
+            return {}
+        found = {name: state for name, state in self.partitions.items() if state.error is not None}
+        self._may_have_failed = bool(found)
+        return found
+
+    def has_paused(self) -> bool:
+        """Under the lock: return whether the user has paused a partition."""
+        if self._may_be_paused:
+            self._may_be_paused = any(state.is_paused for state in self.partitions.values())
+        return self._may_be_paused
 
     def note_error_reported(self, partition: TopicPartition) -> None:
         """Any thread: do not let poll raise the error of this partition again, until a seek."""
@@ -407,6 +428,7 @@ class Assignment:
         with self.lock:
             for state in [self.state(partition) for partition in partitions]:
                 state.is_paused = is_paused
+            self._may_be_paused = self._may_be_paused or is_paused
         self._has_changed()
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> Iterator[PartitionState]:

@@ -53,6 +53,7 @@ class FetchedPartition:
 
     next_offset, last_epoch: after the last whole batch, by its header; None if that cannot be read.
     is_cut: the response does not contain even one whole batch. bytes_needed: the size of the first batch.
+    response_bytes: the size of the whole response, which `owner` identifies.
     chunk: records of this response that an iteration delivers; `position` is before them.
     """
 
@@ -68,6 +69,8 @@ class FetchedPartition:
     bytes_needed: int = 0
     data: Any = field(init=False)
     size: int = field(init=False)
+    owner: int = field(init=False)
+    response_bytes: int = field(init=False)
     high_watermark: int = field(init=False)
     _begin: int = field(init=False)
     _aborted: list[tuple[int, int]] = field(init=False)
@@ -79,6 +82,8 @@ class FetchedPartition:
         self._begin = self.position
         self.data = response.records
         self.size = len(self.data)
+        owner = self.data.obj if isinstance(self.data, memoryview) else self.data
+        self.owner, self.response_bytes = id(owner), memoryview(owner).nbytes
         self.high_watermark = response.high_watermark
         self._aborted = [(one.producer_id, one.first_offset) for one in response.aborted_transactions or ()]
         self._walk()
@@ -172,13 +177,17 @@ class FetchedPartition:
 
 
 class FetchBuffer:
-    """See the module. on_taken: called on the caller's thread when a response is used up, to fetch more."""
+    """See the module. on_taken: called on the caller's thread when a response is used up, to fetch more. If something
+    must be fetched again, or from another offset, the assignment is poked instead."""
 
     def __init__(self, assignment: Assignment, settings: ConsumerSettings, on_taken: Callable[[], None]) -> None:
         self._assignment = assignment
         self._settings = settings
         self._on_taken = on_taken
         self._queues: dict[TopicPartition, deque[FetchedPartition]] = {}
+        #: The number of entries that need each response, and the memory of all these responses.
+        self._needed: dict[int, int] = {}
+        self._needed_bytes = 0
         #: Errors that are raised once each, in addition to those of partitions, which stay until a seek.
         self.passing: deque[BaseException] = deque()
         self.skipped_batches = 0
@@ -203,7 +212,17 @@ class FetchBuffer:
         if entry.state.version != entry.version or entry.position != expected:
             return False
         self._queues.setdefault(entry.state.topic_partition, queue).append(entry)
+        count = self._needed[entry.owner] = self._needed.get(entry.owner, 0) + 1
+        if count == 1:
+            self._needed_bytes += entry.response_bytes
         return True
+
+    def _let_go(self, entry: FetchedPartition) -> None:
+        """Note that an entry is out of the buffer."""
+        self._needed[entry.owner] -= 1
+        if not self._needed[entry.owner]:
+            del self._needed[entry.owner]
+            self._needed_bytes -= entry.response_bytes
 
     def ahead(self, state: PartitionState) -> deque[FetchedPartition]:
         """Return the responses of a partition that are not used up."""
@@ -215,7 +234,7 @@ class FetchBuffer:
         if queue is None:
             return deque()
         while queue and not queue[0].is_current:
-            queue.popleft()
+            self._let_go(queue.popleft())
         if not queue:
             del self._queues[partition]
         return queue
@@ -226,11 +245,12 @@ class FetchBuffer:
 
         is_paused: of those that are kept only for partitions that the user paused, which otherwise do not count.
         """
+        if not self._assignment.has_paused():
+            return 0 if is_paused else self._needed_bytes
         memory = {True: dict[int, int](), False: dict[int, int]()}
         for queue in self._queues.values():
             for entry in queue:
-                owner = entry.data.obj if isinstance(entry.data, memoryview) else entry.data
-                memory[entry.state.is_paused][id(owner)] = memoryview(owner).nbytes
+                memory[entry.state.is_paused][entry.owner] = entry.response_bytes
         counted = memory[is_paused]
         return sum(size for owner, size in counted.items() if not is_paused or owner not in memory[False])
 
@@ -242,6 +262,8 @@ class FetchBuffer:
         """Drop the records of these partitions."""
         for partition in partitions:
             if (queue := self._queues.pop(partition, None)) is not None:
+                for entry in queue:
+                    self._let_go(entry)
                 queue[0].state.leave_chunk()
 
     # For the caller of poll
@@ -263,9 +285,8 @@ class FetchBuffer:
             )
 
     def _failed(self, only: Set[TopicPartition] | None = None) -> PartitionState | None:
-        for partition, state in self._assignment.partitions.items():
-            is_due = state.error is not None and not state.is_error_reported and not state.is_paused
-            if is_due and (only is None or partition in only):
+        for partition, state in self._assignment.failed().items():
+            if not (state.is_error_reported or state.is_paused) and (only is None or partition in only):
                 return state
         return None
 
@@ -279,7 +300,7 @@ class FetchBuffer:
                 if is_passing:
                     state.error = None
         if is_passing:
-            self._on_taken()  # the position is requested again
+            self._assignment.poke()  # the position is requested again
         if error is not None:
             raise error.with_traceback(None)
 
@@ -432,7 +453,7 @@ class FetchBuffer:
     def _discard(self, entry: FetchedPartition) -> None:
         with self._assignment.lock:
             self.drop([entry.state.topic_partition])
-        self._on_taken()
+        self._assignment.poke()
 
     def _taken(self, entry: FetchedPartition, *, is_given: bool) -> bool:
         """Move the position after something was taken, if it has not changed meanwhile. Return False if the taken
@@ -456,7 +477,10 @@ class FetchBuffer:
             self._used_up(entry)
             if failure is not None:
                 self.fail(state, failure)
-        self._on_taken()
+        if failure is None:
+            self._on_taken()
+        else:
+            self._assignment.poke()
         return True
 
     def _used_up(self, entry: FetchedPartition) -> None:
@@ -464,7 +488,7 @@ class FetchBuffer:
         partition = entry.state.topic_partition
         queue = self._queues.pop(partition, None)
         if queue is not None:
-            queue.popleft()
+            self._let_go(queue.popleft())
             if queue:
                 self._queues[partition] = queue
 
@@ -477,4 +501,4 @@ class FetchBuffer:
             log.warning("skipped records up to offset %s: %s", state.position, failure)
             state.position, state.position_epoch = failure.next_offset, -1
         else:
-            state.error, state.is_error_passing = failure, False
+            self._assignment.note_error(state, failure)

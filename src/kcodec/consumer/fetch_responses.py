@@ -17,7 +17,7 @@ TOPIC_AUTHORIZATION_FAILED and all others: poll raises them, once for each respo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -102,10 +102,13 @@ class FetchBackoffs:
         """End the backoff after a good response."""
         self._known.pop(key, None)
 
-    def keep(self, keys: Set[Any]) -> None:
+    def keep(self, partitions: Container[TopicPartition], brokers: Container[int]) -> None:
         """Forget all others."""
-        for gone in self._known.keys() - keys:
+        for gone in [key for key in self._known if key not in partitions and key not in brokers]:
             del self._known[gone]
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
 
 
 class RequestedPartition(NamedTuple):
@@ -302,10 +305,10 @@ class FetchResponses:
         self.assignment.fail(state, _refused_error(node, partition, request.offset), is_passing=True)
         self._arrived.set()
 
-    def keep(self, partitions: Set[TopicPartition]) -> None:
+    def keep(self, partitions: Container[TopicPartition]) -> None:
         """Forget all other partitions."""
         for known in (self._refusals, self.larger, self.without_epoch_at):
-            for gone in known.keys() - partitions:
+            for gone in [one for one in known if one not in partitions]:
                 del known[gone]
 
     def _refused_next(self, before: Refusals | None, requested: RequestedPartition, now: float) -> Refusals:

@@ -69,7 +69,8 @@ class FetchSession:
         if version < FIRST_WITH_SESSIONS or has_ids != self._has_ids:
             self.epoch = self._first_epoch  # names and ids do not mix: the old session is given up
         self._has_ids = has_ids
-        self._by_id = {one.topic_id: partition.topic for partition, one in partitions.items()} if has_ids else {}
+        ids = {partition.topic: one.topic_id for partition, one in partitions.items()} if has_ids else {}
+        self._by_id = {topic_id: topic for topic, topic_id in ids.items()}
         changed, left = self._changes(partitions)
         self._sent_epoch = self.epoch
         self._partitions = dict(partitions)
@@ -104,7 +105,8 @@ class FetchSession:
         left = [
             (partition, one)
             for partition, one in known.items()
-            if partition not in partitions or (self._has_ids and partitions[partition].topic_id != one.topic_id)
+            if (now := partitions.get(partition)) is None
+            or (self._has_ids and now.topic_id is not one.topic_id and now.topic_id != one.topic_id)
         ]
         return changed, left
 

@@ -7,6 +7,9 @@ that has enough responses gets no request until one is taken; otherwise a partit
 have to wait for a request that does not name it. What is needed while a request is under way, after a seek, a new
 assignment or the end of a pause, is requested at once by an extra request, without session and without delay.
 
+A round looks at all partitions. Records that are taken change little: a round follows only if a partition has no longer
+enough responses, or memory is free again.
+
 `fetch_ahead_max_bytes` bounds the memory of responses, under way and not taken, over all brokers together: a request
 reserves the size of its response, and a response that claims more is rejected before it is received. Brokers send a
 batch that is larger than the requested size whole, so such a request is repeated with the claimed size when there is
@@ -20,16 +23,18 @@ fails, or `metadata_max_age` has passed. `kcodec.consumer.fetch_responses` handl
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from contextlib import suppress
 from typing import Any, Final
+from uuid import UUID
 
-from kcodec.cluster.metadata import NO_UUID, Cluster
+from kcodec.cluster.metadata import NO_UUID, Cluster, Partition
 from kcodec.consumer.assignment import Assignment, PartitionState
 from kcodec.consumer.fetch_buffer import RESPONSES_AHEAD, FetchBuffer
 from kcodec.consumer.fetch_responses import FetchBackoffs, FetchResponses, RequestedPartition
 from kcodec.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, PartitionRequest
 from kcodec.consumer.options import ConsumerSettings
-from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, UnsupportedError
+from kcodec.errors import AuthenticationError, KcodecError, LimitExceededError, TransportError, UnsupportedError
 from kcodec.flow import ByVersion, CancelledFlow, Flow, Reply, Signal, Task, call, spawn, wait
 from kcodec.network.metrics import Metrics
 from kcodec.offsets import TopicPartition
@@ -58,6 +63,8 @@ OVERHEAD_BYTES, PARTITION_OVERHEAD_BYTES = 64 * 1024, 512
 SHRINK: Final = 16
 
 Plan = dict[TopicPartition, RequestedPartition]
+#: A partition to request: its metadata if any is known, the offset, and the leader epoch before it.
+_Place = tuple[PartitionState, Partition | None, int, int]
 
 
 class Fetcher:
@@ -74,7 +81,7 @@ class Fetcher:
         self.arrived = Signal()
         self._clock = cluster.clock
         self._metrics = metrics
-        self.buffer = FetchBuffer(assignment, settings, assignment.poke)
+        self.buffer = FetchBuffer(assignment, settings, self._note_taken)
         self._backoffs = FetchBackoffs(cluster.clock, cluster.random, settings.retry_backoff)
         self._responses = FetchResponses(
             cluster, assignment, settings, self.buffer, self._backoffs, self.arrived, metrics
@@ -103,6 +110,11 @@ class Fetcher:
         self._failure: BaseException | None = None
         self._signal = Signal()
         self._is_woken = False
+        #: Why the last round did not request more: by broker, a partition that has enough responses; and the memory of
+        #: the responses that waited, if there was no space for another one.
+        self._enough: dict[int, PartitionState] = {}
+        self._short_with: int | None = None
+        self._is_taken_posted = False
 
     def cause_of(self, state: PartitionState) -> str:
         """On the loop: return why a partition could not be fetched the last time; "" if it could."""
@@ -170,6 +182,30 @@ class Fetcher:
         self._is_woken = True
         self._signal.set()
 
+    def _note_taken(self) -> None:
+        """On the thread of the caller of poll: let the loop look, soon, whether it can request more."""
+        if not self._is_taken_posted:
+            self._is_taken_posted = True
+            with suppress(TransportError):  # closed: there is nothing to fetch for
+                self.assignment.post(self._taken)
+
+    def _taken(self) -> None:
+        """Begin a round if records that were taken allow another request.
+
+        They do not change what a request under way names: a partition then had not enough responses, so it is named
+        with the offset after them.
+        """
+        self._is_taken_posted = False
+        with self.assignment.lock:
+            is_less = any(not self._has_enough(state) for state in self._enough.values())
+            if self._short_with is not None and self.buffer.waiting_bytes() < self._short_with:
+                is_less = True
+        if is_less:
+            self._wake()
+
+    def _has_enough(self, state: PartitionState) -> bool:
+        return state.is_fetchable and self._next(state)[2]
+
     # What to fetch
 
     def _round(self) -> Flow[float | None]:
@@ -184,14 +220,19 @@ class Fetcher:
         # brokers that delay their responses do not use all of it.
         half = self.settings.fetch_ahead_max_bytes // 2
         brokers = len({node for node, _ in plans.keys() | self._flying.keys()})
+        self._short_with = waiting if plans and waiting > half else None
         for node, channel in sorted(plans, key=lambda key: self._turns.get(key[0], 0)) if waiting <= half else ():
             plan = self._alone(node, plans[node, channel])
             most = max(min(self.settings.fetch_max_bytes, half // (2 * brokers)), 1)
             size = max(most, self._large.get(node, 0)) + OVERHEAD_BYTES + PARTITION_OVERHEAD_BYTES * len(plan)
             if not self._has_space(size, waiting):
+                self._short_with = waiting
                 break  # the others wait as well, or a large response would never get its space
             self._turns[node] = self._turn = self._turn + 1
             self._flying[node, channel], self._set_aside[node, channel] = plan, size
+            if channel == ASIDE:
+                for partition, requested in plan.items():
+                    self._requested_aside[partition] = requested.version, requested.request.offset
             flow = self._fetch(node, channel, plan, most, size)
             task = self._tasks[node, channel] = yield from spawn(flow, f"fetch from broker {node}")
             task.when_done(self._note_failure)
@@ -218,25 +259,21 @@ class Fetcher:
 
     def _plan(self, now: float) -> tuple[dict[tuple[int, str], Plan], float | None]:
         """Return the requests to send now, by broker and channel, and when more are due."""
-        plans: dict[int, Plan] = {}
-        busy: set[int] = set()
+        found: dict[int, list[_Place]] = {}
         due: list[float] = []
-        self._backoffs.keep(self.assignment.partitions.keys() | self.cluster.brokers.keys())
-        self._responses.keep(self.assignment.partitions.keys())
-        for unassigned in self._requested_aside.keys() - self.assignment.partitions.keys():
-            del self._requested_aside[unassigned]
-        self._session_errors &= self.cluster.brokers.keys()
-        for known in (self._large, self._turns, self.responded_at, self._sessions):
-            for gone in known.keys() - self.cluster.brokers.keys():
-                del known[gone]
-        for partition, state in self.assignment.partitions.items():
+        partitions, brokers = self.assignment.partitions, self.cluster.brokers
+        self._forget_all_but(partitions, brokers)
+        self._enough.clear()
+        for partition, state in partitions.items():
             if not state.is_fetchable:
                 continue
-            node = self._node(state, now)
-            left_alone = max(self._backoffs.until(partition), 0.0 if node is None else self._backoffs.until(node))
-            if left_alone > now:
-                due.append(left_alone)
-                continue
+            known = self.cluster.partition(partition)
+            node = self._node(state, known, now)
+            if self._backoffs:
+                left_alone = max(self._backoffs.until(partition), 0.0 if node is None else self._backoffs.until(node))
+                if left_alone > now:
+                    due.append(left_alone)
+                    continue
             if node is None:
                 self.cluster.add_topics([partition.topic])
                 self.cluster.request_update(f"{partition} has no leader")
@@ -244,59 +281,80 @@ class Fetcher:
                 continue
             offset, epoch, is_full = self._next(state)
             if is_full:
-                busy.add(node)
-            else:
-                request = self._request(partition, offset, epoch)
-                plans.setdefault(node, {})[partition] = RequestedPartition(state, state.version, request)
+                self._enough[node] = state
+            elif node not in self._enough:
+                found.setdefault(node, []).append((state, known, offset, epoch))
         free = {}
-        for node, plan in plans.items():
+        for node, places in found.items():
+            if node in self._enough:
+                continue
             channel, under_way = CHANNEL, self._flying.get((node, CHANNEL))
             if under_way is not None:
-                channel, plan = ASIDE, self._news(plan, under_way)
-            if plan and node not in busy and (node, channel) not in self._flying:
-                free[node, channel] = plan
+                channel, places = ASIDE, self._news(places, under_way)
+            if places and (node, channel) not in self._flying:
+                free[node, channel] = self._requests(places)
         return free, min(due, default=None)
 
-    def _news(self, plan: Plan, under_way: Plan) -> Plan:
+    def _forget_all_but(self, partitions: Container[TopicPartition], brokers: Container[int]) -> None:
+        """Forget what is known of partitions that are not assigned any more, and of brokers that are gone."""
+        self._backoffs.keep(partitions, brokers)
+        self._responses.keep(partitions)
+        for unassigned in [one for one in self._requested_aside if one not in partitions]:
+            del self._requested_aside[unassigned]
+        self._session_errors = {node for node in self._session_errors if node in brokers}
+        for known in (self._large, self._turns, self.responded_at, self._sessions):
+            for gone in [node for node in known if node not in brokers]:
+                del known[gone]
+
+    def _news(self, places: list[_Place], under_way: Plan) -> list[_Place]:
         """Return partitions that the request under way does not name; each once, as there may be no data yet."""
-        news = {}
-        for partition, requested in plan.items():
-            known, key = under_way.get(partition), (requested.version, requested.request.offset)
-            is_named = known is not None and (known.version, known.request.offset) == key
-            if not is_named and self._requested_aside.get(partition) != key:
-                self._requested_aside[partition] = key
-                news[partition] = requested
+        news = []
+        for place in places:
+            state, _, offset, _ = place
+            known = under_way.get(state.topic_partition)
+            if known is not None and known.request.offset == offset and known.version == state.version:
+                continue
+            if self._requested_aside.get(state.topic_partition) != (state.version, offset):
+                news.append(place)
         return news
 
     def _next(self, state: PartitionState) -> tuple[int, int, bool]:
         """Return the offset to request and the leader epoch before it; and whether records must be taken first."""
-        assert state.position is not None
         ahead = self.buffer.ahead(state)
         if not ahead:
-            return state.position, state.position_epoch, False
+            position = state.log_position
+            assert position is not None
+            return position.offset, position.leader_epoch, False
         offset = ahead[-1].next_offset
         return offset or 0, ahead[-1].last_epoch, offset is None or len(ahead) >= RESPONSES_AHEAD
 
-    def _request(self, partition: TopicPartition, offset: int, last_epoch: int) -> PartitionRequest:
-        leader_epoch = self.cluster.leader_epoch(*partition)
-        is_sent = self._responses.without_epoch_at.get(partition, -2) != leader_epoch
-        return PartitionRequest(
-            self.cluster.topic_id(partition.topic) or NO_UUID,
-            offset,
-            leader_epoch,
-            last_epoch if is_sent else -1,
-            max(self.settings.max_partition_fetch_bytes, self._responses.larger.get(partition, 0)),
-        )
+    def _requests(self, places: list[_Place]) -> Plan:
+        """Return what a request for these partitions names."""
+        topic_ids: dict[str, UUID] = {}
+        without_epoch_at, larger = self._responses.without_epoch_at, self._responses.larger
+        usual_bytes = self.settings.max_partition_fetch_bytes
+        plan: Plan = {}
+        for state, known, offset, last_epoch in places:
+            partition = state.topic_partition
+            topic_id = topic_ids.get(partition.topic)
+            if topic_id is None:
+                topic_id = topic_ids[partition.topic] = self.cluster.topic_id(partition.topic) or NO_UUID
+            leader_epoch = -1 if known is None else known.leader_epoch
+            if without_epoch_at and without_epoch_at.get(partition, -2) == leader_epoch:
+                last_epoch = -1
+            max_bytes = max(usual_bytes, larger.get(partition, 0)) if larger else usual_bytes
+            request = PartitionRequest(topic_id, offset, leader_epoch, last_epoch, max_bytes)
+            plan[partition] = RequestedPartition(state, state.version, request)
+        return plan
 
-    def _node(self, state: PartitionState, now: float) -> int | None:
-        """Return the broker to read from."""
-        preferred = state.preferred_replica
+    def _node(self, state: PartitionState, known: Partition | None, now: float) -> int | None:
+        """Return the broker to read from. known: the metadata of the partition."""
+        brokers, preferred = self.cluster.brokers, state.preferred_replica
         if preferred is not None:
-            if now < state.preferred_replica_until and preferred in self.cluster.brokers:
+            if now < state.preferred_replica_until and preferred in brokers:
                 return preferred
             state.preferred_replica = None
-        leader = self.cluster.leader(*state.topic_partition)
-        return leader if leader in self.cluster.brokers else None
+        return known.leader if known is not None and known.leader in brokers else None
 
     # One request
 
@@ -304,7 +362,8 @@ class Fetcher:
         is_aside = channel == ASIDE
         session = FetchSession(is_kept=False) if is_aside else self._sessions.setdefault(node, FetchSession())
         settings = self.settings
-        has_ids = all(requested.request.topic_id != NO_UUID for requested in plan.values())
+        # The ids of a topic's partitions are one object.
+        has_ids = NO_UUID not in {id(one.request.topic_id): one.request.topic_id for one in plan.values()}.values()
 
         def build(version: int) -> FetchRequest:
             return session.request(
@@ -415,8 +474,9 @@ class Fetcher:
             return
         self._backoffs.over(node)
         self._session_errors.discard(node)
-        for partition in plan.keys() - {partition for partition, _ in found}:
-            self._backoffs.over(partition)  # nothing new there
+        if self._backoffs:
+            for partition in plan.keys() - {partition for partition, _ in found}:
+                self._backoffs.over(partition)  # nothing new there
         self.cluster.learn_brokers(message.node_endpoints)
         for partition, data in found:
             self._responses.take(node, partition, plan[partition], data)
