@@ -118,7 +118,7 @@ class Cluster:
         return self.versions.get(self._coordinators.get((kind, key), ANY_NODE))
 
     def partition(self, partition: TopicPartition) -> Partition | None:
-        """Return what is known of a partition; a leader below 0 is none."""
+        """Return what is known of a partition; its leader is below 0 if there is no leader."""
         topic, number = partition
         found = self.topics.get(topic)
         return None if found is None else found.partitions.get(number)

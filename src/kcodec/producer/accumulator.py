@@ -55,6 +55,7 @@ class Accumulator(RecordAppender):
 
     wake:    wakes the sender; from any thread, cheap, called once until `take_wake`.
     on_space: called, with the lock held, when memory was released while a caller waits for it (`space_waiters`).
+    linger:   as in the settings, or longer while requests take more time than that to prepare; the sender changes it.
     next_look: when the sender runs next without being woken, by the clock; infinity if only an event wakes it.
     loads:    requests in flight by broker; only the sender changes it.
     held_until: the latest time of `release_held` while records are held back; otherwise None.
@@ -87,6 +88,7 @@ class Accumulator(RecordAppender):
         self.unfinished: dict[ProducerBatch, None] = {}
         self.free_memory = settings.buffer_memory
         self.space_waiters = 0
+        self.linger = settings.linger
         self.next_look = float("inf")
         self.held_until: float | None = None
         self.loads: dict[int | None, int] = {}
@@ -213,7 +215,7 @@ class Accumulator(RecordAppender):
                 self._count(self.topics[batch.topic], queue, batch, size)
             elif batch.is_held:
                 return batch
-            elif batch.created + settings.linger >= self.next_look and not self.space_waiters:
+            elif batch.created + self.linger >= self.next_look and not self.space_waiters:
                 return batch  # the sender will look at it in time
             self.wake()
         except BaseException:

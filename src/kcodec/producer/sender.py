@@ -18,6 +18,7 @@ These rules keep a partition in order and free of duplicates:
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from kcodec.flow import Call, Flow, Signal, StartCall, Wait, spawn
 from kcodec.producer.accumulator import BUSY_REQUESTS, Accumulator
 from kcodec.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kcodec.producer.identity import HIGHEST_VERSION, ProducerIdManager
+from kcodec.producer.linger import LingerTime
 from kcodec.producer.partition_queue import PartitionQueue
 from kcodec.producer.partitioner import TopicBuffer
 from kcodec.producer.produce_responses import LAST_VERSION_WITH_NAMES, ProduceResponses, Sent
@@ -68,6 +70,9 @@ class Sender:
         self.cluster = cluster
         self.id_manager = id_manager
         self.clock = clock
+        # Virtual time does not pass while code runs.
+        is_virtual = clock is not time.monotonic or not self.settings.linger
+        self._linger = None if is_virtual else LingerTime(self.settings.linger, clock)
         self.urgent = 0
         self.is_stopped = False
         self.turn: IoTurn | None = None
@@ -205,12 +210,17 @@ class Sender:
         if refusal is not None:
             self.fail_buffered(lambda _: refusal)
         pause = min(expiry, self._reports.look(now))
-        is_more = True
+        is_more, has_sent, linger = True, False, self._linger
+        if linger is not None:
+            linger.begin()
         while is_more:
             requests, next_due, is_more = self._drain(now)
             pause = min(pause, next_due)
             for node, taken in requests.items():
+                has_sent = True
                 yield self._produce(node, taken)
+        if has_sent and linger is not None:
+            self.accumulator.linger = linger.after_requests()
         return pause - now
 
     @property
@@ -412,8 +422,8 @@ class Sender:
             return _FOREVER
         if batch.not_before > now:
             return batch.not_before
-        if not self._is_hurried(queue, batch) and batch.created + self.settings.linger > now:
-            return batch.created + self.settings.linger
+        if not self._is_hurried(queue, batch) and batch.created + self.accumulator.linger > now:
+            return batch.created + self.accumulator.linger
         if is_numbering and not batch.is_numbered and queue.identity != identity:
             if queue.in_flight:
                 return _FOREVER
