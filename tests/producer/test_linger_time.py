@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long records wait while the processor is the limit of a producer (`kcodec.producer.linger`)."""
+"""How long records wait for others: while the processor is the limit (`kcodec.producer.linger`), and while a caller
+waits for them."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
 
+from kcodec.broker import Broker
+from kcodec.client import Producer, aio
 from kcodec.producer.linger import LONGEST_SECONDS, TIMES_THE_WORK, LingerTime
 
 
@@ -46,3 +53,57 @@ def test_records_linger_as_usual_again_once_there_is_time_or_little_to_prepare()
     assert clocks.prepare_requests(linger, work=0.01, others=0.01, idle=0.01) == 0.005
     clocks.prepare_requests(linger, work=0.01, others=0.01, idle=0.0)
     assert clocks.prepare_requests(linger, work=0.0002, others=0.01, idle=0.0) == 0.005
+
+
+@pytest.fixture
+def producer(kcodec_broker: Broker) -> Iterator[Producer]:
+    kcodec_broker.create_topic("orders", partitions=3)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=30_000) as producer:
+        producer.partitions_for("orders")
+        yield producer
+
+
+def test_a_caller_that_waits_for_its_record_does_not_wait_for_linger_ms(producer: Producer) -> None:
+    began = time.monotonic()
+    for number in range(20):
+        assert producer.send("orders", b"v", partition=0).result(20).offset == number
+    assert producer.send_and_wait("orders", b"v", partition=0).offset == 20
+    several = [producer.send("orders", b"v", partition=number % 3) for number in range(30)]
+    assert [delivery.result(20).partition for delivery in several] == [number % 3 for number in range(30)]
+    assert time.monotonic() - began < 20
+
+
+def test_a_record_without_a_caller_that_waits_lingers(producer: Producer) -> None:
+    producer.send("orders", b"v", partition=0).result(20)
+    delivery = producer.send("orders", b"v", partition=0)
+    time.sleep(0.2)
+    assert not delivery.done()
+
+
+def test_a_caller_that_begins_to_wait_during_a_request_waits_for_its_response_only(
+    kcodec_broker: Broker, producer: Producer
+) -> None:
+    """The records of other threads are sent together after the response."""
+    producer.send("orders", b"v", partition=0).result(20)
+    kcodec_broker.faults.add("Produce", count=1, delay_ms=300)
+    with ThreadPoolExecutor(10) as threads:
+        first = threads.submit(producer.send_and_wait, "orders", b"first", partition=0)
+        time.sleep(0.1)
+        others = [threads.submit(producer.send_and_wait, "orders", b"v", partition=0) for _ in range(9)]
+        began = time.monotonic()
+        offsets = sorted(one.result(20).offset for one in [first, *others])
+    assert time.monotonic() - began < 20
+    assert offsets == list(range(1, 11))
+
+
+def test_tasks_that_await_their_records_do_not_wait_for_linger_ms(kcodec_broker: Broker) -> None:
+    kcodec_broker.create_topic("orders", partitions=1)
+
+    async def program() -> None:
+        async with aio.Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=30_000) as producer:
+            for number in range(10):
+                assert (await producer.send_and_wait("orders", b"v")).offset == number
+            stored = await asyncio.gather(*(producer.send_and_wait("orders", b"v") for _ in range(20)))
+            assert [one.offset for one in stored] == list(range(10, 30))
+
+    asyncio.run(asyncio.wait_for(program(), 20))

@@ -115,7 +115,7 @@ def _wait(delivery: deliveries.Delivery | deliveries.TableDelivery, timeout: flo
     check_seconds(timeout, "result")
     if delivery.done():
         return
-    delivery.check_wait()
+    delivery.begin_wait()
     running, end = _end_of_wait()
     has_ended = False
     given_up = None if timeout is None else time.monotonic() + timeout

@@ -58,6 +58,7 @@ class Accumulator(RecordAppender):
     linger:   as in the settings, or longer while requests take more time than that to prepare; the sender changes it.
     next_look: when the sender runs next without being woken, by the clock; infinity if only an event wakes it.
     loads:    requests in flight by broker; only the sender changes it.
+    is_awaited: whether a caller waits for a record, so that no record lingers once no request is in flight.
     held_until: the latest time of `release_held` while records are held back; otherwise None.
     refusal: `send` raises it while it is set (closed, no transaction open).
     failures, check_wait, why_waiting: as its batches need them (BatchOwner).
@@ -90,6 +91,7 @@ class Accumulator(RecordAppender):
         self.space_waiters = 0
         self.linger = settings.linger
         self.next_look = float("inf")
+        self.is_awaited = False
         self.held_until: float | None = None
         self.loads: dict[int | None, int] = {}
         self.failures = failures
@@ -467,6 +469,15 @@ class Accumulator(RecordAppender):
             except BaseException:
                 self._is_awake = False
                 raise
+
+    def hurry(self, batch: ProducerBatch) -> None:
+        """Let records linger only while a request is in flight, as a caller waits for one in this batch: its thread
+        sends no other record meanwhile. Takes the lock."""
+        with self.lock:
+            if not self.is_awaited and not batch.attempts:
+                self.is_awaited = True
+                if not any(self.loads.values()):
+                    self.wake()  # otherwise a response does
 
     def _wake_nevertheless(self) -> None:
         """Wake the sender for a record that is in the buffer, although an error, such as that of Ctrl-C, ends the call.

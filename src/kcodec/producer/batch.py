@@ -45,12 +45,15 @@ class BatchOwner(Protocol):
 
     failures:    counts failed records; None in transactions, whose commit raises the error.
     check_wait:  raises RuntimeError if the caller must not wait for a record.
+    hurry:       called when a caller begins to wait for a record of the batch.
     why_waiting: returns why a batch is not acknowledged yet, if that is known.
     """
 
     failures: Failures | None
     check_wait: Callable[[], None]
     why_waiting: Callable[[ProducerBatch], str | None]
+
+    def hurry(self, batch: ProducerBatch) -> None: ...
 
 
 class BatchTable(Protocol):

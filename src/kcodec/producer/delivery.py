@@ -177,6 +177,13 @@ class Delivery(RecordDelivery):
         if owner is not None:
             owner.check_wait()
 
+    def begin_wait(self) -> None:
+        """Call this when a caller begins to wait for it. Raise as `check_wait`."""
+        batch = self._where()[0]
+        if batch.owner is not None:
+            batch.owner.check_wait()
+            batch.owner.hurry(batch)
+
     def outcome(self) -> RecordMetadata:
         """Return its outcome or raise its error, once it has ended."""
         batch, index = self._batch, self._index
@@ -277,6 +284,10 @@ class TableDelivery:
             if batch.owner is not None:
                 batch.owner.check_wait()
                 return
+
+    def begin_wait(self) -> None:
+        """As `Delivery.begin_wait`. The batches of a table do not linger."""
+        self.check_wait()
 
     def outcome(self) -> list[BatchMetadata]:
         """Return where its batches are stored, in the order sent, or raise the first error, once it has ended."""

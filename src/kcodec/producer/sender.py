@@ -366,12 +366,13 @@ class Sender:
                 self.accumulator.next_look = -_FOREVER  # the next response wakes the sender
                 return requests, nearest, False
             active = self.accumulator.active
+            is_awaited = self.accumulator.is_awaited and not any(self._loads.values())
             identity = self.id_manager.current
             is_numbering = identity is not None and identity.producer_id >= 0
             for queue in list(active):
                 if is_numbering and queue.in_flight and not queue.is_proved:
                     continue  # as `_due` finds, which takes longer for thousands of partitions
-                due = self._due(queue, now)
+                due = self._due(queue, now, is_awaited=is_awaited)
                 if due > now:
                     nearest = min(nearest, due)
                     continue
@@ -391,6 +392,8 @@ class Sender:
                     del active[queue]
                     active[queue] = None
                     is_more = True
+            if is_awaited and requests:
+                self.accumulator.is_awaited = False
             for node in requests:
                 self._loads[node] = self._loads.get(node, 0) + 1
             # If nothing more can be sent, the next response wakes the sender.
@@ -409,8 +412,9 @@ class Sender:
                 return False
         return bool(brokers)
 
-    def _due(self, queue: PartitionQueue, now: float) -> float:
-        """Return when the queue's first batch may go: `now` or earlier, later, or not before an event (infinity)."""
+    def _due(self, queue: PartitionQueue, now: float, *, is_awaited: bool = False) -> float:
+        """Return when the queue's first batch may go: `now` or earlier, later, or not before an event (infinity).
+        is_awaited: without lingering."""
         if queue.must_renumber and (queue.in_flight or not self.responses.renumber(queue)):
             return _FOREVER
         batch = queue.next_batch
@@ -422,7 +426,7 @@ class Sender:
             return _FOREVER
         if batch.not_before > now:
             return batch.not_before
-        if not self._is_hurried(queue, batch) and batch.created + self.accumulator.linger > now:
+        if not is_awaited and not self._is_hurried(queue, batch) and batch.created + self.accumulator.linger > now:
             return batch.created + self.accumulator.linger
         if is_numbering and not batch.is_numbered and queue.identity != identity:
             if queue.in_flight:

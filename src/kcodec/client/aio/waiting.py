@@ -105,7 +105,7 @@ def _true() -> bool:
 
 
 def _wait(delivery: Delivery | TableDelivery) -> Generator[Any, None, None]:
-    delivery.check_wait()
+    delivery.begin_wait()
     ended = asyncio.get_running_loop().create_future()
 
     def end(_: object) -> None:
