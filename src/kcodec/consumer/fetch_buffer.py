@@ -224,6 +224,10 @@ class FetchBuffer:
             del self._needed[entry.owner]
             self._needed_bytes -= entry.response_bytes
 
+    def __contains__(self, partition: TopicPartition) -> bool:
+        """Return whether there may be responses of a partition; some may be obsolete."""
+        return partition in self._queues
+
     def ahead(self, state: PartitionState) -> deque[FetchedPartition]:
         """Return the responses of a partition that are not used up."""
         return self._current(state.topic_partition)

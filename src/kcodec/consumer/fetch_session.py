@@ -101,7 +101,11 @@ class FetchSession:
         if self.epoch <= INITIAL_EPOCH:
             return list(partitions.items()), []
         known = self._partitions
-        changed = [(partition, one) for partition, one in partitions.items() if known.get(partition) != one]
+        changed = [
+            (partition, one)
+            for partition, one in partitions.items()
+            if (before := known.get(partition)) is not one and before != one
+        ]
         left = [
             (partition, one)
             for partition, one in known.items()

@@ -115,6 +115,8 @@ class Fetcher:
         self._enough: dict[int, PartitionState] = {}
         self._short_with: int | None = None
         self._is_taken_posted = False
+        #: What was requested last of each partition; unchanged entries are used again.
+        self._requested: Plan = {}
 
     def cause_of(self, state: PartitionState) -> str:
         """On the loop: return why a partition could not be fetched the last time; "" if it could."""
@@ -268,7 +270,10 @@ class Fetcher:
             if not state.is_fetchable:
                 continue
             known = self.cluster.partition(partition)
-            node = self._node(state, known, now)
+            if state.preferred_replica is None:
+                node = known.leader if known is not None and known.leader in brokers else None
+            else:
+                node = self._preferred(state, known, now)
             if self._backoffs:
                 left_alone = max(self._backoffs.until(partition), 0.0 if node is None else self._backoffs.until(node))
                 if left_alone > now:
@@ -279,7 +284,10 @@ class Fetcher:
                 self.cluster.request_update(f"{partition} has no leader")
                 due.append(self._backoffs.put_off(partition).until)
                 continue
-            offset, epoch, is_full = self._next(state)
+            if partition in self.buffer:
+                offset, epoch, is_full = self._next(state)
+            else:
+                offset, epoch, is_full = state.position or 0, state.position_epoch, False
             if is_full:
                 self._enough[node] = state
             elif node not in self._enough:
@@ -299,8 +307,9 @@ class Fetcher:
         """Forget what is known of partitions that are not assigned any more, and of brokers that are gone."""
         self._backoffs.keep(partitions, brokers)
         self._responses.keep(partitions)
-        for unassigned in [one for one in self._requested_aside if one not in partitions]:
-            del self._requested_aside[unassigned]
+        for requested in (self._requested_aside, self._requested):
+            for unassigned in [one for one in requested if one not in partitions]:
+                del requested[unassigned]
         self._session_errors = {node for node in self._session_errors if node in brokers}
         for known in (self._large, self._turns, self.responded_at, self._sessions):
             for gone in [node for node in known if node not in brokers]:
@@ -322,9 +331,8 @@ class Fetcher:
         """Return the offset to request and the leader epoch before it; and whether records must be taken first."""
         ahead = self.buffer.ahead(state)
         if not ahead:
-            position = state.log_position
-            assert position is not None
-            return position.offset, position.leader_epoch, False
+            assert state.position is not None
+            return state.position, state.position_epoch, False
         offset = ahead[-1].next_offset
         return offset or 0, ahead[-1].last_epoch, offset is None or len(ahead) >= RESPONSES_AHEAD
 
@@ -343,17 +351,21 @@ class Fetcher:
             if without_epoch_at and without_epoch_at.get(partition, -2) == leader_epoch:
                 last_epoch = -1
             max_bytes = max(usual_bytes, larger.get(partition, 0)) if larger else usual_bytes
-            request = PartitionRequest(topic_id, offset, leader_epoch, last_epoch, max_bytes)
-            plan[partition] = RequestedPartition(state, state.version, request)
+            values = topic_id, offset, leader_epoch, last_epoch, max_bytes
+            before = self._requested.get(partition)
+            if before is not None and before.request == values and before.version == state.version:
+                plan[partition] = before
+            else:
+                plan[partition] = RequestedPartition(state, state.version, PartitionRequest(*values))
+        self._requested.update(plan)
         return plan
 
-    def _node(self, state: PartitionState, known: Partition | None, now: float) -> int | None:
-        """Return the broker to read from. known: the metadata of the partition."""
+    def _preferred(self, state: PartitionState, known: Partition | None, now: float) -> int | None:
+        """Return the replica that the leader prefers for this consumer, or the leader once that is out of date."""
         brokers, preferred = self.cluster.brokers, state.preferred_replica
-        if preferred is not None:
-            if now < state.preferred_replica_until and preferred in brokers:
-                return preferred
-            state.preferred_replica = None
+        if now < state.preferred_replica_until and preferred in brokers:
+            return preferred
+        state.preferred_replica = None
         return known.leader if known is not None and known.leader in brokers else None
 
     # One request

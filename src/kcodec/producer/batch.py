@@ -45,7 +45,6 @@ class BatchOwner(Protocol):
 
     failures:    counts failed records; None in transactions, whose commit raises the error.
     check_wait:  raises RuntimeError if the caller must not wait for a record.
-    hurry:       called when a caller begins to wait for a record of the batch.
     why_waiting: returns why a batch is not acknowledged yet, if that is known.
     """
 
@@ -53,7 +52,8 @@ class BatchOwner(Protocol):
     check_wait: Callable[[], None]
     why_waiting: Callable[[ProducerBatch], str | None]
 
-    def hurry(self, batch: ProducerBatch) -> None: ...
+    def hurry(self, batch: ProducerBatch) -> None:
+        """Note that a caller begins to wait for a record of the batch."""
 
 
 class BatchTable(Protocol):
