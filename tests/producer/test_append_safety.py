@@ -123,6 +123,27 @@ def test_an_interrupted_send_appends_its_record_or_does_not(
     assert counts == {0, 1} and at > 10
 
 
+def test_the_table_of_an_interrupted_batch_ends() -> None:
+    """Wherever the interruption is: send_arrow then seals the table, and its callbacks are called."""
+    for at in itertools.count():
+        world = ScriptedCluster()
+        world.create_topic("orders")
+        rig = Rig(world, linger=0.0)
+        world.run(0.1)
+        rig.send("orders", b"first")
+        rig.flush()
+        accumulator = rig.core.accumulator
+        table = TableDelivery("orders", accumulator.lock)
+        data = bytes(kcodec.encode([{"value": b"v", "timestamp": 1000}]))
+        is_interrupted = interrupted(lambda: accumulator.append_batch("orders", 0, data, 1, table), at)  # noqa: B023
+        table.seal()
+        world.run(5.0)
+        assert table.done(), f"at {at}"
+        if not is_interrupted:
+            break
+    assert at > 10
+
+
 def test_an_interrupted_wait_for_buffer_space_leaves_no_lock_held(kcodec_broker: Broker) -> None:
     """The I/O thread would wait for it without end."""
     with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, max_block_ms=20) as producer:

@@ -169,11 +169,13 @@ class Accumulator(RecordAppender):
         batch = self._new_batch(queue, size)
         batch.data = data
         batch.records_count, batch.table = records_count, table
-        table.add(batch)
         try:
+            table.add(batch)
             self._enqueue(queue, batch, is_open=False)
             self.wake()
         except BaseException:
+            if batch not in self.unfinished:
+                table.discard(batch)
             self._wake_nevertheless()
             raise
         buffer.batch_filled(queue, size)

@@ -305,6 +305,12 @@ class TableDelivery:
         self._batches.append(batch)
         self._missing += 1
 
+    def discard(self, batch: ProducerBatch) -> None:
+        """For the accumulator, under its lock: remove a batch that is not in the buffer, as the call was interrupted.
+        It may not have been added."""
+        self._batches = [one for one in self._batches if one is not batch]
+        self._missing = 1 + sum(not one.is_done for one in self._batches)
+
     def replace(self, batch: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
         """For the accumulator, under its lock: replace a batch that was split into `pieces`."""
         at = self._batches.index(batch)
