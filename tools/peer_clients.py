@@ -35,6 +35,8 @@ EXTRA_PACKAGES = (
 )
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 MESSAGE_LENGTH = 300
+#: Exit statuses of pytest after it has run all tests.
+ALL_PASSED, SOME_FAILED = 0, 1
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def pytest_results(
     """Run pytest in a folder and return how each test ended. Raise SystemExit if none ran."""
     report = run.folder / "report.xml"
     with run.output.open("w", encoding="utf-8") as output:
-        subprocess.run(
+        done = subprocess.run(
             [*command, f"--junitxml={report}"],
             cwd=folder,
             env=environment,
@@ -171,7 +173,11 @@ def pytest_results(
         )
     if not report.exists():
         raise SystemExit(f"no test of {package} ran:\n{run.output.read_text('utf-8')[-3000:]}")
-    return junit_results(report)
+    results = junit_results(report)
+    if done.returncode not in (ALL_PASSED, SOME_FAILED):
+        reason = f"pytest ended with status {done.returncode} before it had run all tests"
+        results.append(Result("the run", FAILED, reason, 0.0))
+    return results
 
 
 def junit_results(report: Path) -> list[Result]:

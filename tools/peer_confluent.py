@@ -14,14 +14,24 @@ UNIT = (
     *("misc", "oauth_cb", "partitioners", "serializer_error", "threads", "topic_partition"),
 )
 INTEGRATION = ("admin", "consumer", "producer", "serialization")
-# Their fixtures start brokers with the package trivup, or take the addresses in BROKERS.
+# Their fixtures start brokers with the package trivup, or take the addresses in BROKERS. Tests in test_Wakeable.py send
+# SIGINT to themselves: one that comes too late fails its test, and does not end the run.
 CONFTEST = """
 import sys
 import types
 
+import pytest
+
 for _name in ("trivup", "trivup.clusters", "trivup.clusters.KafkaCluster"):
     sys.modules[_name] = types.ModuleType(_name)
 sys.modules["trivup.clusters.KafkaCluster"].KafkaCluster = object
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    outcome = yield
+    if outcome.excinfo is not None and issubclass(outcome.excinfo[0], KeyboardInterrupt):
+        outcome.force_exception(RuntimeError("SIGINT came after the call that it should interrupt"))
 """
 CONFLUENT = PythonPeer(
     "confluent-kafka",

@@ -98,6 +98,10 @@ KNOWN_WITH_FACADE: dict[str, dict[str, str]] = {
             "expects that seek() of a partition that was just assigned fails; the facade performs it"
         ),
         "*test_Consumer::test_*callback_exception_*": "expects an error within 100 ms; fails on a busy machine",
+        "*test_Wakeable::test_can_be_interrupted[[]producer-flush]": (
+            "expects that a message with message.timeout.ms=10 has not timed out after 100 ms; the facade reports it"
+            " in time, and flush() returns"
+        ),
         "*test_log::test_consumer_logger*": "expects lines that librdkafka logs",
     },
 }
