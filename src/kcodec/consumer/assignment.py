@@ -231,13 +231,10 @@ class Assignment:
     def take_back_request(self) -> None:
         """Undo an interrupted request: the application was not given what was taken for it."""
         with self.lock:
-            given = [(state, state.log_position) for state in self._given]
-            for state, _ in given:
+            for state in self._given:
                 state.take_back()
             self._given.clear()
-            has_moved = any(state.log_position != position for state, position in given)
-        if has_moved:
-            self.poke()  # what was taken is fetched again
+        self.poke()  # what was taken is fetched again
 
     def take_back(self) -> None:
         """Any thread: return to the completed positions, as the application failed while it processed the last
@@ -256,8 +253,12 @@ class Assignment:
         """Any thread: set `changed` on the loop, soon. After the client is closed this has no effect."""
         if not self._is_poked:
             self._is_poked = True
-            with suppress(TransportError):  # closed: flows that end now must not fail because of it
-                self.post(self._set)
+            try:
+                with suppress(TransportError):  # closed: flows that end now must not fail because of it
+                    self.post(self._set)
+            except BaseException:  # such as that of Ctrl-C: the next change is posted again
+                self._is_poked = False
+                raise
 
     def _set(self) -> None:
         self._is_poked = False

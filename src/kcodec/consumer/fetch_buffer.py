@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import InitVar, dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from kcodec._fast import DecodedRecords, Delivery, FetchedRecords, Record, batches, decode_fetch
@@ -185,9 +185,6 @@ class FetchBuffer:
         self._settings = settings
         self._on_taken = on_taken
         self._queues: dict[TopicPartition, deque[FetchedPartition]] = {}
-        #: The number of entries that need each response, and the memory of all these responses.
-        self._needed: dict[int, int] = {}
-        self._needed_bytes = 0
         #: Errors that are raised once each, in addition to those of partitions, which stay until a seek.
         self.passing: deque[BaseException] = deque()
         self.skipped_batches = 0
@@ -212,17 +209,7 @@ class FetchBuffer:
         if entry.state.version != entry.version or entry.position != expected:
             return False
         self._queues.setdefault(entry.state.topic_partition, queue).append(entry)
-        count = self._needed[entry.owner] = self._needed.get(entry.owner, 0) + 1
-        if count == 1:
-            self._needed_bytes += entry.response_bytes
         return True
-
-    def _let_go(self, entry: FetchedPartition) -> None:
-        """Note that an entry is out of the buffer."""
-        self._needed[entry.owner] -= 1
-        if not self._needed[entry.owner]:
-            del self._needed[entry.owner]
-            self._needed_bytes -= entry.response_bytes
 
     def __contains__(self, partition: TopicPartition) -> bool:
         """Return whether there may be responses of a partition; some may be obsolete."""
@@ -238,7 +225,7 @@ class FetchBuffer:
         if queue is None:
             return deque()
         while queue and not queue[0].is_current:
-            self._let_go(queue.popleft())
+            queue.popleft()
         if not queue:
             del self._queues[partition]
         return queue
@@ -249,14 +236,17 @@ class FetchBuffer:
 
         is_paused: of those that are kept only for partitions that the user paused, which otherwise do not count.
         """
+        # Counted each time: an interruption, such as Ctrl-C, would leave a sum wrong.
         if not self._assignment.has_paused():
-            return 0 if is_paused else self._needed_bytes
+            return 0 if is_paused else sum({one.owner: one.response_bytes for one in self._entries()}.values())
         memory = {True: dict[int, int](), False: dict[int, int]()}
-        for queue in self._queues.values():
-            for entry in queue:
-                memory[entry.state.is_paused][entry.owner] = entry.response_bytes
+        for entry in self._entries():
+            memory[entry.state.is_paused][entry.owner] = entry.response_bytes
         counted = memory[is_paused]
         return sum(size for owner, size in counted.items() if not is_paused or owner not in memory[False])
+
+    def _entries(self) -> Iterator[FetchedPartition]:
+        return chain.from_iterable(self._queues.values())
 
     def drop_paused(self) -> None:
         """Drop the records of paused partitions; they are fetched again after resume."""
@@ -266,8 +256,6 @@ class FetchBuffer:
         """Drop the records of these partitions."""
         for partition in partitions:
             if (queue := self._queues.pop(partition, None)) is not None:
-                for entry in queue:
-                    self._let_go(entry)
                 queue[0].state.leave_chunk()
 
     # For the caller of poll
@@ -492,7 +480,7 @@ class FetchBuffer:
         partition = entry.state.topic_partition
         queue = self._queues.pop(partition, None)
         if queue is not None:
-            self._let_go(queue.popleft())
+            queue.popleft()
             if queue:
                 self._queues[partition] = queue
 

@@ -188,8 +188,12 @@ class Fetcher:
         """On the thread of the caller of poll: let the loop look, soon, whether it can request more."""
         if not self._is_taken_posted:
             self._is_taken_posted = True
-            with suppress(TransportError):  # closed: there is nothing to fetch for
-                self.assignment.post(self._taken)
+            try:
+                with suppress(TransportError):  # closed: there is nothing to fetch for
+                    self.assignment.post(self._taken)
+            except BaseException:  # such as that of Ctrl-C
+                self._is_taken_posted = False
+                raise
 
     def _taken(self) -> None:
         """Begin a round if records that were taken allow another request.
