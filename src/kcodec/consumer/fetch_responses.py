@@ -102,7 +102,7 @@ class FetchBackoffs:
         """End the backoff after a good response."""
         self._known.pop(key, None)
 
-    def keep(self, partitions: Container[TopicPartition], brokers: Container[int]) -> None:
+    def keep(self, partitions: Container[object], brokers: Container[object]) -> None:
         """Forget all others."""
         for gone in [key for key in self._known if key not in partitions and key not in brokers]:
             del self._known[gone]
