@@ -305,7 +305,7 @@ class FetchResponses:
         self.assignment.fail(state, _refused_error(node, partition, request.offset), is_passing=True)
         self._arrived.set()
 
-    def keep(self, partitions: Container[TopicPartition]) -> None:
+    def keep(self, partitions: Container[object]) -> None:
         """Forget all other partitions."""
         for known in (self._refusals, self.larger, self.without_epoch_at):
             for gone in [one for one in known if one not in partitions]:

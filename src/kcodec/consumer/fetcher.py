@@ -307,7 +307,7 @@ class Fetcher:
                 free[node, channel] = self._requests(places)
         return free, min(due, default=None)
 
-    def _forget_all_but(self, partitions: Container[TopicPartition], brokers: Container[int]) -> None:
+    def _forget_all_but(self, partitions: Container[object], brokers: Container[object]) -> None:
         """Forget what is known of partitions that are not assigned any more, and of brokers that are gone."""
         self._backoffs.keep(partitions, brokers)
         self._responses.keep(partitions)
