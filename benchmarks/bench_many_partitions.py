@@ -10,8 +10,8 @@ send:  elapsed time of `send` for each record until the last acknowledgement, ea
 new:   the same as soon as the controller has created the topic. The broker creates the partitions while records arrive,
        and refuses those that it does not lead yet.
 poll:  a new consumer with all partitions assigned at their beginning: from its creation to the first record, and until
-       all records were returned. Bar: 1.2 times confluent-kafka for all records. The libraries are imported before, here
-       and in `admin`.
+       all records were returned. Bar: 1.2 times confluent-kafka for all records. The libraries are imported before,
+       here and in `admin`.
 admin: a topic created with these partitions until the metadata shows a leader for each (the broker's own time is in
        both), and the metadata of another one by a new client.
 
