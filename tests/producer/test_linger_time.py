@@ -5,6 +5,7 @@ waits for them."""
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -71,6 +72,27 @@ def test_a_caller_that_waits_for_its_record_does_not_wait_for_linger_ms(producer
     several = [producer.send("orders", b"v", partition=number % 3) for number in range(30)]
     assert [delivery.result(20).partition for delivery in several] == [number % 3 for number in range(30)]
     assert time.monotonic() - began < 20
+
+
+def test_a_record_in_the_second_batch_of_its_partition_does_not_linger_either(kcodec_broker: Broker) -> None:
+    """The first request does not contain it."""
+    kcodec_broker.create_topic("orders", partitions=1)
+    with Producer(bootstrap_servers=kcodec_broker.bootstrap_servers, linger_ms=30_000) as producer:
+        began = time.monotonic()
+        producer.send("orders", b"v" * 20_000)
+        producer.send("orders", b"v").result(20)
+        assert time.monotonic() - began < 20
+
+
+def test_a_caller_may_begin_to_wait_while_its_record_ends(producer: Producer) -> None:
+    switch_interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(2_000):
+            producer.send("orders", b"v", partition=number % 3)
+            producer.send("orders", b"v", partition=number % 3).result(20)
+    finally:
+        sys.setswitchinterval(switch_interval)
 
 
 def test_a_record_without_a_caller_that_waits_lingers(producer: Producer) -> None:

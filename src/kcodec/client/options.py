@@ -169,11 +169,11 @@ class WriterOptions(ClientOptions, total=False):
     """Compression level of the codec, in the ranges of Kafka (KIP-390). None: the default level of the codec. (default:
     None)"""
     linger_ms: float
-    """Time that the producer waits for more records before it sends a batch that is not full. It does not wait if the
-    program waits for a record (`result`, `send_and_wait`, `await`) and no request is in flight. Also the maximum time
-    that a full batch waits while two requests to its broker have no response yet. While the processor is the limit, as
-    each of many partitions has a few records, the producer waits for up to 100 ms. 0: it never waits. (default: 5;
-    range: ≥ 0 ms)"""
+    """Time that the producer waits for more records before it sends a batch that is not full. Also the maximum time
+    that a full batch waits while two requests to its broker have no response yet. The producer does not wait if the
+    program waits for a record (`result`, `send_and_wait`, `await`) and no request is in flight. If many partitions get
+    a few records each and the program uses the whole processor, it waits longer, up to 100 ms. With 0, it never waits.
+    (default: 5; range: ≥ 0 ms)"""
     batch_size: int
     """Size before compression at which a batch is full, and is sent. Until it is sent, a full batch accepts more
     records, up to max_request_size. A larger record gets a batch that contains only this record. (default: 16384;

@@ -141,6 +141,7 @@ class Producer(ProducerBase):
         )
         self._append = self._core.accumulator.send
         self._core.take_turns(io_loop.io_turn)
+        self._core.watch_processor(time.thread_time, time.process_time)
         client.on_crash.append(self._core.crash)
         self._open.add(self)
 
@@ -241,7 +242,7 @@ class Producer(ProducerBase):
         """Send a record as `send` does, wait until it is acknowledged, and return where it is stored.
 
         Raise the error of the record if it failed; it ends within `delivery_timeout_ms`. One record at a time is slow:
-        each call waits for a request. After Ctrl-C the call stops waiting, and the record may
+        each call waits for a request and its response. After Ctrl-C the call stops waiting, and the record may
         still be written. Raise also what `send` raises.
         """
         delivery = self.send(topic, value, key, headers, partition, timestamp)

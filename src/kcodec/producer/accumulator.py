@@ -58,7 +58,8 @@ class Accumulator(RecordAppender):
     linger:   as in the settings, or longer while requests take more time than that to prepare; the sender changes it.
     next_look: when the sender runs next without being woken, by the clock; infinity if only an event wakes it.
     loads:    requests in flight by broker; only the sender changes it.
-    is_awaited: whether a caller waits for a record, so that no record lingers once no request is in flight.
+    awaited:  batches that were not sent yet and have a record that a caller waits for. If there are any, no record
+              lingers while no request is in flight.
     held_until: the latest time of `release_held` while records are held back; otherwise None.
     refusal: `send` raises it while it is set (closed, no transaction open).
     failures, check_wait, why_waiting: as its batches need them (BatchOwner).
@@ -91,7 +92,7 @@ class Accumulator(RecordAppender):
         self.space_waiters = 0
         self.linger = settings.linger
         self.next_look = float("inf")
-        self.is_awaited = False
+        self.awaited: set[ProducerBatch] = set()
         self.held_until: float | None = None
         self.loads: dict[int | None, int] = {}
         self.failures = failures
@@ -429,6 +430,9 @@ class Accumulator(RecordAppender):
             batch.deadline = self._first_sent(placeholder) + self.settings.delivery_timeout
             index = 0
         placeholder.move_to(batch, index)
+        if placeholder in self.awaited:
+            self.awaited.discard(placeholder)
+            self.awaited.add(batch)
         self._release(placeholder.reserved)
         del self.unfinished[placeholder]
 
@@ -473,11 +477,11 @@ class Accumulator(RecordAppender):
                 raise
 
     def hurry(self, batch: ProducerBatch) -> None:
-        """Let records linger only while a request is in flight, as a caller waits for one in this batch: its thread
-        sends no other record meanwhile. Takes the lock."""
+        """A caller waits for a record of this batch and sends nothing meanwhile: until the batch is sent, let records
+        linger only while a request is in flight. Takes the lock."""
         with self.lock:
-            if not self.is_awaited and not batch.attempts:
-                self.is_awaited = True
+            if not (batch.attempts or batch.is_done):
+                self.awaited.add(batch)
                 if not any(self.loads.values()):
                     self.wake()  # otherwise a response does
 

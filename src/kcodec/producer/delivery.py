@@ -180,9 +180,10 @@ class Delivery(RecordDelivery):
     def begin_wait(self) -> None:
         """Call this when a caller begins to wait for it. Raise as `check_wait`."""
         batch = self._where()[0]
-        if batch.owner is not None:
-            batch.owner.check_wait()
-            batch.owner.hurry(batch)
+        owner = batch.owner  # None once the record has ended, which the I/O thread may find meanwhile
+        if owner is not None:
+            owner.check_wait()
+            owner.hurry(batch)
 
     def outcome(self) -> RecordMetadata:
         """Return its outcome or raise its error, once it has ended."""

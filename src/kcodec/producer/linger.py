@@ -9,7 +9,6 @@ processor is the limit, records wait for a multiple of the time that the last re
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -34,8 +33,8 @@ class LingerTime:
         self,
         usual: float,
         clock: Clock,
-        work_clock: Callable[[], float] = time.thread_time,
-        process_clock: Callable[[], float] = time.process_time,
+        work_clock: Callable[[], float],
+        process_clock: Callable[[], float],
     ) -> None:
         self._usual = usual
         self._clock = clock

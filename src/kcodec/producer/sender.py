@@ -18,7 +18,6 @@ These rules keep a partition in order and free of duplicates:
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +69,8 @@ class Sender:
         self.cluster = cluster
         self.id_manager = id_manager
         self.clock = clock
-        # Virtual time does not pass while code runs.
-        is_virtual = clock is not time.monotonic or not self.settings.linger
-        self._linger = None if is_virtual else LingerTime(self.settings.linger, clock)
+        #: Of a client, whose processor time counts, unless records never linger.
+        self.linger: LingerTime | None = None
         self.urgent = 0
         self.is_stopped = False
         self.turn: IoTurn | None = None
@@ -193,6 +191,7 @@ class Sender:
             unknown: list[TopicBuffer] = []
             if is_idle:
                 self.accumulator.next_look = nearest
+                self.accumulator.linger = self.settings.linger
             else:
                 unknown, self.accumulator.new_topics = self.accumulator.new_topics, []
         if is_idle:
@@ -210,7 +209,7 @@ class Sender:
         if refusal is not None:
             self.fail_buffered(lambda _: refusal)
         pause = min(expiry, self._reports.look(now))
-        is_more, has_sent, linger = True, False, self._linger
+        is_more, has_sent, linger = True, False, self.linger
         if linger is not None:
             linger.begin()
         while is_more:
@@ -366,7 +365,8 @@ class Sender:
                 self.accumulator.next_look = -_FOREVER  # the next response wakes the sender
                 return requests, nearest, False
             active = self.accumulator.active
-            is_awaited = self.accumulator.is_awaited and not any(self._loads.values())
+            awaited = self.accumulator.awaited
+            is_awaited = bool(awaited) and not any(self._loads.values())
             identity = self.id_manager.current
             is_numbering = identity is not None and identity.producer_id >= 0
             for queue in list(active):
@@ -392,8 +392,8 @@ class Sender:
                     del active[queue]
                     active[queue] = None
                     is_more = True
-            if is_awaited and requests:
-                self.accumulator.is_awaited = False
+            if awaited:
+                self.accumulator.awaited = {batch for batch in awaited if not (batch.attempts or batch.is_done)}
             for node in requests:
                 self._loads[node] = self._loads.get(node, 0) + 1
             # If nothing more can be sent, the next response wakes the sender.

@@ -149,6 +149,7 @@ class Producer(ProducerBase):
         else:
             self._append = self._core.accumulator.send
             self._core.take_turns(io_loop.io_turn)
+        self._core.watch_processor(time.thread_time, time.process_time)
         client.on_crash.append(self._core.crash)
         self._open.add(self)
 
@@ -256,7 +257,7 @@ class Producer(ProducerBase):
         """Send a record as `send` does, wait until it is acknowledged, and return where it is stored.
 
         Raise the error of the record if it failed; it ends within `delivery_timeout_ms`. One record at a time is slow:
-        each call waits for a request. A task that is cancelled stops waiting, and the record may
+        each call waits for a request and its response. A task that is cancelled stops waiting, and the record may
         still be written. Raise also what `send` raises.
         """
         delivery = await self.send(topic, value, key, headers, partition, timestamp)
