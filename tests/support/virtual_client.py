@@ -68,7 +68,14 @@ class VirtualTime:
         from kcodec.client import admin, consumer, producer, session, shared, waiting
 
         world = self
-        clock = SimpleNamespace(monotonic=lambda: self.now, time_ns=time.time_ns, time=time.time)
+        # No processor time is used while virtual time passes.
+        clock = SimpleNamespace(
+            monotonic=lambda: self.now,
+            time_ns=time.time_ns,
+            time=time.time,
+            thread_time=lambda: 0.0,
+            process_time=lambda: 0.0,
+        )
 
         class Client(client_module.Client):
             def __init__(self, options: Any) -> None:
