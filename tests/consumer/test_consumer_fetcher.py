@@ -16,6 +16,7 @@ from log_builder import LogBuilder
 from unnarrowed import unnarrowed
 
 from kcodec import TopicPartition
+from kcodec.errors import TransportError
 from kcodec.protocol.error_codes import ErrorCode
 from kcodec.protocol.messages.fetch import FetchPartition, FetchPartitionData
 
@@ -256,6 +257,41 @@ def test_a_seek_is_not_forgotten_while_another_extra_request_is_under_way() -> N
     world.run(0.0005)
     world.assignment.seek(TopicPartition("orders", 1), 47)
     assert world.poll(seconds=0.1) == expected[0][45:] + expected[1][47:]
+
+
+@pytest.mark.parametrize("failure", ["partition", "response", "connection"])
+def test_an_extra_request_that_fails_is_repeated_after_a_backoff(failure: str) -> None:
+    world = FetchScript(fetch_max_wait=30.0, request_timeout=90.0)
+    world.log(partitions=2)
+    expected = [numbered(log, 50, start=100 * n) for n, log in enumerate(world.logs())]
+    world.assign(("orders", 0), ("orders", 1))
+    assert set(world.drain(1.0)) == {*expected[0], *expected[1]}
+    sent = len(world.fetches)
+    if failure == "partition":
+        errors = iter([error(ORDERS, ErrorCode.KAFKA_STORAGE_ERROR)])
+        world.data_of = lambda node, partition, asked: next(errors, None) if asked.fetch_offset == 45 else None
+    elif failure == "response":
+        world.refusals = [ErrorCode.KAFKA_STORAGE_ERROR]
+    else:
+        world.call_errors = [TransportError("the connection was closed")]
+    world.assignment.seek(ORDERS, 45)
+    assert world.poll(seconds=2.0) == expected[0][45:]
+    assert len(world.fetches) - sent <= 3
+
+
+def test_an_extra_request_to_the_former_leader_is_repeated_to_the_new_one() -> None:
+    world = FetchScript(nodes=2, fetch_max_wait=30.0, request_timeout=90.0)
+    world.log(partitions=2)
+    expected = [numbered(log, 50, start=100 * n) for n, log in enumerate(world.logs())]
+    world.assign(("orders", 0), ("orders", 1))
+    assert set(world.drain(1.0)) == {*expected[0], *expected[1]}
+    world.assignment.seek(ORDERS, 49)
+    assert world.poll(seconds=1.0) == expected[0][49:]  # offset 50 was requested as well, where there is nothing yet
+    world.logs()[0].leader = 2
+    world.logs()[0].leader_epoch += 1
+    added = numbered(world.logs()[0], 5, start=50)
+    world.cluster.request_update("test")
+    assert world.poll(seconds=2.0) == added
 
 
 def test_an_extra_request_that_had_no_space_is_sent_once_there_is_space() -> None:

@@ -26,8 +26,8 @@ class Clocks:
     work: float = 0.0
     process: float = 0.0
 
-    def linger(self, usual: float) -> LingerTime:
-        return LingerTime(usual, lambda: self.now, lambda: self.work, lambda: self.process)
+    def linger(self, usual: float, longest: float = LONGEST_SECONDS) -> LingerTime:
+        return LingerTime(usual, longest, lambda: self.now, lambda: self.work, lambda: self.process)
 
     def prepare_requests(self, linger: LingerTime, *, work: float, others: float, idle: float) -> float:
         """Let other threads work and the process wait; then prepare requests."""
@@ -45,6 +45,15 @@ def test_records_linger_longer_while_requests_take_the_whole_processor() -> None
     linger = clocks.linger(0.005)
     assert clocks.prepare_requests(linger, work=0.01, others=0.01, idle=0.0) == pytest.approx(TIMES_THE_WORK * 0.01)
     assert clocks.prepare_requests(linger, work=0.5, others=0.01, idle=0.0) == LONGEST_SECONDS
+
+
+def test_records_do_not_linger_until_their_delivery_timeout() -> None:
+    clocks = Clocks()
+    linger = clocks.linger(0.005, 0.03)
+    assert clocks.prepare_requests(linger, work=0.5, others=0.01, idle=0.0) == 0.03
+    with Producer(bootstrap_servers="127.0.0.1:9", delivery_timeout_ms=1030, request_timeout_ms=1000) as producer:
+        built = producer._core.sender.linger
+        assert built is not None and built._longest == pytest.approx(0.03)
 
 
 def test_records_linger_as_usual_again_once_there_is_time_or_little_to_prepare() -> None:

@@ -242,7 +242,8 @@ class Producer(ProducerBase):
         """Send a record as `send` does, wait until it is acknowledged, and return where it is stored.
 
         Raise the error of the record if it failed; it ends within `delivery_timeout_ms`. One record at a time is slow:
-        each call waits for a request and its response. After Ctrl-C the call stops waiting, and the record may
+        each call waits for a request and its response, and before that for up to `linger_ms` if another request is in
+        flight. After Ctrl-C the call stops waiting, and the record may
         still be written. Raise also what `send` raises.
         """
         delivery = self.send(topic, value, key, headers, partition, timestamp)

@@ -204,7 +204,7 @@ class Assignment:
         self._is_poked = False
         self._versions = count(1)
         self.delivery = Delivery()
-        #: Whether a partition may be paused, or have an error. The partitions are only searched for it then.
+        #: Whether a partition may be paused, or have an error. Otherwise, the partitions are not searched for one.
         self._may_be_paused = self._may_have_failed = False
         #: The partitions of the records that the last request gave.
         self._given: list[PartitionState] = []
@@ -400,7 +400,7 @@ class Assignment:
         self._has_changed()
 
     def note_error(self, state: PartitionState, error: BaseException, *, is_passing: bool = False) -> None:
-        """Under the lock: as `fail`, from any thread, for a caller that pokes."""
+        """Under the lock, from any thread: set the error as `fail` does. The caller must call `poke` afterwards."""
         state.error, state.is_error_passing = error, is_passing
         self._may_have_failed = True
 

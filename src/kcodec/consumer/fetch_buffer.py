@@ -177,8 +177,11 @@ class FetchedPartition:
 
 
 class FetchBuffer:
-    """See the module. on_taken: called on the caller's thread when a response is used up, to fetch more. If something
-    must be fetched again, or from another offset, the assignment is poked instead."""
+    """See the module.
+
+    on_taken: called on the caller's thread when all records of a response were taken, so that more can be fetched. If
+    records must be fetched again, or from another offset, `Assignment.poke` is called instead.
+    """
 
     def __init__(self, assignment: Assignment, settings: ConsumerSettings, on_taken: Callable[[], None]) -> None:
         self._assignment = assignment

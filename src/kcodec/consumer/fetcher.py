@@ -7,8 +7,8 @@ that has enough responses gets no request until one is taken; otherwise a partit
 have to wait for a request that does not name it. What is needed while a request is under way, after a seek, a new
 assignment or the end of a pause, is requested at once by an extra request, without session and without delay.
 
-A round looks at all partitions. Records that are taken change little: a round follows only if a partition has no longer
-enough responses, or memory is free again.
+A round looks at all partitions. When the caller takes records, a round follows only if a partition no longer has enough
+responses, or if memory has become free for another request.
 
 `fetch_ahead_max_bytes` bounds the memory of responses, under way and not taken, over all brokers together: a request
 reserves the size of its response, and a response that claims more is rejected before it is received. Brokers send a
@@ -100,8 +100,8 @@ class Fetcher:
         #: By broker: when the request under way was sent, and when the last response came. For messages.
         self.sent_at: dict[int, float] = {}
         self.responded_at: dict[int, float] = {}
-        #: What was requested on the side last: state and offset.
-        self._requested_aside: dict[TopicPartition, tuple[int, int]] = {}
+        #: The last extra request of each partition that got no error: the broker, the state's version and the offset.
+        self._requested_aside: dict[TopicPartition, tuple[int, int, int]] = {}
         #: Brokers whose last response was an error of the session.
         self._session_errors: set[int] = set()
         #: By broker whose response became too large: the partitions that are then requested one by one.
@@ -110,9 +110,9 @@ class Fetcher:
         self._failure: BaseException | None = None
         self._signal = Signal()
         self._is_woken = False
-        #: Why the last round did not request more: by broker, a partition that has enough responses; and the memory of
-        #: the responses that waited, if there was no space for another one.
+        #: Why the last round did not request more: a partition of each broker that has enough responses.
         self._enough: dict[int, PartitionState] = {}
+        #: Likewise, if there was no memory for another response: the bytes of the responses that waited to be taken.
         self._short_with: int | None = None
         self._is_taken_posted = False
         #: What was requested last of each partition; unchanged entries are used again.
@@ -198,8 +198,8 @@ class Fetcher:
     def _taken(self) -> None:
         """Begin a round if records that were taken allow another request.
 
-        They do not change what a request under way names: a partition then had not enough responses, so it is named
-        with the offset after them.
+        A request under way stays as it is: it names each partition of its broker, with the offset after the records in
+        the buffer.
         """
         self._is_taken_posted = False
         with self.assignment.lock:
@@ -238,7 +238,7 @@ class Fetcher:
             self._flying[node, channel], self._set_aside[node, channel] = plan, size
             if channel == ASIDE:
                 for partition, requested in plan.items():
-                    self._requested_aside[partition] = requested.version, requested.request.offset
+                    self._requested_aside[partition] = node, requested.version, requested.request.offset
             flow = self._fetch(node, channel, plan, most, size)
             task = self._tasks[node, channel] = yield from spawn(flow, f"fetch from broker {node}")
             task.when_done(self._note_failure)
@@ -302,7 +302,7 @@ class Fetcher:
                 continue
             channel, under_way = CHANNEL, self._flying.get((node, CHANNEL))
             if under_way is not None:
-                channel, places = ASIDE, self._news(places, under_way)
+                channel, places = ASIDE, self._news(node, places, under_way)
             if places and (node, channel) not in self._flying:
                 free[node, channel] = self._requests(places)
         return free, min(due, default=None)
@@ -319,7 +319,7 @@ class Fetcher:
             for gone in [node for node in known if node not in brokers]:
                 del known[gone]
 
-    def _news(self, places: list[_Place], under_way: Plan) -> list[_Place]:
+    def _news(self, node: int, places: list[_Place], under_way: Plan) -> list[_Place]:
         """Return partitions that the request under way does not name; each once, as there may be no data yet."""
         news = []
         for place in places:
@@ -327,7 +327,7 @@ class Fetcher:
             known = under_way.get(state.topic_partition)
             if known is not None and known.request.offset == offset and known.version == state.version:
                 continue
-            if self._requested_aside.get(state.topic_partition) != (state.version, offset):
+            if self._requested_aside.get(state.topic_partition) != (node, state.version, offset):
                 news.append(place)
         return news
 
@@ -406,11 +406,15 @@ class Fetcher:
             )
             self.responded_at[node] = self._clock()
             self._shrink(node, reply.message)
-            self._received(node, session, plan, reply)
+            refused = self._received(node, session, plan, reply)
+            if is_aside:
+                self._request_aside_again(refused)
         except KcodecError as error:
             session.fail()
             if is_aside:
                 log.debug("an extra fetch from broker %d failed: %s", node, error)
+                self._backoffs.put_off(node, str(error))
+                self._request_aside_again(plan)
             else:
                 self._failed(node, plan, error)
             self._note_size(node, error.__cause__)
@@ -421,6 +425,11 @@ class Fetcher:
             self._set_aside.pop((node, channel), None)
             self._tasks.pop((node, channel), None)
             self._wake()
+
+    def _request_aside_again(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let the next round request these partitions again after their backoff, as the response was an error."""
+        for partition in partitions:
+            self._requested_aside.pop(partition, None)
 
     def _failed(self, node: int, plan: Plan, error: KcodecError) -> None:
         """Handle a missing response: try another replica, or the same broker later."""
@@ -468,7 +477,8 @@ class Fetcher:
             self.assignment.fail(requested.state, failure)
         self.arrived.set()
 
-    def _received(self, node: int, session: FetchSession, plan: Plan, reply: Reply) -> None:
+    def _received(self, node: int, session: FetchSession, plan: Plan, reply: Reply) -> Iterable[TopicPartition]:
+        """Handle a response. Return the partitions for which it is an error."""
         message = reply.message
         if message.error_code:
             session.refuse(message.error_code)
@@ -482,12 +492,12 @@ class Fetcher:
                 self._backoffs.put_off(node, f"broker {node} responded to Fetch with {code.name}")
                 if not code.retriable:
                     self._responses.pass_on(broker_error(code, f"Fetch from broker {node}", remedy="stop"))
-            return
+            return plan
         found, problem = session.accept(message)
         if problem is not None:
             log.info("the response of broker %d does not match its fetch session: %s", node, problem)
             self._backoffs.put_off(node, f"the Fetch response of broker {node} does not match its session: {problem}")
-            return
+            return plan
         self._backoffs.over(node)
         self._session_errors.discard(node)
         if self._backoffs:
@@ -496,3 +506,4 @@ class Fetcher:
         self.cluster.learn_brokers(message.node_endpoints)
         for partition, data in found:
             self._responses.take(node, partition, plan[partition], data)
+        return [partition for partition, data in found if data.error_code]

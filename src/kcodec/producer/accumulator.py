@@ -55,7 +55,7 @@ class Accumulator(RecordAppender):
 
     wake:    wakes the sender; from any thread, cheap, called once until `take_wake`.
     on_space: called, with the lock held, when memory was released while a caller waits for it (`space_waiters`).
-    linger:   as in the settings, or longer while requests take more time than that to prepare; the sender changes it.
+    linger:   as in the settings, or longer while the processor is the limit; the sender changes it.
     next_look: when the sender runs next without being woken, by the clock; infinity if only an event wakes it.
     loads:    requests in flight by broker; only the sender changes it.
     awaited:  batches that were not sent yet and have a record that a caller waits for. If there are any, no record

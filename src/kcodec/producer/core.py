@@ -28,7 +28,7 @@ from kcodec.producer.batch import ANY_PARTITION, BatchOutcome, ProducerBatch
 from kcodec.producer.delivery import Delivery, TableDelivery
 from kcodec.producer.failures import Failures
 from kcodec.producer.identity import ProducerIdManager
-from kcodec.producer.linger import LingerTime
+from kcodec.producer.linger import LONGEST_SECONDS, LingerTime
 from kcodec.producer.options import DEFAULT_PARTITIONER, ProducerSettings
 from kcodec.producer.partitioner_option import accumulator_of, partitions_of_keys
 from kcodec.producer.produce_responses import ProduceResponses
@@ -95,8 +95,11 @@ class ProducerCore:
 
     def watch_processor(self, work_clock: Callable[[], float], process_clock: Callable[[], float]) -> None:
         """Let records linger longer while the processor is the limit; see `kcodec.producer.linger` for the clocks."""
-        if self.settings.linger > 0:
-            self.sender.linger = LingerTime(self.settings.linger, self.clock, work_clock, process_clock)
+        linger, settings = self.settings.linger, self.settings
+        if linger > 0:
+            # As for linger_ms: a record that lingered has time left for one request.
+            longest = min(LONGEST_SECONDS, settings.delivery_timeout - settings.request_timeout)
+            self.sender.linger = LingerTime(linger, longest, self.clock, work_clock, process_clock)
 
     def take_turns(self, turn: IoTurn) -> None:
         """Let threads that send step aside for the I/O thread when it is urgent."""

@@ -168,7 +168,8 @@ class Delivery(RecordDelivery):
     def why_waiting(self) -> str:
         """Return why it has not ended, as the end of a sentence; empty if that is unknown."""
         batch = self._where()[0]
-        why = batch.owner.why_waiting(batch) if batch.owner is not None else None
+        owner = batch.owner  # None once the record has ended, which the I/O thread may find meanwhile
+        why = None if owner is None else owner.why_waiting(batch)
         return f": {why}" if why else ""
 
     def check_wait(self) -> None:
@@ -180,7 +181,7 @@ class Delivery(RecordDelivery):
     def begin_wait(self) -> None:
         """Call this when a caller begins to wait for it. Raise as `check_wait`."""
         batch = self._where()[0]
-        owner = batch.owner  # None once the record has ended, which the I/O thread may find meanwhile
+        owner = batch.owner
         if owner is not None:
             owner.check_wait()
             owner.hurry(batch)
@@ -276,14 +277,16 @@ class TableDelivery:
     def why_waiting(self) -> str:
         """As `Delivery.why_waiting`, for the first batch that has not ended."""
         batch = next((batch for batch in self._batches if not batch.is_done), None)
-        why = batch.owner.why_waiting(batch) if batch is not None and batch.owner is not None else None
+        owner = None if batch is None else batch.owner
+        why = None if batch is None or owner is None else owner.why_waiting(batch)
         return f": {why}" if why else ""
 
     def check_wait(self) -> None:
         """As `Delivery.check_wait`."""
         for batch in self._batches:
-            if batch.owner is not None:
-                batch.owner.check_wait()
+            owner = batch.owner
+            if owner is not None:
+                owner.check_wait()
                 return
 
     def begin_wait(self) -> None:

@@ -24,19 +24,23 @@ BUSY_SHARE: Final = 0.9
 
 
 class LingerTime:
-    """The time of one producer. usual: of the settings, in seconds; 0 stays 0, as records then must not wait.
+    """The time of one producer. usual: `linger_ms` in seconds, above 0. longest: the limit, in seconds.
 
-    work_clock, process_clock: processor time of this thread and of the process.
+    work_clock, process_clock: processor time of the thread that calls this, and of the process with all its threads.
+    Compiled code of other threads, such as numpy's, can therefore make a process look busy that has a processor free.
+    Records then wait for a multiple of a time that is short.
     """
 
     def __init__(
         self,
         usual: float,
+        longest: float,
         clock: Clock,
         work_clock: Callable[[], float],
         process_clock: Callable[[], float],
     ) -> None:
         self._usual = usual
+        self._longest = longest
         self._clock = clock
         self._work_clock = work_clock
         self._process_clock = process_clock
@@ -52,4 +56,4 @@ class LingerTime:
         work, now, used = self._work_clock() - self._began, self._clock(), self._process_clock()
         (then, used_before), self._last = self._last, (now, used)
         is_busy = used - used_before >= BUSY_SHARE * (now - then)
-        return max(self._usual, min(TIMES_THE_WORK * work, LONGEST_SECONDS)) if is_busy else self._usual
+        return max(self._usual, min(TIMES_THE_WORK * work, self._longest)) if is_busy else self._usual
