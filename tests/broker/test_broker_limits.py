@@ -141,10 +141,10 @@ def test_failing_watcher_leaves_the_write_alone(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("pattern", ["(){3000000}", "((){1000}){1000}", "(((){60000}){60000}){60000}"])
 def test_repeated_empty_patterns_take_no_time(pattern: str) -> None:
-    begun = time.process_time()
+    begun = time.thread_time()
     assert LinearPattern(pattern).fullmatch("")
     assert not LinearPattern(pattern).fullmatch("a")
-    assert time.process_time() - begun < 1
+    assert time.thread_time() - begun < 1
 
 
 NAMES = [f"{number:05x}" for number in range(100_000)]
@@ -183,9 +183,9 @@ def replicas_of(names: list[str]) -> Any:
 def test_100_000_entries_take_no_quadratic_time(request_of: Callable[[list[str]], Any], version: int) -> None:
     client = CoreClient(max_bytes_without_records=8 * MIB)
     request = request_of(NAMES)
-    begun = time.process_time()
+    begun = time.thread_time()
     response = client.ask(request, version)
-    assert time.process_time() - begun < 5
+    assert time.thread_time() - begun < 5
     assert response.encode(version)
 
 
@@ -314,9 +314,9 @@ def test_thousands_of_topics_take_no_quadratic_time() -> None:
     client = CoreClient()
     names = [f"n.{number}" for number in range(3000)]
     topics = [messages.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in [*names, names[0]]]
-    begun = time.process_time()
+    begun = time.thread_time()
     results = client.ask(messages.CreateTopicsRequest(topics=topics), 5).topics
-    assert time.process_time() - begun < 2
+    assert time.thread_time() - begun < 2
     assert [(one.name, one.error_code) for one in results if one.error_code] == [(names[0], 42)]
     clash = messages.CreatableTopic(name="n_5", num_partitions=1, replication_factor=1)
     assert client.ask(messages.CreateTopicsRequest(topics=[clash]), 5).topics[0].error_code == 17

@@ -221,10 +221,10 @@ def test_lies_cost_no_time() -> None:
     lies = [build_batch([record], records_count=(1 << 31) - 1, compression=codec) for codec in FLAVOURS]
     body = b"\x00\x00\x00\x01\x01" + b"\xfe\xff\xff\xff\x0f"  # headers_count 2147483647
     lies.append(build_batch([record], edit_payload=lambda _: bytes([2 * len(body)]) + body))
-    began = time.process_time()
+    began = time.thread_time()
     for data in lies * 50:
         assert kcodec.decode(data, on_error="stop").error is not None
-    assert time.process_time() - began < 5
+    assert time.thread_time() - began < 5
 
 
 def seconds_for(batches: int) -> float:
@@ -243,9 +243,9 @@ def seconds_for(batches: int) -> float:
     data = b"".join(made)
     took = []
     for _ in range(3):
-        began = time.process_time()
+        began = time.thread_time()
         decoded = kcodec.decode(data, on_error="skip", isolation_level="read_committed")
-        took.append(time.process_time() - began)
+        took.append(time.thread_time() - began)
         assert decoded.counts.skipped_batches == batches // 2
     return min(took)
 

@@ -253,6 +253,22 @@ def test_headers_whose_fields_come_the_other_way_round() -> None:
     assert decoded(encode(table, timestamp=0))[0].headers == (("name", b"content"),)
 
 
+@pytest.mark.parametrize("fields", [("value", "name"), ("content", "key"), ("value", "key")])
+def test_one_field_name_suffices_to_find_the_value_of_a_header(fields: tuple[str, str]) -> None:
+    content, name = fields
+    kind = pa.list_(pa.struct([(content, pa.string()), (name, pa.string())]))
+    table = pa.table({"value": [b""], "headers": pa.array([[{name: "name", content: "content"}]], kind)})
+    assert decoded(encode(table, timestamp=0))[0].headers == (("name", b"content"),)
+
+
+@pytest.mark.parametrize("field", ["key", "value"])
+def test_two_fields_of_a_header_with_the_same_name_are_refused(field: str) -> None:
+    entries = pa.StructArray.from_arrays([pa.array(["a"]), pa.array(["b"])], [field, field])
+    table = pa.table({"value": [b""], "headers": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), entries)})
+    with pytest.raises(ValueError, match="column 'headers' cannot have the Arrow type"):
+        encode(table, timestamp=0)
+
+
 def test_one_entry_many_times_over_does_not_fill_the_memory() -> None:
     """A record is refused as soon as it exceeds max_batch_bytes, however much more of it there would be."""
     same = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), pa.array([b"x" * 1_000_000]))

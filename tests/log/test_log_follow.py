@@ -212,11 +212,11 @@ def test_quiet_ends_it_and_costs_no_work(tmp_path: Path, monkeypatch: pytest.Mon
         return step(log)
 
     monkeypatch.setattr(growth.GrowingLog, "step", counted)
-    begin, work = time.monotonic(), time.process_time()
+    begin, work = time.monotonic(), time.thread_time()
     found = [record.offset for record in open_log(directory).records(follow=True, poll_interval=0.1, timeout=0.55)]
     assert found == [0, 1, 2]
     assert time.monotonic() - begin >= 0.55
-    assert time.process_time() - work < 0.3
+    assert time.thread_time() - work < 0.3
     assert looks <= 8
 
 

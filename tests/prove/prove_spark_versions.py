@@ -41,14 +41,13 @@ VERSIONS: dict[str, tuple[str, Sequence[str], str]] = {
     "4.3": ("java.txt", (), ""),
     "4.2": ("java.txt", EVERYTHING, ""),
     "4.1": ("java.txt", EVERYTHING, ""),
-    "4.0": ("java.txt", EVERYTHING, "not pushdown"),
+    "4.0": ("java.txt", EVERYTHING, ""),
     "3.5": ("spark-3.5.txt", ("test_spark_arrow.py",), ""),
 }
 # The Connect server is not among the jars of PySpark 3.5.
 MODES = {version: ("cluster",) if version == "3.5" else ("cluster", "connect") for version in VERSIONS}
 
 NO_SOURCE = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kcodec"
-NO_PUSHDOWN = "option 'pushdown' needs Spark 4.1 or newer"
 NO_STREAM_WRITE = 'writeStream.format("kcodec") needs Spark 4.1 or newer'
 SOURCE_CALLS = (
     *("read_files", "read_files_filtered", "create_table", "read_topic", "stream_topic"),
@@ -57,7 +56,7 @@ SOURCE_CALLS = (
 #: Version -> the calls that it lacks, with a part of the error; docs/spark-operations.md has them in a table.
 DIFFERENCES: dict[str, dict[str, str]] = {
     "3.5": dict.fromkeys(SOURCE_CALLS, NO_SOURCE) | {"stream_map_batches": "needs Spark 4.0 or newer"},
-    "4.0": {"read_files_filtered": NO_PUSHDOWN, "stream_to_topic": NO_STREAM_WRITE},
+    "4.0": {"stream_to_topic": NO_STREAM_WRITE},
 }
 CONNECT_DIFFERENCES = {
     "decode_partition": "[JVM_ATTRIBUTE_NOT_SUPPORTED] Attribute `sparkContext`",

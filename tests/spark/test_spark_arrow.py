@@ -77,6 +77,15 @@ def test_fetch_answers_with_their_aborted_list(spark: SparkSession) -> None:
         assert [row.offset for row in decoded.collect()] == [record.offset for record in expected.records()]
 
 
+def test_timestamps_are_points_in_time_whatever_timestamp_type_spark_is_set_to(spark: SparkSession) -> None:
+    frame = record_sets(spark, golden("txn-java-0").log)
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        assert dict(decode_in_arrow(frame).dtypes)["timestamp"] == "timestamp"
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+
 def test_columns_are_chosen_in_either_spelling(spark: SparkSession) -> None:
     partition = golden("txn-java-0")
     frame = record_sets(spark, partition.log)

@@ -13,7 +13,6 @@ from pyspark.errors import PySparkException
 import kcodec
 from kcodec.spark import ranges
 from kcodec.spark.columns import default_columns
-from kcodec.spark.filters import Pruning
 from kcodec.spark.options import parse_options
 from kcodec.spark.ranges import RangeOptions
 
@@ -40,7 +39,7 @@ def rows(path: Path | str, **options: Any) -> list[int]:
     given = parse_options({"path": str(path), **each})
     reading = RangeOptions(tuple(default_columns(False, False)), given.isolation_level, on_error=given.on_error)
     found = []
-    for task in ranges.plan_tasks(given, reading, Pruning()):
+    for task in ranges.plan_tasks(given, reading):
         for batch in ranges.read_ranges(task, reading):
             found += batch.column("offset").to_pylist()
     return found

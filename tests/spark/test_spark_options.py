@@ -4,28 +4,16 @@
 from __future__ import annotations
 
 import pickle
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import types
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-)
 from pyspark.sql.pandas.types import to_arrow_schema
 
 import kcodec
 from kcodec import TopicPartition
 from kcodec.spark import columns
-from kcodec.spark.filters import Pruning, pruning_of
 from kcodec.spark.options import FOREIGN_OPTIONS, Bound, parse_options
 from kcodec.spark.paths import FoundPartition, find_partitions
 
@@ -40,7 +28,7 @@ def test_defaults_are_those_of_sparks_own_source() -> None:
     options = parsed()
     assert options.isolation_level == "read_uncommitted"
     assert (options.starting, options.ending) == (Bound("earliest"), Bound("latest"))
-    assert (options.include_headers, options.on_error, options.pushdown) == (False, "raise", False)
+    assert (options.include_headers, options.on_error) == (False, "raise")
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -210,38 +198,3 @@ def test_paths_without_anything_to_read(logs: Path) -> None:
         find_partitions([str(logs / "meta.properties")])
     with pytest.raises(ValueError, match="not s3:"):
         find_partitions(["s3://bucket/orders-0"])
-
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-NOON_MS = 1_767_268_800_000
-
-
-@pytest.mark.parametrize(
-    ("filters", "expected"),
-    [
-        ([GreaterThan(("offset",), 5), LessThan(("offset",), 9)], Pruning(start_offset=6, end_offset=9)),
-        ([GreaterThanOrEqual(("offset",), 5), LessThanOrEqual(("offset",), 9)], Pruning(5, 10)),
-        ([EqualTo(("offset",), 5), GreaterThan(("offset",), 2)], Pruning(5, 6)),
-        ([In(("offset",), (9, 3, 5))], Pruning(3, 10)),
-        (
-            [In(("partition",), (1, 2)), EqualTo(("topic",), "a")],
-            Pruning(topics=frozenset("a"), partitions=frozenset({1, 2})),
-        ),
-        ([In(("partition",), (1, 2)), EqualTo(("partition",), 2)], Pruning(partitions=frozenset({2}))),
-        ([GreaterThanOrEqual(("timestamp",), NOON)], Pruning(min_timestamp=NOON_MS)),
-        ([GreaterThan(("timestamp",), NOON)], Pruning(min_timestamp=NOON_MS + 1)),
-        ([GreaterThanOrEqual(("timestamp",), NOON + timedelta(microseconds=1))], Pruning(min_timestamp=NOON_MS + 1)),
-        ([LessThan(("timestamp",), NOON)], Pruning()),
-        ([Not(EqualTo(("offset",), 5)), EqualTo(("value",), b"x"), EqualTo(("a", "offset"), 5)], Pruning()),
-    ],
-)
-def test_filters(filters: list[Filter], expected: Pruning) -> None:
-    assert pruning_of(filters) == expected
-
-
-def test_pruning_admits_partitions() -> None:
-    pruning = Pruning(topics=frozenset({"a"}), partitions=frozenset({1}))
-    assert pruning.admits("a", 1)
-    assert not pruning.admits("a", 2)
-    assert not pruning.admits(None, 1)
-    assert Pruning().admits(None, None)

@@ -19,7 +19,6 @@ from damaged_logs import StoredBatch, damage, forged, segment_file, verifying, w
 import kcodec
 from kcodec.spark import ranges
 from kcodec.spark.columns import default_columns
-from kcodec.spark.filters import Pruning
 from kcodec.spark.options import parse_options
 
 LOSS = re.compile(
@@ -38,7 +37,7 @@ def rows(path: Path, **options: Any) -> list[tuple[int, bytes]]:
         check_crcs=given.check_crcs,
     )
     found: list[tuple[int, bytes]] = []
-    for task in ranges.plan_tasks(given, reading, Pruning()):
+    for task in ranges.plan_tasks(given, reading):
         for batch in ranges.read_ranges(task, reading):
             found += zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
     return found
@@ -279,7 +278,7 @@ def test_splits_of_a_permissive_read_follow_the_index(log: tuple[Path, list[Stor
     folder, stored = log
     given = parse_options({"path": str(folder), "mode": "permissive", "splitBytes": "9000"})
     reading = ranges.RangeOptions(tuple(default_columns(False, False)), on_error="skip")
-    tasks = ranges.plan_tasks(given, reading, Pruning())
+    tasks = ranges.plan_tasks(given, reading)
     assert len(tasks) > 5
     starts = {batch.position for batch in stored}
     for stretch in itertools.chain.from_iterable([each.byte_range for each in task] for task in tasks):

@@ -335,6 +335,16 @@ def test_partitions_that_are_assigned(streams: Streams) -> None:
     assert spans(stream.ranges(start, stream.latest_offset(start))) == [(0, 0, 2), (2, 0, 2)]
 
 
+def test_an_error_says_that_the_options_no_longer_name_a_partition(streams: Streams) -> None:
+    topic = streams.topic(partitions=2, records=2)
+    stream = streams.stream("", assign=json.dumps({topic: [0, 1]}))
+    start = stream.initial_offset()
+    end = stream.latest_offset(start)
+    restarted = streams.stream("", assign=json.dumps({topic: [0]}))
+    with pytest.raises(DataLossError, match=rf"{topic}-1: .*the options of the query do not name the partition"):
+        restarted.latest_offset(end)
+
+
 def test_a_reader_is_pickled_without_its_client(streams: Streams) -> None:
     topic = streams.topic(records=3)
     reader = stream_reader(TopicQuery(streams.source(topic)))

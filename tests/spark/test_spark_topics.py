@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 from spark_source import JARS
 
-from kcodec import TopicPartition
 from kcodec import spark as kcodec_spark
 from kcodec.client import Admin, Producer
-from kcodec.spark.source import KcodecDataSource
 from kcodec.testing.kafka import ApacheKafka
 
 if TYPE_CHECKING:
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 LEVELS = ["read_uncommitted", "read_committed"]
 CODECS: list[Any] = ["none", "gzip", "snappy", "lz4", "zstd"]
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture(scope="module")
@@ -142,35 +138,6 @@ def test_columns_that_the_user_chooses(spark: SparkSession, servers: str, topic:
     assert spark.read.format("kcodec").options(**options, includeBatchMeta="true").load().schema == (
         kcodec_spark.schema(include_batch_meta=True)
     )
-
-
-def test_filters_become_narrower_ranges(spark: SparkSession, servers: str, topic: str) -> None:
-    from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, LessThan
-
-    options = options_of(servers, topic, pushdown="true")
-
-    def planned(*filters: Any) -> list[tuple[int, int, int]]:
-        reader: Any = KcodecDataSource(options).reader(kcodec_spark.schema())
-        assert list(reader.pushFilters(list(filters))) == list(filters)
-        ranges = [each for partition in reader.partitions() for each in partition.value]
-        return [(each.partition, each.start, each.end) for each in ranges]
-
-    offsets = [GreaterThanOrEqual(("offset",), 30), LessThan(("offset",), 50)]
-    assert planned(*offsets, EqualTo(("partition",), 1)) == [(1, 30, 50)]
-    assert planned(EqualTo(("topic",), "another")) == []
-    assert planned(GreaterThan(("timestamp",), datetime.fromisoformat("2100-01-01T00:00:00+00:00"))) == []
-    with Admin(bootstrap_servers=servers) as admin:
-        latest = admin.list_offsets({TopicPartition(topic, 1): "max_timestamp"})[TopicPartition(topic, 1)]
-    when = datetime.fromtimestamp(latest.timestamp / 1000, UTC)
-    (only,) = planned(GreaterThanOrEqual(("timestamp",), when), EqualTo(("partition",), 1))
-    assert 200 < only[1] <= latest.offset
-    spark.conf.set(PUSHDOWN, "true")
-    try:
-        loaded = spark.read.format("kcodec").options(**options).load().where("offset >= 30 AND partition = 1")
-        assert loaded.rdd.getNumPartitions() == 1
-        assert len(rows_of(loaded)) == 200 - 28
-    finally:
-        spark.conf.unset(PUSHDOWN)
 
 
 def test_a_restart_continues_and_a_replay_is_the_same(

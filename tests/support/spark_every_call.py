@@ -137,7 +137,7 @@ def read_files(at: Setting) -> None:
 
 
 def read_files_filtered(at: Setting) -> None:
-    """The option pushdown."""
+    """The option pushdown, which has no effect."""
     at.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     reader = at.spark.read.format("kcodec").option("kafka.isolation.level", "read_committed").option("pushdown", "true")
     found = reader.load(paths_of_files()).where("offset >= 50").select("partition", "offset").collect()

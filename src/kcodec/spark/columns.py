@@ -106,7 +106,9 @@ def columns_of_schema(schema: StructType) -> tuple[SparkColumn, ...]:
 
 def ddl(columns: Iterable[SparkColumn]) -> str:
     """Return the columns as Spark's DDL."""
-    return ", ".join(f"{column.name} {column.ddl}" for column in columns)
+    # With spark.sql.timestampType=TIMESTAMP_NTZ, "timestamp" is the type without a time zone.
+    types = {"timestamp": "timestamp_ltz"}
+    return ", ".join(f"{column.name} {types.get(column.ddl, column.ddl)}" for column in columns)
 
 
 def struct_type(columns: Iterable[SparkColumn]) -> StructType:

@@ -78,7 +78,6 @@ class SourceOptions:
     without_match: str = "error"
     min_partitions: int = 1
     on_error: str = "raise"
-    pushdown: bool = False
     topic: str | None = None
     partition: int | None = None
     split_bytes: int = DEFAULT_SPLIT_BYTES
@@ -102,7 +101,6 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         without_match=_one_of("startingOffsetsByTimestampStrategy", strategy, ["error", "latest"]),
         min_partitions=_integer(options, "minPartitions", 1, least=1),
         on_error="skip" if _choice(options, "mode", ["failfast", "permissive"]) == "permissive" else "raise",
-        pushdown=_boolean(options, "pushdown", False),
         topic=options.get("topic"),
         partition=_integer(options, "partition", -1, least=0) if "partition" in options else None,
         split_bytes=_integer(options, "splitBytes", DEFAULT_SPLIT_BYTES, least=1),

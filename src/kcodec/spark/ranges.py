@@ -20,7 +20,6 @@ from kcodec.log.chunks import ByteRange, StreamOptions
 from kcodec.log.splits import cut_by_index
 from kcodec.spark import convert
 from kcodec.spark.columns import SparkColumn
-from kcodec.spark.filters import Pruning
 from kcodec.spark.options import DEFAULT_SPLIT_BYTES, Bound, SourceOptions
 from kcodec.spark.paths import FoundPartition, find_partitions, local_path
 from kcodec.spark.planner import EARLIEST, HIGHEST_LONG, LATEST
@@ -59,7 +58,7 @@ class FileRange:
 Task = tuple[FileRange, ...]
 
 
-def plan_tasks(options: SourceOptions, reading: RangeOptions, pruning: Pruning) -> list[Task]:
+def plan_tasks(options: SourceOptions, reading: RangeOptions) -> list[Task]:
     """Return the tasks of a read: ranges of files, adjacent ones together, of at most splitBytes in all.
 
     Raise ValueError for a bound that names partitions which do not exist, leaves one out, ends before it starts, or
@@ -67,7 +66,7 @@ def plan_tasks(options: SourceOptions, reading: RangeOptions, pruning: Pruning) 
     default): fewer rows than requested must not look like all of them.
     """
     found = find_partitions(options.paths)
-    if _reads_segments_alone(options, pruning):
+    if _reads_segments_alone(options):
         found = [segment for each in found for segment in each.alone()]
     opened = [_open(each.path, reading, options.topic, options.partition) for each in found]
     for bound in (options.starting, options.ending):
@@ -82,9 +81,7 @@ def plan_tasks(options: SourceOptions, reading: RangeOptions, pruning: Pruning) 
         start, end = _start(options, log), _end(options.ending, log, options.on_error)
         if start is not None and end is not None and start > end:
             raise ValueError(f"the start offset {start} is greater than the end offset {end} for {_name(log)}")
-        if pruning.admits(log.topic, log.partition):
-            start, end = _narrowed(log, pruning, start, end, options.on_error)
-            ranges += _in_segments(_cut(log, reading, start, end, split_bytes), each)
+        ranges += _in_segments(_cut(log, reading, start, end, split_bytes), each)
     return list(packed(ranges, packed_bytes))
 
 
@@ -137,10 +134,10 @@ def read_alone(path: str, reading: RangeOptions, topic: str | None, partition: i
     yield from read_ranges(_cut(log, reading, reading.start_offset, reading.end_offset, DEFAULT_SPLIT_BYTES), reading)
 
 
-def _reads_segments_alone(options: SourceOptions, pruning: Pruning) -> bool:
+def _reads_segments_alone(options: SourceOptions) -> bool:
     """Return whether only the named segments are needed, and not those next to them: no transaction, no timestamp."""
     bounds = {options.starting.kind, options.ending.kind}
-    return options.isolation_level == "read_uncommitted" and "timestamp" not in bounds and pruning.min_timestamp is None
+    return options.isolation_level == "read_uncommitted" and "timestamp" not in bounds
 
 
 def _open(path: str, reading: RangeOptions, topic: str | None, partition: int | None) -> logs.Log:
@@ -247,18 +244,6 @@ def _end(bound: Bound, log: logs.Log, on_error: str) -> int | None:
     if bound.kind == "offset":
         return number
     return log.offset_for_timestamp(number, use_index=False, on_error=on_error)
-
-
-def _narrowed(
-    log: logs.Log, pruning: Pruning, start: int | None, end: int | None, on_error: str
-) -> tuple[int | None, int | None]:
-    """Return the bounds with those of the filters; of a timestamp nothing reaches, an empty range."""
-    starts = [offset for offset in (start, pruning.start_offset) if offset is not None]
-    ends = [offset for offset in (end, pruning.end_offset) if offset is not None]
-    if pruning.min_timestamp is not None and pruning.min_timestamp > 0:
-        first = log.offset_for_timestamp(pruning.min_timestamp, use_index=False, on_error=on_error)
-        starts.append(_end_or_highest(log, on_error) if first is None else first)
-    return max(starts, default=None), min(ends, default=None)
 
 
 def _cut(

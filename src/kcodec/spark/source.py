@@ -13,7 +13,8 @@ longer than these imports.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -22,12 +23,17 @@ from kcodec.spark.workers import exempt_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
     from kcodec.spark.columns import SparkColumn
     from kcodec.spark.options import SourceOptions
 
+logger = logging.getLogger("kcodec.spark")
+PUSHDOWN_HAS_NO_EFFECT = (
+    "option 'pushdown' has no effect any more: with filters, Spark would lose rows of a DataFrame that is used twice; "
+    "remove the option, and set startingOffsets, endingOffsets or their timestamps to read less"
+)
 # Metadata of the first column of a table: the options that it was created with.
 TABLE_OPTIONS = "kcodec.options"
 
@@ -60,26 +66,20 @@ class KcodecDataSource(DataSource):
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of these columns; with pushdown=true one that takes filters, which Spark must allow."""
+        """Return the reader of these columns."""
         exempt_modules()
         from kcodec.spark.columns import columns_of_schema
 
         given = self._table_options(schema) | self._given()
         columns = columns_of_schema(schema)
         if reads_topics(given):
-            from kcodec.spark.topic_source import TopicPushdownReader, TopicReader
+            from kcodec.spark.topic_source import TopicReader
             from kcodec.spark.topics import TopicSource
 
-            pushdown, given = take_pushdown(given)
-            source = TopicSource.of(given, columns=columns)
-            return TopicPushdownReader(source) if pushdown else TopicReader(source)
+            return TopicReader(TopicSource.of(without_pushdown(given), columns=columns))
         from kcodec.spark.options import parse_options
 
-        options = parse_options(given)
-        if not options.pushdown:
-            return KcodecReader(options, columns)
-        _check_pushdown()
-        return KcodecPushdownReader(options, columns)
+        return KcodecReader(parse_options(without_pushdown(given)), columns)
 
     def _given(self) -> dict[str, str]:
         from kcodec.spark.options import is_table, options_of_table
@@ -103,8 +103,7 @@ class KcodecDataSource(DataSource):
             if reads_topics(given):
                 from kcodec.spark.topics import TopicSource
 
-                _, given = take_pushdown(given)  # Spark offers no filters to streams
-                source = TopicSource.of(given, is_stream=True, columns=columns_of_schema(schema))
+                source = TopicSource.of(without_pushdown(given), is_stream=True, columns=columns_of_schema(schema))
                 return stream_reader(TopicQuery(source))
             from kcodec.spark.file_stream import FileStreamOptions  # which imports the reader of logs
 
@@ -150,27 +149,25 @@ def reads_topics(given: Mapping[str, str]) -> bool:
     return bool(of_topics)
 
 
-def take_pushdown(given: Mapping[str, str]) -> tuple[bool, dict[str, str]]:
-    """(the option pushdown, the other options)."""
-    others = {name: value for name, value in given.items() if name.lower() != "pushdown"}
+def without_pushdown(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options without pushdown, which has no effect any more; log a warning if it is true.
+
+    With filters, Spark 4.1 to 4.3 plans one read for all uses of a DataFrame or a table: each use gets the rows for the
+    filters of the last one. A reader that leaves out rows because of filters therefore loses rows.
+    """
     text = next((value for name, value in given.items() if name.lower() == "pushdown"), "false").lower()
     if text not in ("true", "false"):
         raise ValueError(f"option 'pushdown' is {text!r}: expected true or false")
     if text == "true":
-        _check_pushdown()
-    return text == "true", others
-
-
-def _check_pushdown() -> None:
-    if not hasattr(DataSourceReader, "pushFilters"):
-        raise ValueError("option 'pushdown' needs Spark 4.1 or newer; startingOffsets and the like work everywhere")
+        logger.warning("%s", PUSHDOWN_HAS_NO_EFFECT)
+    return {name: value for name, value in given.items() if name.lower() != "pushdown"}
 
 
 def _columns_of_topics(given: Mapping[str, str]) -> Sequence[SparkColumn]:
     """Return the columns of a query over topics; nothing says yet whether it is a stream."""
     from kcodec.spark.topics import TopicSource
 
-    _, given = take_pushdown(given)
+    given = without_pushdown(given)
     try:
         return TopicSource.of(given, is_stream=True).columns
     except ValueError:
@@ -199,10 +196,8 @@ class KcodecReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, columns: Sequence[SparkColumn]) -> None:
         from kcodec.spark import ranges  # which imports the reader of logs
-        from kcodec.spark.filters import Pruning
 
         self._options = options
-        self._pruning = Pruning()
         self._reading = ranges.RangeOptions(
             tuple(columns),
             isolation_level=options.isolation_level,
@@ -216,7 +211,7 @@ class KcodecReader(DataSourceReader):
         None."""
         from kcodec.spark import ranges
 
-        tasks = ranges.plan_tasks(self._options, self._reading, self._pruning)
+        tasks = ranges.plan_tasks(self._options, self._reading)
         return [InputPartition(task) for task in tasks or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -224,15 +219,3 @@ class KcodecReader(DataSourceReader):
         from kcodec.spark import ranges
 
         return ranges.read_ranges(partition.value, self._reading)
-
-
-class KcodecPushdownReader(KcodecReader):
-    """The same with filters. Apart, as Spark refuses a reader with pushFilters unless its configuration allows it."""
-
-    def pushFilters(self, filters: Iterable[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what the filters exclude out of the plan, and leave all of them to Spark, too."""
-        from kcodec.spark.filters import pruning_of
-
-        filters = list(filters)
-        self._pruning = pruning_of(filters)
-        return filters

@@ -143,13 +143,16 @@ class TopicStream(StreamState):
             if each.partition < counts.get(each.topic, 0) or (position is None and not may_miss)
         ]
         read = {partition.topic for partition in partitions}
-        missing = {topic for topic in known - set(counts) if self._is_wanted(TopicPartition(topic, 0))}
+        missing = {topic for topic in known - set(counts) if self._is_topic_wanted(topic)}
         texts = {topic: id_text(topic_id) for topic, topic_id in ids.items() if topic in read and topic_id is not None}
         return KnownLogs(partitions, texts, self._list(partitions, "earliest"), missing, now)
 
     def _is_wanted(self, partition: TopicPartition) -> bool:
-        wanted = self._source.topics()
-        return any(each.topic == partition.topic for each in wanted.partitions({partition.topic: 1}))
+        assigned = self._source.topics().assign
+        return partition in assigned if assigned else self._is_topic_wanted(partition.topic)
+
+    def _is_topic_wanted(self, topic: str) -> bool:
+        return any(each.topic == topic for each in self._source.topics().partitions({topic: 1}))
 
     def _look(self, position: StreamOffsets | None) -> tuple[KnownLogs, dict[TopicPartition, int]]:
         logs = self._logs(position)

@@ -24,7 +24,6 @@ from kcodec.spark import planner
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option, with_credentials
 from kcodec.spark.columns import SparkColumn, default_columns, suggestion
 from kcodec.spark.convert import Renamed, log_task
-from kcodec.spark.filters import Pruning
 from kcodec.spark.trigger_limits import LIMIT_OPTIONS, NO_LIMITS, TriggerLimits
 from kcodec.spark.workers import exempt_modules
 
@@ -163,10 +162,10 @@ class TopicSource:
         """Return the ranges of tasks (minPartitions, maxRecordsPerPartition)."""
         return planner.cut_ranges(ranges, *self._cuts())
 
-    def plan(self, pruning: Pruning | None = None) -> list[OffsetRange]:
+    def plan(self) -> list[OffsetRange]:
         """Return the range of each task of a batch query, with the id of its topic.
 
-        pruning: what the filters of the query exclude is left out. Raise what brokers respond, and DataLossError.
+        Raise what brokers respond, and DataLossError.
         """
         starting, ending, level = self.starting(), self._ending(), self.isolation_level
         with self.admin() as admin:
@@ -187,8 +186,6 @@ class TopicSource:
             )
             for loss in losses:
                 logger.warning("%s", loss)
-            if pruning is not None:
-                ranges = _pruned(admin, ranges, pruning, level)
         return self.cut([replace(each, topic_id=ids.get(each.topic)) for each in ranges])
 
     def read(
@@ -277,26 +274,6 @@ def offsets_at(
     }
     found = list_offsets(admin, wanted, level) if wanted else {}
     return {partition: offset for partition, offset in found.items() if offset >= 0}
-
-
-def _pruned(
-    admin: Admin, ranges: Sequence[OffsetRange], pruning: Pruning, level: IsolationLevel | str
-) -> list[OffsetRange]:
-    """Return what of the ranges can pass the filters. A timestamp becomes the offset of the first record that reaches
-    it: all records before that one are older."""
-    found = [each for each in ranges if each.size and pruning.admits(each.topic, each.partition)]
-    times: dict[TopicPartition, int] = {}
-    if pruning.min_timestamp is not None and pruning.min_timestamp > 0 and found:
-        wanted: dict[TopicPartition, str | int] = {each.topic_partition: pruning.min_timestamp for each in found}
-        times = list_offsets(admin, wanted, level)
-    pruned = []
-    for each in found:
-        first = times.get(each.topic_partition, 0)
-        start = max(each.start, pruning.start_offset or 0, each.end if first < 0 else first)
-        end = each.end if pruning.end_offset is None else min(each.end, pruning.end_offset)
-        if start < end:
-            pruned.append(replace(each, start=start, end=end))
-    return pruned
 
 
 def _text(value: Any) -> str:

@@ -239,9 +239,9 @@ def test_uniform_takes_no_quadratic_time() -> None:
     for joining in (1, 999):
         members = [AssignedMember("m0", None, frozenset(topics), owned)]
         members += [AssignedMember(f"n{number}", None, frozenset(topics[1:])) for number in range(joining)]
-        begin = time.process_time()
+        begin = time.thread_time()
         shares = assign_uniform(members, counts)
-        assert time.process_time() - begin < 2
+        assert time.thread_time() - begin < 2
         sizes = sorted(sum(map(len, share.values())) for share in shares.values())
         assert sizes in ([5000, 5000], [9] * 490 + [10] * 509 + [500])
 

@@ -52,14 +52,14 @@ def test_random_patterns_match_what_re_matches() -> None:
 
 @pytest.mark.parametrize("pattern", ["(a|a)*b", "(a*)*b", "(a+)+b", "a*a*a*a*a*a*b", "((a?){30}){10}b", "(.*.*.*)*b"])
 def test_hostile_patterns_take_little_time(pattern: str) -> None:
-    begun = time.process_time()
+    begun = time.thread_time()
     assert not LinearPattern(pattern).fullmatch("a" * 249)
-    assert time.process_time() - begun < 2
+    assert time.thread_time() - begun < 2
 
 
 @pytest.mark.parametrize("pattern", ["(a{1000}){1000}", "a{100000}", "(((a{100}){100}){100}){100}"])
 def test_large_patterns_are_refused_at_once(pattern: str) -> None:
-    begun = time.process_time()
+    begun = time.thread_time()
     with pytest.raises(ValueError, match="too large"):
         LinearPattern(pattern)
-    assert time.process_time() - begun < 1
+    assert time.thread_time() - begun < 1

@@ -192,8 +192,9 @@ int headers_input_bind(HeadersInput *input, const struct ArrowSchema *schema, co
     if (entry_array->n_children != 2 || !has_buffers(entry_array, 1)) return BIND_INVALID;
     for (int at = 0; at < 2; at++)
         if (entry_array->children[at]->length < entry_array->offset + entry_array->length) return BIND_INVALID;
-    // The first field is the name and the second the value, unless they are named "value" and "key".
-    int name = is_named(entries->children[0], "value") && is_named(entries->children[1], "key");
+    // The first field is the name and the second the value, unless one of them has the other one's name.
+    int name = is_named(entries->children[0], "value") || is_named(entries->children[1], "key");
+    if (name && (is_named(entries->children[0], "key") || is_named(entries->children[1], "value"))) return BIND_TYPE;
     int failed = binary_input_bind(&input->name, entries->children[name], entry_array->children[name]);
     if (!failed) failed = binary_input_bind(&input->value, entries->children[!name], entry_array->children[!name]);
     if (failed) return failed;
