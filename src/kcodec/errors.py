@@ -99,6 +99,8 @@ class DecodeError(KcodecError, ValueError):
     topic_partition: where a consumer read them, else None.
     """
 
+    remedy = "stop"
+
     def __init__(
         self,
         reason: str,

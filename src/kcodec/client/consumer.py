@@ -211,13 +211,15 @@ class Consumer(ClientBase):
 
     def _poll(self, timeout: float | None, take: Callable[[], Taken]) -> Taken:
         check_poll(timeout)
-        if not self._polling.acquire(False):
+        if self._polling.locked():
             raise RuntimeError("poll is already running: one thread polls a consumer, and its callbacks must not poll")
+        is_begun = False
         try:
-            if self._io_loop.is_closed:
-                self._run(self._core.wait_for_work(0.0))  # says why
-            self._core.begin_poll()
-            try:
+            with self._polling:  # no signal, such as that of Ctrl-C, is handled between the lock and its block
+                if self._io_loop.is_closed:
+                    self._run(self._core.wait_for_work(0.0))  # says why
+                self._core.begin_poll()
+                is_begun = True
                 deadline = None if timeout is None else time.monotonic() + timeout
                 while True:
                     if not self._core.has_business and (taken := take()):
@@ -228,11 +230,10 @@ class Consumer(ClientBase):
                         self._call_back(self._core.callbacks, callback)
                     elif deadline is not None and time.monotonic() >= deadline:
                         return take()
-            except BaseException:
+        except BaseException:
+            if is_begun:
                 self._core.take_back()  # the application is not given what was taken for this poll
-                raise
-        finally:
-            self._polling.release()
+            raise
 
     def __iter__(self) -> Iterator[Record]:
         """Iterate over the records without end, and raise what `poll` raises.

@@ -208,6 +208,9 @@ class FetchBuffer:
     def add(self, entry: FetchedPartition) -> bool:
         """Keep a response if it is the next one of its partition."""
         queue = self._current(entry.state.topic_partition)
+        if not queue:
+            # Usually there is no chunk then. An interruption, such as Ctrl-C, may have left one that no response has.
+            entry.state.leave_chunk()
         expected = queue[-1].next_offset if queue else entry.state.position
         if entry.state.version != entry.version or entry.position != expected:
             return False

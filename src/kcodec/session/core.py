@@ -127,7 +127,14 @@ class GroupSession:
         if self.block is not None or self.is_rewind_due or not self.is_safe or self._not_before > self.clock():
             return None
         transaction = self.manager.begin_at_once()
-        return None if transaction is None else self.begun(transaction, is_gone)
+        if transaction is None:
+            return None
+        try:
+            return self.begun(transaction, is_gone)
+        except BaseException:  # such as that of Ctrl-C
+            self.manager.abandon(transaction)
+            self.block = None
+            raise
 
     def begun(self, transaction: ProducerTransaction, is_gone: Callable[[], bool]) -> SessionBlock:
         """Note that the transaction is open."""
@@ -143,11 +150,14 @@ class GroupSession:
             self.block = None
             self.consumer.assignment.post(self.changed.set)
         if self.block is not None:
-            raise TransactionStateError(
-                "a transaction of this session is open: end it before the next one begins",
+            error = TransactionStateError(
+                "a transaction of this session is open: end it before the next one begins; if Ctrl-C interrupted its "
+                "end, close the session and create it again",
                 state=State.IN_TRANSACTION.name,
                 event="BEGIN",
             )
+            error.remedy = "recreate"
+            raise error
 
     def check_times(self, deadline: float) -> Flow[None]:
         """With a broker without KIP-447, once: raise ValueError if the timeouts are not safe, and log a warning if they

@@ -6,6 +6,7 @@ One client runs the cores of a consumer and of a producer; `kcodec.session.core`
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from kcodec.consumer.health import ConsumerHealth
     from kcodec.producer.delivery import OnDelivery
 
+log = logging.getLogger("kcodec.session")
 Taken = TypeVar("Taken", bound="list[Record] | DecodedRecords")
 CLOSE_SECONDS = 30.0
 #: One wait of a poll without a timeout.
@@ -106,33 +108,43 @@ class SessionTransaction:
             )
         self._flows.check_idle()
         session = self._session
-        if True:  # ASYNC
-            session._start()
-            block = None if session._io_loop.is_closed else self._flows.begin_at_once(self._is_gone)
-        else:
-            with session._producer._lock:
-                is_closed = session._producer._core.is_closed
-                block = None if is_closed else self._flows.begin_at_once(self._is_gone)
-        if block is None:
-            try:
+        try:
+            if True:  # ASYNC
+                session._start()
+                block = None if session._io_loop.is_closed else self._flows.begin_at_once(self._is_gone)
+            else:
+                with session._producer._lock:
+                    is_closed = session._producer._core.is_closed
+                    block = None if is_closed else self._flows.begin_at_once(self._is_gone)
+            if block is None:
                 block = await session._run(self._flows.begin(self._timeout, self._is_gone))
-            except BaseException:  # cancelled, too: a transaction that begins all the same must be abandoned
-                self._is_interrupted = True
-                raise
-        self._block = block
-        return self
+            self._block = block
+            return self
+        except BaseException:  # cancelled, too: a transaction that begins all the same must be abandoned
+            self._is_interrupted = True
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         block = self._current
-        if not block.is_ending:
-            limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
-            own = self._flows.manager.max_block if self._timeout is None else self._timeout
-            seconds = own if limit is None else min(own, limit)
-            end = SessionEnd(self._flows, block, seconds).run(is_commit=error is None, error=error)
-            what = abort_of(self._flows.manager.transactional_id)
-            await self._session._run(announced(end, error, seconds, what, "kcodec.session"))
+        if block.is_ending:
+            return
+        try:
+            await self._end_block(block, error)
+        except BaseException as interruption:
+            if not block.is_ending:  # Ctrl-C before the end began
+                await self._end_block(block, interruption)
+            raise
+
+    async def _end_block(self, block: SessionBlock, error: BaseException | None) -> None:
+        """Commit, or abort because of an error that left the block."""
+        limit = limited_seconds(error, INTERRUPTED_ABORT_SECONDS)
+        own = self._flows.manager.max_block if self._timeout is None else self._timeout
+        seconds = own if limit is None else min(own, limit)
+        end = SessionEnd(self._flows, block, seconds).run(is_commit=error is None, error=error)
+        what = abort_of(self._flows.manager.transactional_id)
+        await self._session._run(announced(end, error, seconds, what, "kcodec.session"))
 
     async def poll(self, timeout: float | None = 1.0) -> list[Record]:
         """As `Consumer.poll`; the returned records belong to this transaction."""
@@ -367,15 +379,17 @@ class GroupTransactSession(ClientBase):
         self, block: SessionBlock, timeout: float | None, take: Callable[[], Taken], nothing: Callable[[], Taken]
     ) -> Taken:
         check_poll(timeout)
-        if not self._polling.acquire(False):
+        if self._polling.locked():
             # SYNC: "one task polls" -> "one thread polls"
             raise RuntimeError("poll is already running: one task polls a session, and its callbacks must not poll")
+        is_begun = False
         try:
-            block.check_open("poll")
-            if self._io_loop.is_closed:
-                await self._run(self._core.wait_for_work(0.0))  # says why
-            self._core.begin_poll()
-            try:
+            with self._polling:  # no signal, such as that of Ctrl-C, is handled between the lock and its block
+                block.check_open("poll")
+                if self._io_loop.is_closed:
+                    await self._run(self._core.wait_for_work(0.0))  # says why
+                self._core.begin_poll()
+                is_begun = True
                 deadline = None if timeout is None else time.monotonic() + timeout
                 while True:
                     taken = self._take(block, take)
@@ -388,11 +402,10 @@ class GroupTransactSession(ClientBase):
                     elif deadline is not None and time.monotonic() >= deadline:
                         taken = self._take(block, take)
                         return taken if taken is not None else nothing()
-            except BaseException:
+        except BaseException:
+            if is_begun:
                 self._core.take_back()  # the block is not given what was taken for this poll
-                raise
-        finally:
-            self._polling.release()
+            raise
 
     def _take(self, block: SessionBlock, take: Callable[[], Taken]) -> Taken | None:
         """Return what can be taken; None if nothing may be taken now."""
@@ -465,6 +478,8 @@ class GroupTransactSession(ClientBase):
         deadline = self._client.clock() + timeout
         block = self._flows.block
         if block is not None and not block.is_ending:
+            if not block.is_fresh:
+                log.warning("closing the session aborts its open transaction; its records will be read again")
             yield from SessionEnd(self._flows, block, timeout - leaving_seconds(timeout)).run(
                 is_commit=False, error=TransportError("the session is closed")
             )
