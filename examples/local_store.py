@@ -127,10 +127,21 @@ class Totals:
     def __init__(self, store: Store, source: str, target: str, **options: Any) -> None:
         self.store = store
         self.target = target
-        self.session = GroupTransactSession(topics=[source], on_assigned=store.restore, **options)
+        self.session = GroupTransactSession(topics=[source], on_assigned=self.restore, **options)
+        self._not_restored: set[TopicPartition] = set()
+
+    def restore(self, partitions: Iterable[TopicPartition]) -> None:
+        """Restore what belongs to new partitions. The next step repeats it if it fails, as the session does not call it
+        again."""
+        self._not_restored.update(partitions)
+        self.store.restore(self._not_restored)
+        self._not_restored.clear()
 
     def step(self, timeout: float = 1.0) -> bool:
         """One transaction; whether it was committed. One poll each: `restore` must find nothing begun."""
+        self._not_restored &= self.session.assignment()
+        if self._not_restored:
+            self.restore(())
         try:
             with self.session.transaction() as txn:
                 for record in txn.poll(timeout):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,33 @@ def test_a_store_forgets_what_was_aborted(apache_kafka: ApacheKafka, tmp_path: P
             raise ZeroDivisionError
         totals.store.rollback()
         assert case.state(totals.store) == {}
+    finally:
+        totals.close()
+    case.drain()
+    case.assert_exact(tmp_path)
+
+
+def test_a_store_whose_restore_failed_is_restored_before_it_is_used(
+    apache_kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = StoreCase(apache_kafka, tmp_path, "unrestored")
+    totals = case.totals()
+    restore = totals.store.restore
+    calls: list[set[TopicPartition]] = []
+
+    def fail_once(partitions: Iterable[TopicPartition]) -> None:
+        calls.append(set(partitions))
+        if len(calls) == 1:
+            raise TimeoutError("the changelog cannot be read")
+        restore(calls[-1])
+
+    monkeypatch.setattr(totals.store, "restore", fail_once)
+    try:
+        with pytest.raises(TimeoutError):
+            wait_for(totals.step)
+        assert len(calls) == 1
+        wait_for(totals.step)
+        assert calls[1] >= calls[0] != set()
     finally:
         totals.close()
     case.drain()
