@@ -255,7 +255,8 @@ def test_a_forked_child_makes_its_own_client(served: ServedWorld, _pool: Pool) -
     assert served.connections > connections
     served.taken()
     assert read(served) == [*range(3, 9)]
-    assert served.taken() == ["Fetch"]
+    # The parent's client is kept. A refresh of its metadata may be due.
+    assert {"Fetch"} <= set(served.taken()) <= {"Fetch", "Metadata"}
 
 
 def test_clients_are_closed_when_the_interpreter_exits(served: ServedWorld) -> None:
