@@ -243,8 +243,8 @@ class Producer(ProducerBase):
 
         Raise the error of the record if it failed; it ends within `delivery_timeout_ms`. One record at a time is slow:
         each call waits for a request and its response, and before that for up to `linger_ms` if another request is in
-        flight. After Ctrl-C the call stops waiting, and the record may
-        still be written. Raise also what `send` raises.
+        flight. After Ctrl-C the call stops waiting, and the record may still be written. Raise also what `send`
+        raises.
         """
         delivery = self.send(topic, value, key, headers, partition, timestamp)
         return delivery.result()
