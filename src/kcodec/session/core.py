@@ -207,6 +207,11 @@ class GroupSession:
             block.has_read |= count > 0
             block.is_reading = False
 
+    @property
+    def waits_only_for_records(self) -> bool:
+        """Any thread: as `ConsumerCore.waits_only_for_records`."""
+        return not self.is_rebalancing and self.consumer.waits_only_for_records
+
     def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
         """Wait as part of a poll, like the consumer's; a rebalance that waits for the poll continues, and is
         awaited."""
