@@ -80,7 +80,7 @@ class ClientBase(NotPickled):
         A poll that waits for nothing but records waits here. As a flow, the wait would begin and end on the I/O thread,
         which costs more than all else that such a poll does.
         """
-        if seconds <= 0 or not work.waits_only_for_records:
+        if seconds <= 0:
             return self._run(work.wait_for_work(seconds))
         running = threading.Lock()
         running.acquire()
@@ -91,11 +91,14 @@ class ClientBase(NotPickled):
 
         try:
             core.polls.begin_wait(end)
-            if work.waits_only_for_records:
+            waits_in_flow = work.waits_in_flow
+            if not (waits_in_flow or core.fetcher.buffer.has_ready):
                 longest = min(seconds, core.longest_wait)
                 running.acquire(timeout=step_seconds(longest) or longest)
         finally:
             core.polls.end_wait()
+        if waits_in_flow:
+            return self._run(work.wait_for_work(seconds))
         core.note_poll()
         return None
 

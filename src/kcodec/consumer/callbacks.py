@@ -31,8 +31,8 @@ class Work(Protocol):
     """What a poll waits for: that of a consumer, or of a group transact session."""
 
     @property
-    def waits_only_for_records(self) -> bool:
-        """As `ConsumerCore.waits_only_for_records`."""
+    def waits_in_flow(self) -> bool:
+        """As `ConsumerCore.waits_in_flow`."""
         ...
 
     def wait_for_work(self, timeout: float) -> Flow[Callback | None]:

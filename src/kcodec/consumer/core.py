@@ -524,9 +524,9 @@ class ConsumerCore:
         )
 
     @property
-    def waits_only_for_records(self) -> bool:
-        """Any thread: whether a poll has nothing to do now but to wait for records, and need not use a flow for it."""
-        return self._is_running and not (self.is_closed or self.has_business or self.fetcher.buffer.has_ready)
+    def waits_in_flow(self) -> bool:
+        """Any thread: whether a poll that waits now must do so in a flow, as it does not wait for records alone."""
+        return self.is_closed or not self._is_running or self.has_business
 
     @property
     def longest_wait(self) -> float:

@@ -208,9 +208,9 @@ class GroupSession:
             block.is_reading = False
 
     @property
-    def waits_only_for_records(self) -> bool:
-        """Any thread: as `ConsumerCore.waits_only_for_records`."""
-        return not self.is_rebalancing and self.consumer.waits_only_for_records
+    def waits_in_flow(self) -> bool:
+        """Any thread: as `ConsumerCore.waits_in_flow`."""
+        return self.is_rebalancing or self.consumer.waits_in_flow
 
     def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
         """Wait as part of a poll, like the consumer's; a rebalance that waits for the poll continues, and is

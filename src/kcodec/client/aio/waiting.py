@@ -79,7 +79,7 @@ class ClientBase(NotPickled):
 
         A poll that waits for nothing but records waits here, which costs less than a flow.
         """
-        if seconds <= 0 or not work.waits_only_for_records:
+        if seconds <= 0 or work.waits_in_flow or core.fetcher.buffer.has_ready:
             return await self._run(work.wait_for_work(seconds))
         self._start()
         loop = asyncio.get_running_loop()
