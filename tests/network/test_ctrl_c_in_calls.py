@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C while a call waits for its flow: the flow has ended when the exception leaves the call, so the next call works.
+"""Ctrl-C while a call waits for its flow: the flow has ended when the exception leaves the call.
 
 The I/O thread is busy at the moment of the signal. Otherwise it could end the flow before the next call by chance.
 """

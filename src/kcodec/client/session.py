@@ -387,7 +387,7 @@ class GroupTransactSession(ClientBase):
                     if taken is not None and len(taken):
                         return taken
                     left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-                    callback = self._run(self._flows.wait_for_work(left))
+                    callback = self._run(self._flows.wait_for_work(left, block))
                     if callback is not None:
                         self._call_back(self._core.callbacks, callback)
                     elif deadline is not None and time.monotonic() >= deadline:
@@ -399,8 +399,10 @@ class GroupTransactSession(ClientBase):
             raise
 
     def _take(self, block: SessionBlock, take: Callable[[], Taken]) -> Taken | None:
-        """Return what can be taken; None if nothing may be taken now."""
-        if self._core.has_business or not self._flows.may_take():
+        """Return what can be taken; None if nothing may be taken now. Raise TransactionStateError if the transaction
+        has ended, in which case the records belong to the next one."""
+        block.check_open("poll")
+        if self._core.has_business or not self._flows.may_take(block):
             return None
         count = 0
         try:
@@ -413,7 +415,7 @@ class GroupTransactSession(ClientBase):
             block.fail("a poll was interrupted")
             raise
         finally:
-            self._flows.taken(count)
+            self._flows.taken(block, count)
         return taken
 
     def _no_rows(self) -> DecodedRecords:

@@ -529,9 +529,12 @@ class ConsumerCore:
         """Any thread: return fetched records to be delivered one by one; None if there are none. Raises as `take`."""
         return self.fetcher.buffer.take_delivery(max_records)
 
-    def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
+    def wait_for_work(self, timeout: float, is_over: Callable[[], bool] = lambda: False) -> Flow[Callback | None]:
         """Wait as part of a poll. Return a callback to call, or None when records may be available or the time has
-        passed. Raises errors of the group or the loop."""
+        passed. Raises errors of the group or the loop.
+
+        is_over: returns whether to return None although there are no records; it is called when `wake` is set.
+        """
         deadline = self.clock() + timeout
         self.polls.begin()
         try:
@@ -542,7 +545,7 @@ class ConsumerCore:
                 if self.callbacks.waiting:
                     return self.callbacks.waiting[0]
                 left = deadline - self.clock()
-                if self.fetcher.buffer.has_ready or left <= 0:
+                if self.fetcher.buffer.has_ready or left <= 0 or is_over():
                     return None
                 # A poll that waits for longer than max_poll_interval is a poll all the time.
                 yield from wait(self.wake, min(left, self.settings.max_poll_interval / 2))
