@@ -9,6 +9,7 @@ from functools import partial
 from kcodec._fast import FRAMING_COLUMNS, AbortedTransactions, Record
 from kcodec.arguments import suggesting
 from kcodec.errors import DecodeError
+from kcodec.integers import INT64_MAX, INT64_MIN, checked_integer
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
 from kcodec.log.checkpoints import log_start_offset
@@ -197,6 +198,9 @@ class Log:
         headers.
         on_error:  "skip" leaves out corrupt batches, "stop" searches the data before them; both read all headers.
         """
+        timestamp = checked_integer(
+            "timestamp", timestamp, INT64_MIN, INT64_MAX, expected="an int, in milliseconds since 1970"
+        )
         start = self.log_start_offset
         use_index = use_index and on_error == "raise"
         if use_index and self._check_crcs and "raise" not in self._timelines:
