@@ -8,7 +8,10 @@ integer by the number of its digits.
 from __future__ import annotations
 
 import operator
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 #: Characters of a value that an error shows. An integer of 64 bits has at most 20.
@@ -32,8 +35,8 @@ def as_integer(value: Any) -> int | None:
 def shown(value: object) -> str:
     """Return a value for an error: its repr if that is short."""
     if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
-        sign = "a negative" if value < 0 else "an"
-        return f"{sign} integer of about {int(value.bit_length() * _DIGITS_PER_BIT) + 1} digits"
+        sign = "negative " if value < 0 else ""
+        return f"<{sign}integer of about {int(value.bit_length() * _DIGITS_PER_BIT) + 1} digits>"
     text = repr(value)
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 

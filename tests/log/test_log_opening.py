@@ -115,7 +115,9 @@ def test_an_empty_log_begins_and_ends_where_its_segment_is_named(tmp_path: Path)
         (True, TypeError, "timestamp must be an int, .* not True of type bool"),
         (None, TypeError, "timestamp must be an int, .* not None"),
         (1.5, TypeError, "timestamp must be an int, .* not 1.5 of type float"),
-        pytest.param(10**5000, ValueError, "timestamp must be between .* not an integer of about 5001", id="long"),
+        pytest.param(
+            10**5000, ValueError, "timestamp must be between .* not <integer of about 5001 digits>", id="long"
+        ),
     ],
 )
 def test_an_invalid_timestamp_is_named(tmp_path: Path, timestamp: Any, error: type[Exception], text: str) -> None:

@@ -81,6 +81,7 @@ PUBLIC = {
     "kcodec.constants",
     "kcodec.consumer.lag",
     "kcodec.errors",
+    "kcodec.integers",
     "kcodec.limits",
     "kcodec.log",
     "kcodec.log.check",

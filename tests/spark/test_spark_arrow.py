@@ -208,8 +208,8 @@ def test_decode_partition_checks_its_options() -> None:
 
 def test_decode_partition_skips_none_and_names_the_row_of_an_error() -> None:
     data = golden("plain-java-none-0").log
-    rows = list(decode_partition([None, data, None, bytearray(data), memoryview(data)]))
-    assert len(rows) == 3 * len(list(decode_partition([data])))
+    given: list[Any] = [None, data, None, bytearray(data), memoryview(data)]
+    assert len(list(decode_partition(given))) == 3 * len(list(decode_partition([data])))
     corrupt = bytearray(data)
     corrupt[70] ^= 1
     with pytest.raises(CorruptBatchError, match=r"batch at byte 0 .*; the record set is in row 2 of the task"):

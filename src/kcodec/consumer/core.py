@@ -38,6 +38,7 @@ from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls, l
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
+from kcodec.integers import as_integer, shown
 from kcodec.network.metrics import Gauge, Metrics, report_gauges
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.quantities import seconds_text
@@ -715,9 +716,10 @@ class ConsumerCore:
         """
         given = by_partition(timestamps, "timestamps", "ms since 1970")
         for partition, timestamp in given.items():
-            if not isinstance(timestamp, int) or timestamp < 0:
+            number = as_integer(timestamp)
+            if number is None or number < 0:
                 raise ValueError(
-                    f"timestamps[{partition}] must be an int of 0 or more, in ms since 1970, not {timestamp!r}"
+                    f"timestamps[{partition}] must be an int of 0 or more, in ms since 1970, not {shown(timestamp)}"
                 )
         found = yield from self._list_offsets({**given}, timeout)
         return {partition: listed if listed.offset >= 0 else None for partition, listed in found.items()}

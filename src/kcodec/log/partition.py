@@ -59,8 +59,8 @@ class Log:
         check_crcs: bool,
         limits: DecodeLimits,
     ) -> None:
-        if high_watermark is not None and high_watermark < 0:
-            raise ValueError(f"high_watermark must be an offset (0 or more), not {high_watermark}")
+        if high_watermark is not None:
+            high_watermark = checked_integer("high_watermark", high_watermark, 0, expected="an offset or None")
         self.path = path
         self.segments = tuple(segments)
         self.topic = topic
@@ -338,8 +338,7 @@ class Log:
             topic=self.topic,
             partition=self.partition,
         )
-        if threads < 1:
-            raise ValueError(f"threads must be at least 1, not {threads}")
+        threads = checked_integer("threads", threads, 1)
         following = FollowOptions(poll_interval, timeout, stop)
         if follow:
             if threads > 1 or on_error != "raise" or self._given_high_watermark is not None:
@@ -420,8 +419,7 @@ class Log:
         on_error: As in ``verdict``. A larger batch is a range alone. The headers are read once, for this and for the
         outcome of transactions.
         """
-        if max_bytes < 1:
-            raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
+        max_bytes = checked_integer("max_bytes", max_bytes, 1)
         start = max(self.log_start_offset, start_offset or 0)
         return [
             split
