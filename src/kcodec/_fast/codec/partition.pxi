@@ -184,7 +184,8 @@ cdef int _hash_arrow(Partitions found, PartitionCount partitions, object column)
         if failed == BIND_INVALID:
             raise _contradiction("the keys hold", "key")
         if failed:
-            raise TypeError(f"keys must be a binary or string column, not of the Arrow type {_arrow_type(source.schema)}")
+            raise TypeError("keys must be a binary or string column, not of the Arrow type "
+                            f"{_arrow_type(source.schema)}")
         if nulls < 0:
             raise _invalid_row("key", found.count - nulls - 1)
         found.count += rows
