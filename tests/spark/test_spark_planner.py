@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -338,7 +338,7 @@ def test_a_topic_that_is_gone_or_another_one_is_a_loss() -> None:
         [],
         ["orders-0: offsets 10 to 49 cannot be read: the partition does not exist any more"],
     )
-    ids = {"expected_ids": {"orders": "A"}, "found_ids": {"orders": "B"}}
+    ids: dict[str, Any] = {"expected_ids": {"orders": "A"}, "found_ids": {"orders": "B"}}
     found, losses = planner.find_losses([RANGE], {ORDERS[0]: 0}, {ORDERS[0]: 30}, **ids)
     assert found == [OffsetRange("orders", 0, 0, 30)]
     assert "deleted and created again (its id was A and is B)" in str(losses[0])
