@@ -93,7 +93,7 @@ CALLED = {
     "_doing": "request",
     "_task_name": "task",
     "describe": "columns",
-    "format_of": "Arrow format",
+    "_arrow_type": "Arrow type",
     "fspath": "path",
     "getpid": "process id",
     "log_tail": "end of its log",
@@ -103,7 +103,7 @@ CALLED = {
 #: Functions whose result is shown as their argument.
 PASSED = {
     *("str", "repr", "list", "sorted", "one_line", "min", "max", "tuple", "round", "next", "iter", "int", "_shown"),
-    *("number_text", "first_line", "dict"),
+    *("number_text", "first_line", "dict", "shown"),
 }
 TEXT_METHODS = {"decode", "format", "strip", "removeprefix", "get", "replace", "lower"}
 #: Names of bytes and texts, whose len() is a size.

@@ -59,6 +59,7 @@ from kcodec.errors import (
     TruncatedError,
     UnsupportedError,
 )
+from kcodec.integers import as_integer, shown
 from kcodec.limits import DEFAULT_LIMITS, LARGEST_LIMIT, DecodeLimits
 
 # declarations of the C code for Cython

@@ -12,13 +12,13 @@ TypeError that suggests the right one.
 from __future__ import annotations
 
 import functools
-import operator
 import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast, overload
 
+from kcodec.integers import as_integer, shown
 from kcodec.offsets import TopicPartition, check_partition, check_topic
 
 Item = TypeVar("Item")
@@ -34,7 +34,7 @@ _CLOSE = 0.8
 def check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
     """Raise TypeError unless a value is of one of these types, ValueError for an empty path. A bool is not a number."""
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise TypeError(f"{name} must be {expected}, got {value!r}")
+        raise TypeError(f"{name} must be {expected}, got {shown(value)}")
     if value == "" and os.PathLike in kinds:
         raise ValueError(f"{name} must be {expected}, got an empty string")
 
@@ -46,10 +46,16 @@ def names_of(given: Iterable[str], parameter: str) -> list[str]:
 
 def numbers_of(given: Iterable[int], parameter: str) -> list[int]:
     """Return the numbers as a list; one int is one number. Raise TypeError for text, bool and other elements."""
-    numbers = items_of(given, int, parameter)
-    for number in numbers:
-        if isinstance(number, bool):
-            raise TypeError(f"{parameter}: expected an int, got {number!r}")
+    if not _is_list(given):
+        if (one := as_integer(given)) is not None:
+            return [one]
+        raise TypeError(f"{parameter}: expected an int or a list of them, got {shown(given)}")
+    numbers = []
+    for item in given:
+        number = as_integer(item)
+        if number is None:
+            raise TypeError(f"{parameter}: expected an int, got {shown(item)} of type {type(item).__name__}")
+        numbers.append(number)
     return numbers
 
 
@@ -72,7 +78,7 @@ def check_seconds(timeout: float | None, call: str) -> None:
     """Raise TypeError for a timeout that is not a number of seconds or None, ValueError for NaN. call: its name."""
     if timeout is None:
         return
-    if not isinstance(timeout, int | float):
+    if as_integer(timeout) is None and not isinstance(timeout, float):
         raise TypeError(
             f"{call}: timeout must be a number of seconds or None, got {timeout!r:.100} of type "
             f"{type(timeout).__name__}; pass a number, as in timeout=3.0"
@@ -109,10 +115,11 @@ def by_partition(given: Mapping[TopicPartition, Item], parameter: str, content: 
 def _partition(given: Any, parameter: str) -> TopicPartition:
     if isinstance(given, tuple) and len(given) == 2:
         topic, partition = given
-        if isinstance(topic, str) and hasattr(partition, "__index__") and not isinstance(partition, bool):
+        number = as_integer(partition)
+        if isinstance(topic, str) and number is not None:
             check_topic(topic, parameter)
-            check_partition(operator.index(partition), topic, parameter)
-            return TopicPartition(topic, partition)
+            check_partition(number, topic, parameter)
+            return TopicPartition(topic, number)
     raise TypeError(f"{parameter}: expected TopicPartition(topic, partition), got {given!r}")
 
 

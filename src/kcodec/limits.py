@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from kcodec.integers import as_integer, shown
+
 # Kafka's own ceiling for one message is max.message.bytes (1 MiB by default); clusters with large messages raise it to
 # tens of MiB. 128 MiB lets all of those through and keeps what one hostile length can cost within a small machine.
 DEFAULT_MAX_BATCH_BYTES = 128 << 20
@@ -33,11 +35,12 @@ class DecodeLimits:
         max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
     ) -> None:
         for name, value in (("max_batch_bytes", max_batch_bytes), ("max_decompressed_bytes", max_decompressed_bytes)):
-            if not isinstance(value, int) or isinstance(value, bool):
+            number = as_integer(value)
+            if number is None:
                 raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-            if not 61 <= value <= LARGEST_LIMIT:
-                raise ValueError(f"{name} must be between 61 and {LARGEST_LIMIT}, not {value}")
-            object.__setattr__(self, name, value)
+            if not 61 <= number <= LARGEST_LIMIT:
+                raise ValueError(f"{name} must be between 61 and {LARGEST_LIMIT}, not {shown(number)}")
+            object.__setattr__(self, name, number)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"DecodeLimits is immutable: create another one to change {name}")

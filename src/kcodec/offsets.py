@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kcodec.integers import INT64_MAX, as_integer, shown
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -68,10 +70,13 @@ class OffsetRange:
             raise TypeError(f"OffsetRange: topic must be a name, not {self.topic!r}")
         for name, least in (("partition", 0), ("start", 0), ("end", 0), ("leader_epoch", -1)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"OffsetRange: {name} must be an int, not {value!r}")
-            if value < least:
-                raise ValueError(f"OffsetRange: {name} must be at least {least}, not {value}")
+            number = as_integer(value)
+            if number is None:
+                raise TypeError(f"OffsetRange: {name} must be an int, not {shown(value)}")
+            if not least <= number <= INT64_MAX:
+                bounds = f"at least {least}" if number < least else f"at most {INT64_MAX}"
+                raise ValueError(f"OffsetRange: {name} must be {bounds}, not {shown(number)}")
+            object.__setattr__(self, name, number)
         if self.end < self.start:
             raise ValueError(f"OffsetRange: end must be at least start ({self.start}), not {self.end}")
         if self.topic_id is not None:
@@ -134,7 +139,8 @@ def check_partition(number: int, topic: str, parameter: str) -> None:
     """Raise ValueError for the number of a partition that no topic can have."""
     if not 0 <= number <= HIGHEST_PARTITION:
         raise ValueError(
-            f"{parameter}: a partition of topic {topic!r:.100} must be from 0 to {HIGHEST_PARTITION}, got {number};"
+            f"{parameter}: a partition of topic {topic!r:.100} must be from 0 to {HIGHEST_PARTITION}, got"
+            f" {shown(number)};"
             " pass the number of a partition that the topic has"
         )
 
@@ -152,14 +158,17 @@ def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndM
             topic, partition = key
         except (TypeError, ValueError):
             raise TypeError(f"offsets: expected a TopicPartition, got {key!r}") from None
-        if not isinstance(topic, str) or isinstance(partition, bool) or not isinstance(partition, int):
+        number = as_integer(partition)
+        if not isinstance(topic, str) or number is None:
             raise TypeError(f"offsets: expected a TopicPartition, got {key!r}")
         check_topic(topic, "offsets")
-        check_partition(partition, topic, "offsets")
+        check_partition(number, topic, "offsets")
         found = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
-        if isinstance(found.offset, bool) or not isinstance(found.offset, int):
-            raise TypeError(f"offsets[{topic}-{partition}]: expected an int or an OffsetAndMetadata, got {value!r}")
-        if found.offset < 0:
-            raise ValueError(f"offsets[{topic}-{partition}]: expected an offset of 0 or more, got {found.offset}")
-        checked[TopicPartition(topic, partition)] = found
+        offset = as_integer(found.offset)
+        if offset is None:
+            raise TypeError(f"offsets[{topic}-{number}]: expected an int or an OffsetAndMetadata, got {shown(value)}")
+        if not 0 <= offset <= INT64_MAX:
+            bounds = "of 0 or more" if offset < 0 else f"of at most {INT64_MAX}"
+            raise ValueError(f"offsets[{topic}-{number}]: expected an offset {bounds}, got {shown(offset)}")
+        checked[TopicPartition(topic, number)] = found if type(found.offset) is int else replace(found, offset=offset)
     return checked

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from kcodec.arguments import take_renamed, warn_deprecated
+from kcodec.integers import INT64_MAX, as_integer, shown
 from kcodec.offsets import TopicPartition
 from kcodec.quantities import number_text
 
@@ -98,10 +99,8 @@ class OptionSet:
             if field.type == "bool" and value not in (True, False):
                 raise ValueError(f"{name} must be True or False, not {value!r}")
             least = None if value is None and field.default is None else declared.minimum
-            if least is not None and (
-                isinstance(value, bool) or not isinstance(value, int | float) or not value >= least
-            ):
-                raise ValueError(f"{name} must be a number of at least {number_text(least)}, not {value!r}")
+            if least is not None:
+                value = self._checked_number(name, value, least)
             if least is not None and isinstance(value, float) and str(field.type).startswith("int"):
                 raise ValueError(f"{name} must be a whole number, an int, not {value!r}")
             if declared.choices and value not in declared.choices:
@@ -110,6 +109,17 @@ class OptionSet:
                 near = difflib.get_close_matches(str(value), declared.choices, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"{name} must be one of {', '.join(declared.choices)}, not {value!r}{hint}")
+
+    def _checked_number(self, name: str, value: Any, least: float) -> int | float:
+        """Return a number, whose type is then int or float in this object as well."""
+        number = value if isinstance(value, float) else as_integer(value)
+        if number is None or not number >= least:
+            raise ValueError(f"{name} must be a number of at least {number_text(least)}, not {shown(value)}")
+        if isinstance(number, int) and number > INT64_MAX:
+            raise ValueError(f"{name} must be a number of at most {INT64_MAX}, not {shown(number)}")
+        if number is not value:
+            object.__setattr__(self, name, number)
+        return number
 
     #: Names of options that no longer exist, and what to use instead. They have no effect but a DeprecationWarning.
     removed: ClassVar[dict[str, str]] = {}

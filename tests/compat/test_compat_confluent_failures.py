@@ -163,6 +163,24 @@ def test_flush_keeps_callbacks_for_later_calls(servers: str, topic: str) -> None
     assert called == [0, 1, 2]
 
 
+def test_an_unrelated_error_of_produce_is_raised_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of a signal handler, while `produce` waits."""
+    producer = Producer({"bootstrap.servers": "127.0.0.1:1"})
+    error = ValueError("of the program")
+
+    def interrupted(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(producer._kcodec, "send", interrupted)
+    with pytest.raises(ValueError, match="of the program") as raised:
+        producer.produce("topic", "not bytes")
+    assert raised.value is error
+    with pytest.raises(KafkaException, match="at most 32767 bytes"):
+        producer.produce("x" * 40_000, b"v")
+    monkeypatch.undo()
+    producer.close()
+
+
 @pytest.mark.parametrize("end", ["close", "unsubscribe"])
 def test_an_error_of_a_rebalance_callback_is_raised_unchanged(servers: str, topic: str, end: str) -> None:
     fill(servers, topic, 1)

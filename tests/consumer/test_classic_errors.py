@@ -271,3 +271,14 @@ def test_an_answer_that_comes_when_we_are_out_already_changes_nothing() -> None:
         world.run_until_stable()
         assert one.has == set(ALL)
         assert not one.membership.group_lock.is_held
+
+
+def test_a_session_timeout_outside_the_range_is_named_with_the_settings_of_the_broker() -> None:
+    world = GroupWorld()
+    world.faults = once(JoinGroupRequest, code=ErrorCode.INVALID_SESSION_TIMEOUT)
+    one = member(world, has_joined=False, session_timeout=0.1, heartbeat_interval=0.03)
+    world.run(1)
+    assert str(one.membership.error) == (
+        "JoinGroup of group 'g': session_timeout_ms=100 is outside the range that the broker allows: its settings "
+        "group.min.session.timeout.ms and group.max.session.timeout.ms [INVALID_SESSION_TIMEOUT, 26; remedy: stop]"
+    )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_files import data, offsets, partition, plain
@@ -105,6 +106,24 @@ def test_an_empty_log_begins_and_ends_where_its_segment_is_named(tmp_path: Path)
     assert (log.log_start_offset, log.log_end_offset, log.last_stable_offset, log.high_watermark) == (70, 70, 70, 70)
     assert (list(log.batches), offsets(log), log.transactions, log.splits(), log.tail) == ([], [], [], [], None)
     assert log.offset_for_timestamp(0) is None
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "error", "text"),
+    [
+        ("x", TypeError, "timestamp must be an int, in milliseconds since 1970, not 'x' of type str"),
+        (True, TypeError, "timestamp must be an int, .* not True of type bool"),
+        (None, TypeError, "timestamp must be an int, .* not None"),
+        (1.5, TypeError, "timestamp must be an int, .* not 1.5 of type float"),
+        pytest.param(
+            10**5000, ValueError, "timestamp must be between .* not <integer of about 5001 digits>", id="long"
+        ),
+    ],
+)
+def test_an_invalid_timestamp_is_named(tmp_path: Path, timestamp: Any, error: type[Exception], text: str) -> None:
+    log = open_log(partition(tmp_path, [plain(0), plain(3)]))
+    with pytest.raises(error, match=text):
+        log.offset_for_timestamp(timestamp)
 
 
 def checkpoint(folder: Path, *lines: str) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import pytest
 from structure import SOURCE, Import, circles, cython_imports, imports, imports_of, module_name, source_files
 
-GROUND = {"arguments", "errors", "constants", "limits", "offsets", "options", "quantities", "flow", "_lazy"}
+GROUND = {"arguments", "errors", "constants", "integers", "limits", "offsets", "options", "quantities", "flow", "_lazy"}
 CORE = GROUND | {"_fast"}
 RECORD = CORE | {"record"}
 WIRE = CORE | {"protocol"}
@@ -81,6 +81,7 @@ PUBLIC = {
     "kcodec.constants",
     "kcodec.consumer.lag",
     "kcodec.errors",
+    "kcodec.integers",
     "kcodec.limits",
     "kcodec.log",
     "kcodec.log.check",

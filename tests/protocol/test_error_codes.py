@@ -49,9 +49,14 @@ def test_a_code_chooses_class_and_remedy(code: int, kind: type[BrokerError], rem
     error = broker_error(code, "EndTxn of 'orders' at node 3", resource="orders")
     assert type(error) is kind
     assert (error.code, error.name, error.remedy, error.resource) == (code, ERRORS[code].name, remedy, "orders")
-    assert str(error).startswith(f"EndTxn of 'orders' at node 3: {ERRORS[code].text} (orders) [{error.name}, {code}")
+    assert str(error).startswith(f"EndTxn of 'orders' at node 3: {ERRORS[code].text} [{error.name}, {code}")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.resource) == (type(error), str(error), "orders")
+
+
+def test_a_text_names_its_resource_once() -> None:
+    assert "(g)" in str(broker_error(26, "JoinGroup", resource="g"))
+    assert "(g)" not in str(broker_error(26, "JoinGroup of group 'g'", resource="g"))
 
 
 def test_a_caller_who_knows_more_decides() -> None:

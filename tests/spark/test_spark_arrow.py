@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from spark_truth import batch_positions, by_partition, consumed, differences, golden, write_log
 
 import kcodec
+from kcodec.errors import CorruptBatchError
 from kcodec.spark import decode_in_arrow, decode_partition
 
 if TYPE_CHECKING:
@@ -112,6 +113,21 @@ def test_wrong_arguments_are_reported_at_once(spark: SparkSession, options: dict
         decode_in_arrow(record_sets(spark), **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"column": "text"}, "column 'text' is of type string: expected binary, .* pass paths='text'"),
+        ({"column": "id"}, "column 'id' is of type bigint: expected binary, for the bytes of record batches"),
+        ({"paths": "id"}, "column 'id' is of type bigint: expected string, for the paths of files"),
+        ({"paths": "value"}, "column 'value' is of type binary: expected string"),
+    ],
+)
+def test_a_column_of_another_type_is_an_error(spark: SparkSession, options: dict[str, Any], text: str) -> None:
+    frame = spark.range(1).selectExpr("id", "'abc' as text", "cast('abc' as binary) as value")
+    with pytest.raises(TypeError, match=text):
+        decode_in_arrow(frame, **options)
+
+
 def test_corruption_fails_the_task_or_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
     source = golden("plain-java-none-0")
     data = bytearray(source.log)
@@ -119,12 +135,13 @@ def test_corruption_fails_the_task_or_is_skipped(spark: SparkSession, tmp_path: 
     data[position + 70] ^= 1
     paths = of_paths(spark, write_log(tmp_path / "orders-0", {0: bytes(data)}))
     sets = record_sets(spark, bytes(data))
-    ways: tuple[Callable[..., DataFrame], ...] = (
-        lambda **options: decode_in_arrow(paths, paths="file", **options),
-        lambda **options: decode_in_arrow(sets, **options),
+    ways: tuple[tuple[Callable[..., DataFrame], str, str], ...] = (
+        (lambda **options: decode_in_arrow(paths, paths="file", **options), "orders-0/.*", ""),
+        (lambda **options: decode_in_arrow(sets, **options), "", "; the record set is in row 0 of the task"),
     )
-    for decode in ways:
-        with pytest.raises(PySparkException, match=rf"batch at byte {position} \(base_offset \d+\): "):
+    for decode, before, after in ways:
+        place = rf"batch at byte {position} \(base_offset \d+\): "
+        with pytest.raises(PySparkException, match=f"{before}{place}.*{after}"):
             decode().collect()
         skipped = [row.offset for row in decode(on_error="skip").collect()]
         assert 0 < len(skipped) < len(consumed(source, LEVELS[0]))
@@ -187,3 +204,15 @@ def test_what_was_not_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 def test_decode_partition_checks_its_options() -> None:
     with pytest.raises(ValueError, match="decoding record sets has no option"):
         list(decode_partition([b""], isolation="read_committed"))
+
+
+def test_decode_partition_skips_none_and_names_the_row_of_an_error() -> None:
+    data = golden("plain-java-none-0").log
+    given: list[Any] = [None, data, None, bytearray(data), memoryview(data)]
+    assert len(list(decode_partition(given))) == 3 * len(list(decode_partition([data])))
+    corrupt = bytearray(data)
+    corrupt[70] ^= 1
+    with pytest.raises(CorruptBatchError, match=r"batch at byte 0 .*; the record set is in row 2 of the task"):
+        list(decode_partition([None, data, bytes(corrupt)]))
+    with pytest.raises(TypeError, match="row 1 of the task is of type int: expected the bytes of record batches, the"):
+        list(decode_partition([None, 5]))  # type: ignore[list-item]

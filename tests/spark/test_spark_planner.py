@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -308,13 +308,37 @@ def test_what_a_log_lacks_is_a_loss(first: int, end: int, kept: tuple[int, int],
         assert caught.value.losses == tuple(losses)
 
 
+@pytest.mark.parametrize(
+    ("written", "texts"),
+    [
+        (30, ["orders-0: offsets 30 to 49 cannot be read: the log has offsets 0 to 29: the log was truncated"]),
+        (
+            90,
+            ["orders-0: offsets 30 to 49 cannot be read: they are beyond the last stable offset 30"],
+        ),
+        (
+            40,
+            [
+                "orders-0: offsets 30 to 39 cannot be read: they are beyond the last stable offset 30",
+                "orders-0: offsets 40 to 49 cannot be read: the log has offsets 0 to 39: the log was truncated",
+            ],
+        ),
+    ],
+)
+def test_offsets_beyond_the_last_stable_offset_were_not_truncated(written: int, texts: list[str]) -> None:
+    found, losses = planner.find_losses([RANGE], {ORDERS[0]: 0}, {ORDERS[0]: 30}, high_watermarks={ORDERS[0]: written})
+    assert found == [replace(RANGE, end=30)]
+    assert len(losses) == len(texts)
+    assert all(str(loss).startswith(text) for loss, text in zip(losses, texts, strict=True))
+
+
 def test_a_topic_that_is_gone_or_another_one_is_a_loss() -> None:
     found, losses = planner.find_losses([RANGE], {}, {})
     assert (found, [str(loss) for loss in losses]) == (
         [],
         ["orders-0: offsets 10 to 49 cannot be read: the partition does not exist any more"],
     )
-    ids = {"expected_ids": {"orders": "A"}, "found_ids": {"orders": "B"}}
+    ids: dict[str, Any] = {"expected_ids": {"orders": "A"}, "found_ids": {"orders": "B"}}
     found, losses = planner.find_losses([RANGE], {ORDERS[0]: 0}, {ORDERS[0]: 30}, **ids)
     assert found == [OffsetRange("orders", 0, 0, 30)]
     assert "deleted and created again (its id was A and is B)" in str(losses[0])

@@ -293,6 +293,15 @@ def test_pushdown_logs_that_it_has_no_effect(long_log: Path, caplog: pytest.LogC
     assert not caplog.records
 
 
+def test_pushdown_of_a_stream_of_files_is_checked(long_log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"path": str(long_log.parent), "pushdown": "true"}
+    KcodecDataSource(options).streamReader(kcodec.spark.schema())
+    assert "option 'pushdown' has no effect any more" in caplog.text
+    failed = KcodecDataSource({**options, "pushdown": "maybe"}).streamReader(kcodec.spark.schema())
+    with pytest.raises(ValueError, match="option 'pushdown' is 'maybe': expected true or false"):
+        failed.initialOffset()
+
+
 def damaged(folder: Path, batch: int) -> tuple[Path, int, int]:
     """A copy of a log with a flipped bit in the records of a batch; where that batch begins, and its base offset."""
     data = bytearray(golden("plain-java-none-0").log)

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 
 class Interrupted(BaseException):
@@ -32,3 +34,24 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
     finally:
         sys.setprofile(None)
     return False
+
+
+@contextmanager
+def ctrl_c(event: str, name: str, file: str, caller: str = "") -> Iterator[list[str]]:
+    """Raise KeyboardInterrupt once in this thread: at a "call" of this function, or after the "c_return" of it."""
+    hits: list[str] = []
+
+    def look(frame: FrameType, kind: str, argument: Any) -> None:
+        function = frame.f_code.co_name if kind == "call" else getattr(argument, "__name__", "")
+        outer = frame.f_back if kind == "call" else frame
+        is_caller = not caller or (outer is not None and outer.f_code.co_name == caller)
+        if kind == event and function == name and frame.f_code.co_filename.endswith(file) and is_caller:
+            sys.setprofile(None)
+            hits.append(function)
+            raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        yield hits
+    finally:
+        sys.setprofile(None)

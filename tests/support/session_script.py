@@ -232,14 +232,15 @@ class Script:
 
     def read(self, partition: TopicPartition = IN[0], count: int = 5) -> bool:
         """Do what poll does if there are records. Return False if no records may be taken now."""
-        if not self.session.may_take():
+        block = self.session.block
+        if block is None or not self.session.may_take(block):
             return False
         self.consumer.validate()
         state = self.consumer.assignment.partitions.get(partition)
         found = 0
         if state is not None and state.is_fetchable and state.position is not None:
             state.position, state.position_epoch, found = state.position + count, 4, count
-        self.session.taken(found)
+        self.session.taken(block, found)
         return found > 0
 
     def write(self) -> None:

@@ -15,6 +15,7 @@ from kcodec.cluster.retry_routes import AnyBroker, Controller
 from kcodec.cluster.values import NO_UUID
 from kcodec.errors import KcodecError
 from kcodec.flow import ANY_NODE, Flow, call
+from kcodec.integers import as_integer
 from kcodec.protocol import messages
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -170,8 +171,9 @@ def create_partitions(
     return results(context, counts, handler, timeout)
 
 
-def _more_partitions(name: str, wanted: int | tuple[int, Sequence[Sequence[int]]]) -> Any:
-    count, brokers = (wanted, None) if isinstance(wanted, int) else wanted
+def _more_partitions(name: str, wanted: Any) -> Any:
+    number = as_integer(wanted)
+    count, brokers = (number, None) if number is not None else wanted
     assignments = (
         None if brokers is None else [messages.CreatePartitionsAssignment(broker_ids=list(one)) for one in brokers]
     )

@@ -30,6 +30,7 @@ from kcodec.broker.topics import Partition, Topic
 from kcodec.broker.transactions.state import TransactionMetadata
 from kcodec.broker.wire_log import TraceFile, WireLog
 from kcodec.errors import KcodecError
+from kcodec.integers import as_integer, shown
 from kcodec.record.rewrite import set_base_offset
 
 T = TypeVar("T")
@@ -138,8 +139,12 @@ class Broker:
             check_kind(name, path, (str, os.PathLike, type(None)), "a path or None")
         check_kind("manual_clock", manual_clock, (bool,), "True or False")
         check_kind("start_ms", start_ms, (int, type(None)), "a number of ms or None")
-        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= HIGHEST_PORT:
-            raise ValueError(f"port must be a number between 0 and {HIGHEST_PORT}, got {port!r}; 0 takes a free port")
+        number = as_integer(port)
+        if number is None or not 0 <= number <= HIGHEST_PORT:
+            raise ValueError(
+                f"port must be a number between 0 and {HIGHEST_PORT}, got {shown(port)}; 0 takes a free port"
+            )
+        port = number
         self._settings = BrokerSettings(**settings)
         check_logins(self._settings, has_credentials=data_dir is not None)
         if port and self._settings.listeners:

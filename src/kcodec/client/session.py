@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
@@ -382,12 +383,13 @@ class GroupTransactSession(ClientBase):
                 self._core.begin_poll()
                 is_begun = True
                 deadline = None if timeout is None else time.monotonic() + timeout
+                flow = partial(self._flows.wait_for_work, block=block)
                 while True:
                     taken = self._take(block, take)
                     if taken is not None and len(taken):
                         return taken
                     left = LONG_SECONDS if deadline is None else max(deadline - time.monotonic(), 0.0)
-                    callback = self._wait_for_work(self._core, self._flows, left)
+                    callback = self._wait_for_work(self._core, self._flows, flow, left)
                     if callback is not None:
                         self._call_back(self._core.callbacks, callback)
                     elif deadline is not None and time.monotonic() >= deadline:
@@ -399,8 +401,10 @@ class GroupTransactSession(ClientBase):
             raise
 
     def _take(self, block: SessionBlock, take: Callable[[], Taken]) -> Taken | None:
-        """Return what can be taken; None if nothing may be taken now."""
-        if self._core.has_business or not self._flows.may_take():
+        """Return what can be taken; None if nothing may be taken now. Raise TransactionStateError if the transaction
+        has ended, in which case the records belong to the next one."""
+        block.check_open("poll")
+        if self._core.has_business or not self._flows.may_take(block):
             return None
         count = 0
         try:
@@ -413,7 +417,7 @@ class GroupTransactSession(ClientBase):
             block.fail("a poll was interrupted")
             raise
         finally:
-            self._flows.taken(count)
+            self._flows.taken(block, count)
         return taken
 
     def _no_rows(self) -> DecodedRecords:

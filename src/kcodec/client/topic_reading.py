@@ -18,6 +18,7 @@ from kcodec.consumer.deserializing import RecordDeserializer
 from kcodec.consumer.options import ConsumerSettings
 from kcodec.errors import DecodeError, DeserializationError, TransportError
 from kcodec.flow import Flow
+from kcodec.integers import as_integer, shown
 from kcodec.network.client import Client
 from kcodec.offsets import OffsetRange, TopicPartition
 from kcodec.reading.bounded_read import BoundedRead, FetchedResponse, PartitionRead, ReadRange
@@ -167,8 +168,11 @@ class TopicReading(BoundedReading):
         max_rows: int | None,
         options: Mapping[str, Any],
     ) -> None:
-        if max_rows is not None and (isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < 0):
-            raise ValueError(f"max_rows must be an int of 0 or more, not {max_rows!r}")
+        if max_rows is not None:
+            rows = as_integer(max_rows)
+            if rows is None or rows < 0:
+                raise ValueError(f"max_rows must be an int of 0 or more, not {shown(max_rows)}")
+            max_rows = rows
         self.range = TopicRange(topic, partitions, start, end)
         own, client_options = take_options(options)
         settings = own.settings(client_options)

@@ -18,6 +18,7 @@ from kcodec.cluster.retry_routes import Leader
 from kcodec.constants import IsolationLevel
 from kcodec.errors import DeliveryTimeoutError
 from kcodec.flow import Flow
+from kcodec.integers import as_integer
 from kcodec.offsets import TopicPartition
 from kcodec.protocol import messages
 
@@ -83,8 +84,9 @@ def _listed(result: Any) -> ListedOffset:
 
 def timestamp_of(spec: str | int) -> int:
     """Return the number of a word in OFFSET_SPECS, or a timestamp in ms unchanged. Raise ValueError for other words."""
-    if isinstance(spec, int):
-        return spec
+    number = as_integer(spec)
+    if number is not None:
+        return number
     if spec not in OFFSET_SPECS:
         raise ValueError(f"offset must be one of {', '.join(OFFSET_SPECS)}, or milliseconds since 1970, not {spec!r}")
     return OFFSET_SPECS[spec]
@@ -92,8 +94,9 @@ def timestamp_of(spec: str | int) -> int:
 
 def isolation_of(given: IsolationLevel | str) -> IsolationLevel:
     """Return an isolation level by its name. Raise ValueError for other names."""
+    found: object = given
     for level in IsolationLevel:
-        if level == given:
+        if level == found and not isinstance(found, bool):  # True is equal to a number
             return level
     raise ValueError(f"isolation_level must be one of {', '.join(map(str, IsolationLevel))}, not {given!r}")
 

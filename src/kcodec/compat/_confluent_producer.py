@@ -33,7 +33,7 @@ from kcodec.compat._confluent_errors import (
 from kcodec.compat._confluent_events import STEP_SECONDS, DeliveryEvents, Observer, serve_all
 from kcodec.compat._confluent_options import settings_of
 from kcodec.compat._patches import derived_from
-from kcodec.offsets import OffsetAndMetadata, TopicPartition
+from kcodec.offsets import OffsetAndMetadata, TopicPartition, check_topic
 
 
 class _PurgedError(errors.TransportError):
@@ -108,12 +108,15 @@ class ProducerMethods:
     def _send(self, *record: Any) -> Delivery:
         """Append a record that the compiled `produce` could not append at once."""
         topic, value, key, headers, partition, timestamp = record
+        producer = self._open()
         try:
-            return self._open().send(topic, value, key, headers, partition, timestamp)
+            check_topic(topic, "topic")
+        except ValueError as error:
+            raise KafkaException(kafka_error(error)) from error
+        try:
+            return producer.send(topic, value, key, headers, partition, timestamp)
         except errors.KcodecError as error:
             _refuse(error)
-        except ValueError as error:  # the name of the topic
-            raise KafkaException(kafka_error(error)) from error
 
     def produce_batch(
         self,

@@ -38,6 +38,7 @@ from kcodec.consumer.rebalance_handler import ConsumerRebalanceHandler, Polls, l
 from kcodec.consumer.waiting_report import WaitingReport
 from kcodec.errors import DeliveryTimeoutError, KcodecError, TransportError
 from kcodec.flow import CancelledFlow, Flow, Signal, Task, join, sleep, spawn, wait
+from kcodec.integers import as_integer, shown
 from kcodec.network.metrics import Gauge, Metrics, report_gauges
 from kcodec.offsets import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, check_offsets
 from kcodec.quantities import seconds_text
@@ -550,9 +551,12 @@ class ConsumerCore:
         """Any thread: return fetched records to be delivered one by one; None if there are none. Raises as `take`."""
         return self.fetcher.buffer.take_delivery(max_records)
 
-    def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
+    def wait_for_work(self, timeout: float, is_over: Callable[[], bool] = lambda: False) -> Flow[Callback | None]:
         """Wait as part of a poll. Return a callback to call, or None when records may be available or the time has
-        passed. Raises errors of the group or the loop."""
+        passed. Raises errors of the group or the loop.
+
+        is_over: returns whether to return None although there are no records; it is called when `wake` is set.
+        """
         deadline = self.clock() + timeout
         self.polls.begin()
         try:
@@ -563,7 +567,7 @@ class ConsumerCore:
                 if self.callbacks.waiting:
                     return self.callbacks.waiting[0]
                 left = deadline - self.clock()
-                if self.fetcher.buffer.has_ready or left <= 0:
+                if self.fetcher.buffer.has_ready or left <= 0 or is_over():
                     return None
                 yield from wait(self.wake, min(left, self.longest_wait))
                 self.note_poll()
@@ -732,9 +736,10 @@ class ConsumerCore:
         """
         given = by_partition(timestamps, "timestamps", "ms since 1970")
         for partition, timestamp in given.items():
-            if not isinstance(timestamp, int) or timestamp < 0:
+            number = as_integer(timestamp)
+            if number is None or number < 0:
                 raise ValueError(
-                    f"timestamps[{partition}] must be an int of 0 or more, in ms since 1970, not {timestamp!r}"
+                    f"timestamps[{partition}] must be an int of 0 or more, in ms since 1970, not {shown(timestamp)}"
                 )
         found = yield from self._list_offsets({**given}, timeout)
         return {partition: listed if listed.offset >= 0 else None for partition, listed in found.items()}

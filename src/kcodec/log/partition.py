@@ -9,6 +9,7 @@ from functools import partial
 from kcodec._fast import FRAMING_COLUMNS, AbortedTransactions, Record
 from kcodec.arguments import suggesting
 from kcodec.errors import DecodeError
+from kcodec.integers import INT64_MAX, INT64_MIN, checked_integer
 from kcodec.limits import DecodeLimits
 from kcodec.log.batches import Batches
 from kcodec.log.checkpoints import log_start_offset
@@ -58,8 +59,8 @@ class Log:
         check_crcs: bool,
         limits: DecodeLimits,
     ) -> None:
-        if high_watermark is not None and high_watermark < 0:
-            raise ValueError(f"high_watermark must be an offset (0 or more), not {high_watermark}")
+        if high_watermark is not None:
+            high_watermark = checked_integer("high_watermark", high_watermark, 0, expected="an offset or None")
         self.path = path
         self.segments = tuple(segments)
         self.topic = topic
@@ -197,6 +198,9 @@ class Log:
         headers.
         on_error:  "skip" leaves out corrupt batches, "stop" searches the data before them; both read all headers.
         """
+        timestamp = checked_integer(
+            "timestamp", timestamp, INT64_MIN, INT64_MAX, expected="an int, in milliseconds since 1970"
+        )
         start = self.log_start_offset
         use_index = use_index and on_error == "raise"
         if use_index and self._check_crcs and "raise" not in self._timelines:
@@ -334,8 +338,7 @@ class Log:
             topic=self.topic,
             partition=self.partition,
         )
-        if threads < 1:
-            raise ValueError(f"threads must be at least 1, not {threads}")
+        threads = checked_integer("threads", threads, 1)
         following = FollowOptions(poll_interval, timeout, stop)
         if follow:
             if threads > 1 or on_error != "raise" or self._given_high_watermark is not None:
@@ -416,8 +419,7 @@ class Log:
         on_error: As in ``verdict``. A larger batch is a range alone. The headers are read once, for this and for the
         outcome of transactions.
         """
-        if max_bytes < 1:
-            raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
+        max_bytes = checked_integer("max_bytes", max_bytes, 1)
         start = max(self.log_start_offset, start_offset or 0)
         return [
             split

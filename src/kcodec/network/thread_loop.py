@@ -89,7 +89,8 @@ class ThreadLoop(IoLoop):
         call: str = "the call",
         check: Callable[[], object] | None = None,
     ) -> T:
-        """Run a flow to its end and return its result. Interrupting the wait (Ctrl-C) cancels the flow.
+        """Run a flow to its end and return its result. Interrupting the wait (Ctrl-C) cancels the flow, and waits until
+        it has ended, so that the next call does not find it running.
 
         timeout: seconds of the flow's own deadline. A little later the flow is cancelled and DeliveryTimeoutError is
         raised. call: the name of the call for this error.
@@ -113,14 +114,18 @@ class ThreadLoop(IoLoop):
         def give_up() -> None:
             for task in tasks:
                 task.cancel()
+            self._running.discard(waiter)
+            given_up.set_result(None)
 
-        self._running.add(waiter)
-        self.post(begin)
+        given_up: Waiter[None] = Waiter()
         try:
+            self._running.add(waiter)
+            self.post(begin)
             has_ended = waiter.wait(None if timeout is None else timeout + GRACE_SECONDS, check)
-        except (KeyboardInterrupt, SystemExit):
-            with contextlib.suppress(TransportError):  # the client is closed meanwhile, which cancels the flow
+        except BaseException:  # of a signal handler, or the client cannot run the flow
+            with contextlib.suppress(TransportError, RuntimeError):  # closed meanwhile, which cancels the flow
                 self.post(give_up)
+                given_up.wait(GRACE_SECONDS, None)  # a callback of the application may block the thread
             raise
         if not has_ended:
             self.post(give_up)

@@ -248,7 +248,8 @@ def broker_error(
     """Return the exception for a response with this code; it is not raised.
 
     doing:    the request and its broker ("EndTxn of 'orders' at node 3"), with which the text begins.
-    resource: the topic, partition, group or transactional id concerned.
+    resource: the topic, partition, group or transactional id concerned. It is added to the text unless `doing` names it
+              in quotation marks.
     message:  the broker's own message; shortened if it is long.
     remedy:   replaces that of the table ("retry", "abort", "recreate", "stop").
     kind:     replaces the exception class that follows from the code.
@@ -258,7 +259,7 @@ def broker_error(
     if code == ErrorCode.NONE:
         raise ValueError(f"{doing}: code 0 (NONE) does not mean an error")
     reason = f"{doing}: {row.text if text is None else text}"
-    if resource is not None:
+    if resource is not None and repr(str(resource)) not in doing:
         reason += f" ({resource})"
     if message:
         reason += f'; the broker says "{one_line(message, MAX_MESSAGE)}"'

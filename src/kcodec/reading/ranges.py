@@ -19,6 +19,7 @@ from kcodec.cluster.retry_driver import CallContext
 from kcodec.constants import IsolationLevel
 from kcodec.errors import OffsetOutOfRangeError
 from kcodec.flow import Flow
+from kcodec.integers import INT64_MAX, INT64_MIN, as_integer, checked_integer, shown
 from kcodec.offsets import Timestamp, TopicPartition
 from kcodec.protocol.error_codes import ErrorCode, broker_error
 from kcodec.quantities import count_text
@@ -34,16 +35,16 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 def bound_of(given: object, name: str) -> str | int | Timestamp:
     """Return a bound as it was given. Raise ValueError or TypeError if it is invalid."""
     if isinstance(given, Timestamp):
-        if given.ms < 0:  # which ListOffsets would take for a word
-            raise ValueError(f"{name}={given!r} is before 1970")
-        return given
+        # A negative one would be a word for ListOffsets.
+        return Timestamp(checked_integer(f"{name}: the time in ms since 1970", given.ms, 0, INT64_MAX))
     if isinstance(given, datetime.datetime):
         if given.tzinfo is None:
             raise ValueError(f"{name}={given!r} has no time zone: add one, such as tzinfo=datetime.timezone.utc")
         # Records have whole milliseconds: the first at or after this time.
         return Timestamp(max(0, -(-((given - _EPOCH) // _MICROSECOND) // 1000)))
-    if isinstance(given, int) and not isinstance(given, bool):
-        return given
+    number = as_integer(given)
+    if number is not None:
+        return checked_integer(name, number, INT64_MIN, INT64_MAX)
     if isinstance(given, str):
         if given in WORDS:
             return given
@@ -77,11 +78,14 @@ class TopicRange:
         if not isinstance(given, Mapping):
             return {None: bound_of(given, name)}
         found: dict[int | None, str | int | Timestamp] = {None: otherwise}
-        for number, bound in given.items():
-            if isinstance(number, bool) or not isinstance(number, int):
-                raise TypeError(f"{name}: expected a partition number, an int of 0 or more, got {number!r}")
+        for partition, bound in given.items():
+            number = as_integer(partition)
+            if number is None:
+                raise TypeError(f"{name}: expected a partition number, an int of 0 or more, got {partition!r}")
             if self.partitions is not None and number not in self.partitions:
-                raise ValueError(f"{name} names partition {number}, which is not in partitions={self.partitions}")
+                raise ValueError(
+                    f"{name} names partition {shown(number)}, which is not in partitions={self.partitions}"
+                )
             found[number] = bound_of(bound, f"{name}[{number}]")
         return found
 

@@ -22,6 +22,7 @@ import struct
 from kcodec._fast import Record, batches, crc32c, encode_batch
 from kcodec.constants import NO_TIMESTAMP, BatchRetention, TimestampType
 from kcodec.errors import EncodeError
+from kcodec.integers import checked_integer
 from kcodec.limits import DEFAULT_LIMITS
 
 TYPE_CHECKING = False
@@ -77,11 +78,8 @@ def filter_to(
         import time
 
         now = time.time_ns() // 1_000_000
-    for name, value in (("now", now), ("delete_retention_ms", delete_retention_ms)):
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-        if value < 0:
-            raise ValueError(f"{name} must be at least 0, not {value}")
+    now = checked_integer("now", now, 0)
+    delete_retention_ms = checked_integer("delete_retention_ms", delete_retention_ms, 0)
     of_batch = batch_retention if callable(batch_retention) else _always(_retention(batch_retention))
     kept = bytearray()
     for batch in batches(data, limits=limits):

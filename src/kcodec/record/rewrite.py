@@ -21,6 +21,7 @@ import struct
 from kcodec._fast import crc32c
 from kcodec.constants import NO_PRODUCER_ID, TimestampType
 from kcodec.errors import DecodeError, EncodeError, TruncatedError, UnsupportedError
+from kcodec.integers import as_integer, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,10 +58,12 @@ def _batch_at(buffer: Buffer, position: int) -> memoryview:
     if not view.contiguous:
         raise TypeError("the buffer must be contiguous")
     view = view.cast("B")
-    if not isinstance(position, int) or isinstance(position, bool):
+    at = as_integer(position)
+    if at is None:
         raise TypeError(f"position must be an int, not {type(position).__name__}")
-    if not 0 <= position < max(len(view), 1):
-        raise ValueError(f"position {position} is outside the buffer of {len(view)} bytes")
+    if not 0 <= at < max(len(view), 1):
+        raise ValueError(f"position {shown(at)} is outside the buffer of {len(view)} bytes")
+    position = at
     available = len(view) - position
     length = 0
     if available >= _HEADER_BYTES:
@@ -81,11 +84,12 @@ def _batch_at(buffer: Buffer, position: int) -> memoryview:
 
 def _number(field: str, value: int, least: int, most: int) -> int:
     """`value` if it is a number between the two, both included."""
-    if not isinstance(value, int) or isinstance(value, bool):
+    number = as_integer(value)
+    if number is None:
         raise TypeError(f"{field} must be an int, not {type(value).__name__}")
-    if not least <= value <= most:
-        raise EncodeError(f"{field} {value} is outside {least} to {most}", field=field, value=value)
-    return value
+    if not least <= number <= most:
+        raise EncodeError(f"{field} {shown(number)} is outside {least} to {most}", field=field, value=value)
+    return number
 
 
 def _attributes(batch: memoryview) -> int:

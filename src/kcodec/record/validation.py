@@ -24,6 +24,7 @@ from kcodec.errors import (
     RecordValidationError,
     TruncatedError,
 )
+from kcodec.integers import as_integer, shown
 from kcodec.limits import DEFAULT_LIMITS
 from kcodec.protocol.error_codes import ErrorCode
 
@@ -80,10 +81,13 @@ class _Rules:
         self.target = None if compression_type == "producer" else compression_type
         self.is_client = _choose("origin", origin, ("client", "coordinator")) == "client"
         for name, value in {**numbers, "api_version": api_version}.items():
-            if not isinstance(value, int) or isinstance(value, bool):
+            number = as_integer(value)
+            if number is None:
                 raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-            if not -(1 << 63) <= value < 1 << 63:
-                raise ValueError(f"{name} must be a 64-bit number, not {value}")
+            if not -(1 << 63) <= number < 1 << 63:
+                raise ValueError(f"{name} must be a 64-bit number, not {shown(number)}")
+            numbers[name] = number
+        api_version = numbers["api_version"]
         if api_version < _LEAST_API_VERSION:
             raise ValueError(f"api_version must be at least {_LEAST_API_VERSION} (magic 2), not {api_version}")
         self.api_version = api_version
@@ -96,7 +100,7 @@ class _Rules:
 
 
 def _choose(name: str, value: object, choices: tuple[object, ...]) -> object:
-    if value not in choices:
+    if isinstance(value, bool) or value not in choices:  # True is equal to the number of a member
         raise ValueError(f"unknown {name} {str(value)!r}; possible: {', '.join(map(str, choices))}")
     return value
 

@@ -188,10 +188,9 @@ class GroupSession:
 
     # Reading
 
-    def may_take(self) -> bool:
-        """Return whether the caller of poll may take records now. If so, `taken` must follow."""
-        block = self.block
-        if block is None:
+    def may_take(self, block: SessionBlock) -> bool:
+        """Return whether the caller of poll may take records for this transaction now. If so, `taken` must follow."""
+        if block is not self.block:
             return False
         self._polled_at = self.clock()
         with self.consumer.assignment.lock:
@@ -200,27 +199,25 @@ class GroupSession:
             block.is_reading = True
             return True
 
-    def taken(self, count: int) -> None:
+    def taken(self, block: SessionBlock, count: int) -> None:
         """Note the number of records that it took."""
-        block = self.block
-        if block is not None:
-            block.has_read |= count > 0
-            block.is_reading = False
+        block.has_read |= count > 0
+        block.is_reading = False
 
     @property
     def waits_in_flow(self) -> bool:
         """Any thread: as `ConsumerCore.waits_in_flow`."""
         return self.is_rebalancing or self.consumer.waits_in_flow
 
-    def wait_for_work(self, timeout: float) -> Flow[Callback | None]:
-        """Wait as part of a poll, like the consumer's; a rebalance that waits for the poll continues, and is
-        awaited."""
+    def wait_for_work(self, timeout: float, block: SessionBlock) -> Flow[Callback | None]:
+        """Wait as part of a poll, like the consumer's; a rebalance that waits for the poll continues, and is awaited.
+        The wait ends with the transaction."""
         deadline = self.clock() + timeout
         self._polls += 1
         self.changed.set()
         try:
             yield from sleep(0)  # a flow that waits for a poll continues first
-            while self._still_rebalances():
+            while self._still_rebalances() and not block.is_ending:
                 self.consumer.raise_errors()
                 if self.consumer.callbacks.waiting:
                     return self.consumer.callbacks.waiting[0]
@@ -229,7 +226,8 @@ class GroupSession:
                     return None
                 yield from wait(self.consumer.wake, min(left, LONGEST_WAIT_SECONDS))
                 self.consumer.note_poll()  # it is a poll all the time
-            return (yield from self.consumer.wait_for_work(max(deadline - self.clock(), 0.0)))
+            left = max(deadline - self.clock(), 0.0)
+            return (yield from self.consumer.wait_for_work(left, lambda: block.is_ending))
         finally:
             self._polls -= 1
 
@@ -352,6 +350,7 @@ class GroupSession:
             self._note_end(block)
         self.manager.abandon(block.transaction)
         self.changed.set()
+        self.consumer.wake.set()  # a poll of another task ends, too
 
     def _note_end(self, block: SessionBlock) -> None:
         """Note the end of a transaction. If a rebalance or the group's coordinator prevents the commit, the transaction

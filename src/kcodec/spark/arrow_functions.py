@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import kcodec
 from kcodec.arguments import take_renamed
+from kcodec.errors import DecodeError
 from kcodec.spark import convert, ranges
 from kcodec.spark.columns import SparkColumn, columns_named, ddl, default_columns, suggestion
 from kcodec.spark.workers import for_workers
@@ -53,10 +55,11 @@ def decode_in_arrow(
             result has the columns of Spark's own Kafka source. include_headers=True and include_batch_meta=True add
             more columns.
 
-    A corrupt batch fails the task with its error. With ``on_error="skip"``, the task continues after the batch and logs
-    the number of skipped batches to the logger ``kcodec.spark``.
+    A corrupt batch fails the task with its error, which names the row of the task or the file. With
+    ``on_error="skip"``, the task continues after the batch and logs the number of skipped batches to the logger
+    ``kcodec.spark``.
 
-    Raise ValueError if an option or a column is unknown.
+    Raise ValueError if an option or a column is unknown, and TypeError if the column has another type.
     """
     if column is not None and paths is not None:
         raise ValueError("column and paths exclude each other: bytes come from cells or from files")
@@ -64,21 +67,23 @@ def decode_in_arrow(
     if paths is not None:
         _check(decode_options, BOTH_OPTIONS, "decoding files")
         reading = ranges.RangeOptions(columns, **decode_options)
-        read = _reader_of_files(df, paths, reading, topic, partition)
-        return df.select(paths).mapInArrow(for_workers(read), ddl(columns))
+        selected = _selected(df, paths, "string", "the paths of files")
+        read = _reader_of_files(selected, reading, topic, partition)
+        return selected.mapInArrow(for_workers(read), ddl(columns))
     _check(decode_options, BYTES_OPTIONS, "decoding record sets")
+    selected = _selected(df, "value" if column is None else column, "binary", "the bytes of record batches")
 
     def decode_cells(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for cell in batch.column(0):
-                if cell.is_valid:
-                    yield from _of_bytes(cell.as_buffer(), columns, topic, partition, decode_options)
+        cells = chain.from_iterable(batch.column(0) for batch in batches)
+        for row, cell in enumerate(cells):
+            if cell.is_valid:
+                yield from _of_bytes(cell.as_buffer(), row, columns, topic, partition, decode_options)
 
-    return df.select("value" if column is None else column).mapInArrow(for_workers(decode_cells), ddl(columns))
+    return selected.mapInArrow(for_workers(decode_cells), ddl(columns))
 
 
 def decode_partition(
-    iterator: Iterable[bytes | str | os.PathLike[str]],
+    iterator: Iterable[bytes | str | os.PathLike[str] | None],
     *,
     topic: str | None = None,
     partition: int | None = None,
@@ -87,22 +92,27 @@ def decode_partition(
     """For ``rdd.mapPartitions``: record sets or paths in, one tuple a record out, in Spark's column order.
 
     iterator: bytes or paths of ``.log`` files. Each item is read by itself: a transaction whose end marker is in
-    another file counts as open. Options are those of ``decode_in_arrow``; a timestamp is an aware datetime, headers a
-    list of (name, value) or None.
+    another file counts as open. None has no records. Options are those of ``decode_in_arrow``; a timestamp is an aware
+    datetime, headers a list of (name, value) or None.
 
     Its cost: a Python object for every field. Rows made into a DataFrame this way take 5 to 10 times as long as by
     ``decode_in_arrow`` (5 with ``verifySchema=False``), as each is pickled, unpickled and converted on its own. Use it
     where an RDD is what you need.
+
+    An error names the row of the task, counted from 0, or the file. Raise TypeError for a row that is neither bytes nor
+    a path.
     """
     columns = _columns(decode_options)
     _check(decode_options, BYTES_OPTIONS, "decoding record sets")
-    for item in iterator:
+    for row, item in enumerate(iterator):
+        if item is None:
+            continue
         if isinstance(item, (str, os.PathLike)):
             _check(decode_options, BOTH_OPTIONS, "decoding files")
             reading = ranges.RangeOptions(columns, **decode_options)
             batches = ranges.read_alone(os.fspath(item), reading, topic, partition)
         else:
-            batches = _of_bytes(item, columns, topic, partition, decode_options)
+            batches = _of_bytes(item, row, columns, topic, partition, decode_options)
         for batch in batches:
             yield from convert.tuples(batch)
 
@@ -134,22 +144,52 @@ def _check(decode_options: dict[str, Any], known: Sequence[str], what: str) -> N
             raise ValueError(f"{what} has no option {name!r}{suggestion(name, [*known, *SHAPE_OPTIONS])}")
 
 
+def _selected(df: DataFrame, name: str, expected: str, content: str) -> DataFrame:
+    """Return a DataFrame with one column. Raise TypeError if its type is not `expected`, which `content` has."""
+    selected = df.select(name)
+    found = selected.schema.fields[0].dataType
+    if found.typeName() != expected:
+        remedy = ""
+        if expected == "binary" and found.typeName() == "string":
+            remedy = f"; if it contains the paths of files, pass paths={name!r}"
+        raise TypeError(
+            f"column {name!r} is of type {found.simpleString()}: expected {expected}, for {content}{remedy}"
+        )
+    return selected
+
+
 def _of_bytes(
-    data: Any, columns: Sequence[SparkColumn], topic: str | None, partition: int | None, options: dict[str, Any]
+    data: Any,
+    row: int,
+    columns: Sequence[SparkColumn],
+    topic: str | None,
+    partition: int | None,
+    options: dict[str, Any],
 ) -> Iterator[pa.RecordBatch]:
-    """Return one record set in Spark's layout."""
-    decoded = kcodec.decode(data, columns=convert.core_columns(columns), **options)
-    convert.log_counts("a record set", decoded.counts, memoryview(data).nbytes, decoded.error)
-    return convert.batches_of_record_set(decoded, columns, topic, partition)
+    """Yield one record set in Spark's layout. row: of the task, for errors and logs."""
+    try:
+        size = memoryview(data).nbytes
+    except TypeError:
+        raise TypeError(
+            f"row {row} of the task is of type {type(data).__name__}: expected the bytes of record batches, the path "
+            "of a file, or None"
+        ) from None
+    try:
+        decoded = kcodec.decode(data, columns=convert.core_columns(columns), **options)
+        convert.log_counts(f"the record set in row {row}", decoded.counts, size, decoded.error)
+        yield from convert.batches_of_record_set(decoded, columns, topic, partition)
+    except DecodeError as error:
+        error.reason += f"; the record set is in row {row} of the task"
+        raise
 
 
 def _reader_of_files(
-    df: DataFrame, paths: str, reading: ranges.RangeOptions, topic: str | None, partition: int | None
+    paths: DataFrame, reading: ranges.RangeOptions, topic: str | None, partition: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what mapInArrow runs over the column of paths."""
+    """Return what mapInArrow runs over the rows with paths."""
     planned: dict[str, tuple[ranges.FileRange, ...]] = {}
     if reading.isolation_level == "read_committed":
-        named = [row[0] for row in df.select(paths).distinct().collect() if row[0] is not None]
+        named = [row[0] for row in paths.distinct().collect() if row[0] is not None]
         planned = ranges.plan_paths(named, reading, topic, partition)
 
     def read_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

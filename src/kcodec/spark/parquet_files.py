@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kcodec.integers import as_integer, shown
 from kcodec.spark.landing_folder import sync
 
 if TYPE_CHECKING:
@@ -49,8 +50,10 @@ class ParquetSettings:
     def __post_init__(self) -> None:
         for name in ("max_file_bytes", "row_group_bytes"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}: expected a whole number of bytes above 0")
+            number = as_integer(value)
+            if number is None or number < 1:
+                raise ValueError(f"{name} is {shown(value)}: expected a whole number of bytes above 0")
+            object.__setattr__(self, name, number)
         if self.compression.lower() not in ("none", "snappy", "gzip", "brotli", "lz4", "zstd"):
             raise ValueError(f"compression is {self.compression!r}: expected zstd, snappy, gzip, brotli, lz4 or none")
 

@@ -443,12 +443,14 @@ def find_losses(
     *,
     expected_ids: Mapping[str, str] | None = None,
     found_ids: Mapping[str, str] | None = None,
+    high_watermarks: PartitionOffsets | None = None,
 ) -> tuple[list[OffsetRange], list[DataLoss]]:
     """Return what of the ranges can be read, and what cannot.
 
     earliest, latest: the bounds of the logs that exist. expected_ids, found_ids: topic ids of the query's offsets and
-    of the cluster; a topic that was created again has nothing of what the offsets name. Where a range begins below the
-    log start it continues there, and where it begins beyond the end, it is empty.
+    of the cluster; a topic that was created again has nothing of what the offsets name. high_watermarks: those of
+    partitions of which `latest` is the last stable offset. Where a range begins below the log start it continues there,
+    and where it begins beyond the end, it is empty.
     """
     kept: list[OffsetRange] = []
     losses: list[DataLoss] = []
@@ -468,9 +470,18 @@ def find_losses(
         if each.start < first:
             reason = f"{bounds}: they were deleted, by retention or DeleteRecords"
             losses.append(DataLoss(partition, each.start, max(min(first, each.end), each.start), reason))
-        if each.end > end:
+        written = max(end, (high_watermarks or {}).get(partition, end))
+        if max(each.start, end) < min(each.end, written):
+            reason = (
+                f"they are beyond the last stable offset {end}, as a transaction is open: a query with read_committed "
+                "can read them when it has ended"
+            )
+            losses.append(DataLoss(partition, max(each.start, end), min(each.end, written), reason))
+        if each.end > written:
+            if written > end:
+                bounds = f"the log has offsets {first} to {written - 1}"
             reason = f"{bounds}: the log was truncated, or the offsets are those of another topic"
-            losses.append(DataLoss(partition, max(each.start, end), each.end, reason))
+            losses.append(DataLoss(partition, max(each.start, written), each.end, reason))
         start = min(max(each.start, first), max(end, first))
         kept.append(replace(each, start=start, end=max(start, min(each.end, end))))
     return kept, losses
@@ -484,9 +495,12 @@ def readable_ranges(
     fail_on_data_loss: bool,
     expected_ids: Mapping[str, str] | None = None,
     found_ids: Mapping[str, str] | None = None,
+    high_watermarks: PartitionOffsets | None = None,
 ) -> tuple[list[OffsetRange], list[DataLoss]]:
     """Return as `find_losses`, for the caller to log; raise DataLossError if there is a loss and fail_on_data_loss."""
-    kept, losses = find_losses(ranges, earliest, latest, expected_ids=expected_ids, found_ids=found_ids)
+    kept, losses = find_losses(
+        ranges, earliest, latest, expected_ids=expected_ids, found_ids=found_ids, high_watermarks=high_watermarks
+    )
     if losses and fail_on_data_loss:
         raise DataLossError(losses)
     return kept, losses

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kcodec.client import ClientOptions, TransactionHandle, WriterOptions, WriterReceipt
+from kcodec.integers import as_integer, shown
 from kcodec.producer.options import take_options
 from kcodec.spark.client_options import TOKEN_PROVIDER, client_option
 from kcodec.spark.columns import suggestion
@@ -71,8 +72,13 @@ def sink_of(
                 "kcodec.client.TransactionWriter"
             )
         writing |= found
-    if partitions_per_task is not None and (type(partitions_per_task) is not int or partitions_per_task < 1):
-        raise ValueError(f"partitions_per_task must be an int of at least 1, or None, got {partitions_per_task!r}")
+    if partitions_per_task is not None:
+        count = as_integer(partitions_per_task)
+        if count is None or count < 1:
+            raise ValueError(
+                f"partitions_per_task must be an int of at least 1, or None, got {shown(partitions_per_task)}"
+            )
+        partitions_per_task = count
     client = {name: value for name, value in writing.items() if name in CLIENT_OPTIONS}
     checked_settings = SinkSettings(client=client, **settings)
     checked = {name: value for name, value in writing.items() if not name.startswith(SECURITY)}
@@ -99,11 +105,12 @@ def write_version(df: Any, sink: BatchSink, version: int) -> SinkResult:
     frame = frame_of(df)
     if frame.isStreaming:
         raise ValueError("version= is for a DataFrame that is not streaming: a query counts its batches itself")
-    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < (1 << 63) - 1:
-        raise ValueError(f"version must be an int from 0 to {(1 << 63) - 2}, got {version!r}")
+    number = as_integer(version)
+    if number is None or not 0 <= number < (1 << 63) - 1:
+        raise ValueError(f"version must be an int from 0 to {(1 << 63) - 2}, got {shown(version)}")
     sink.check(frame)
     try:
-        return sink.write(frame, Batch(VERSIONS, version))
+        return sink.write(frame, Batch(VERSIONS, number))
     finally:
         sink.transactions.close()
 

@@ -107,7 +107,7 @@ class KcodecDataSource(DataSource):
                 return stream_reader(TopicQuery(source))
             from kcodec.spark.file_stream import FileStreamOptions  # which imports the reader of logs
 
-            return stream_reader(FileQuery(FileStreamOptions.of(given, columns_of_schema(schema))))
+            return stream_reader(FileQuery(FileStreamOptions.of(without_pushdown(given), columns_of_schema(schema))))
         except ValueError as error:
             return failed_reader(error)
 

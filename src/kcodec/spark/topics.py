@@ -181,8 +181,17 @@ class TopicSource:
                 )
                 for limit, is_start in ((starting, True), (ending, False))
             )
+            wanted = planner.ranges_between(starts, ends)
+            beyond = [each.topic_partition for each in wanted if each.end > latest[each.topic_partition]]
             ranges, losses = planner.readable_ranges(
-                planner.ranges_between(starts, ends), earliest, latest, fail_on_data_loss=self.fails_on_data_loss
+                wanted,
+                earliest,
+                latest,
+                fail_on_data_loss=self.fails_on_data_loss,
+                # With read_committed, the latest offset is the last stable offset.
+                high_watermarks=list_offsets(admin, dict.fromkeys(beyond, "latest"), "read_uncommitted")
+                if beyond
+                else None,
             )
             for loss in losses:
                 logger.warning("%s", loss)

@@ -166,24 +166,52 @@ cdef class _ArrowSource:
         self.array = &self.own_array
         return self.own_array.release != NULL
 
-    cdef str format_of(self, ImportedSchema *schema):
-        cdef ImportedSchema *dictionary = schema.dictionary
-        if dictionary != NULL:
-            return f"dictionary of {dictionary.format.decode('utf-8')}"
-        return schema.format.decode("utf-8", "replace")
-
 
 cdef object _contradiction(str what, str field):
     reason = "invalid Arrow data: lengths, buffers and last offset contradict each other; check what created it"
     return EncodeError(f"{what} {reason}", field=field, value=None)
 
 
-# The names of Arrow's types in errors, by their letters in the C data interface, and the types that a column can have.
+# The names of Arrow's types in errors, by their format in the C data interface, and the types that a column can have.
 _TYPE_NAMES = {
-    "b": "bool", "c": "int8", "C": "uint8", "s": "int16", "S": "uint16", "i": "int32", "I": "uint32", "l": "int64",
-    "L": "uint64", "e": "float16", "f": "float", "g": "double", "z": "binary", "u": "string", "tdD": "date32",
-    "tdm": "date64",
+    "n": "null", "b": "bool", "c": "int8", "C": "uint8", "s": "int16", "S": "uint16", "i": "int32", "I": "uint32",
+    "l": "int64", "L": "uint64", "e": "float16", "f": "float", "g": "double", "z": "binary", "Z": "large_binary",
+    "vz": "binary_view", "u": "string", "U": "large_string", "vu": "string_view", "tdD": "date32", "tdm": "date64",
+    "tts": "time32[s]", "ttm": "time32[ms]", "ttu": "time64[us]", "ttn": "time64[ns]", "tDs": "duration[s]",
+    "tDm": "duration[ms]", "tDu": "duration[us]", "tDn": "duration[ns]", "tiM": "month_interval",
+    "tiD": "day_time_interval", "tin": "month_day_nano_interval", "+l": "list", "+L": "large_list", "+vl": "list_view",
+    "+vL": "large_list_view", "+s": "struct", "+m": "map", "+r": "run_end_encoded",
 }
+# The same for formats with parameters, which follow a colon.
+_TYPE_PREFIXES = {
+    "tss": "timestamp[s]", "tsm": "timestamp[ms]", "tsu": "timestamp[us]", "tsn": "timestamp[ns]",
+    "w": "fixed_size_binary", "d": "decimal", "+w": "fixed_size_list", "+ud": "dense_union", "+us": "sparse_union",
+}
+cdef enum:
+    SHOWN_DEPTH = 4      # types that are nested in another one
+    SHOWN_CHILDREN = 8   # fields of a struct
+
+
+cdef str _arrow_type(ImportedSchema *schema, int depth=0):
+    """Return the name of an Arrow type, with the types in it, as pyarrow writes it."""
+    cdef int64_t at
+    if schema.dictionary != NULL:
+        return f"dictionary of {_arrow_type(schema.dictionary, depth + 1)}"
+    format = schema.format.decode("utf-8", "replace")
+    name = _TYPE_NAMES.get(format) or _TYPE_PREFIXES.get(format.partition(":")[0])
+    if name is None:
+        return f"with the format {format!r}"
+    if not format.startswith("+") or depth == SHOWN_DEPTH or not schema.n_children:
+        return name
+    fields = []
+    for at in range(min(schema.n_children, SHOWN_CHILDREN)):
+        child = schema.children[at]
+        label = "" if child.name == NULL or format != "+s" else child.name.decode("utf-8", "replace") + ": "
+        fields.append(label + _arrow_type(child, depth + 1))
+    more = ", ..." if schema.n_children > SHOWN_CHILDREN else ""
+    return f"{name}<{', '.join(fields)}{more}>"
+
+
 _BYTES_TYPES = "binary or string"
 _INTEGER_TYPES = "a signed integer"
 _COLUMN_TYPES = {
@@ -193,10 +221,9 @@ _COLUMN_TYPES = {
 }
 
 
-cdef object _wrong_type(str name, str format):
-    found = f"{format!r} ({_TYPE_NAMES[format]})" if format in _TYPE_NAMES else repr(format)
+cdef object _wrong_type(str name, ImportedSchema *schema):
     expected = _COLUMN_TYPES[name]
-    return ValueError(f"column {name!r} cannot have the Arrow type {found}; expected {expected}: cast it")
+    return ValueError(f"column {name!r} cannot have the Arrow type {_arrow_type(schema)}; expected {expected}: cast it")
 
 
 cdef object _invalid_row(str field, int64_t row):
@@ -249,7 +276,7 @@ cdef class _ArrowRows:
         missing."""
         cdef int64_t at
         if strcmp(source.schema.format, b"+s") != 0:
-            raise ValueError(f"expected an Arrow table or struct array, got {source.format_of(source.schema)}")
+            raise ValueError(f"expected an Arrow table or struct array, got {_arrow_type(source.schema)}")
         for at in range(source.schema.n_children):
             self.check_column(source.schema.children[at].name, at)
         if self.places[COLUMN_KEY] < 0 and self.places[COLUMN_VALUE] < 0:
@@ -338,7 +365,7 @@ cdef class _ArrowRows:
         name = _static_text(column_name(column))
         if failed == BIND_INVALID:
             raise _contradiction(f"column {name!r} holds", name)
-        raise _wrong_type(name, source.format_of(schema))
+        raise _wrong_type(name, schema)
 
     cdef int bind_number(self, int column, ImportedSchema *schema, ImportedArray *array, int64_t shift):
         cdef IntegerInput *input
@@ -395,7 +422,7 @@ def check_arrow_columns(source, columns):
             if failed == BIND_NO_MEMORY:
                 raise MemoryError("no memory for a dictionary")
             if failed and failed != BIND_INVALID and name != "key":  # partition_for() reports the type of a key
-                raise _wrong_type(name, arrow.format_of(schema))
+                raise _wrong_type(name, schema)
             if failed == BIND_INVALID:
                 raise _contradiction(f"column {name!r} holds", name)
             if wrong >= 0:

@@ -2,11 +2,12 @@
 # Aborted transactions, as a broker or a scan of end-transaction markers reports them.
 
 cdef int64_t _int64(object value, str name) except? -1:
-    if isinstance(value, bool) or not isinstance(value, int):
+    number = _integer(value)
+    if number is None:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    if not INT64_MIN <= value <= INT64_MAX:
-        raise ValueError(f"{name} must be a 64-bit number, not {value}")
-    return value
+    if not INT64_MIN <= number <= INT64_MAX:
+        raise ValueError(f"{name} must be a 64-bit number, not {shown(number)}")
+    return number
 
 
 cdef class AbortedTransaction:

@@ -20,12 +20,13 @@ cdef int _compression_level(object codec, object level) except? -1000000:
     default, least, most = _LEVELS[number]
     if level is None:
         return default
-    if not isinstance(level, int) or isinstance(level, bool):
+    given = _integer(level)
+    if given is None:
         raise TypeError(f"compression_level must be an int, not {type(level).__name__}")
-    if not least <= level <= most or (number == COMPRESSION_GZIP and level == 0):
+    if not least <= given <= most or (number == COMPRESSION_GZIP and given == 0):
         possible = "1 to 9, or -1" if number == COMPRESSION_GZIP else f"{least} to {most}"
-        raise ValueError(f"compression_level of {str(codec)!r} must be {possible}, not {level}")
-    return level
+        raise ValueError(f"compression_level of {str(codec)!r} must be {possible}, not {shown(given)}")
+    return given
 
 
 # Unused zstd compressors by level. They are used again, because a new one costs more than compressing a small batch.

@@ -16,9 +16,10 @@ cdef dict _ON_ERROR = {"raise": ON_ERROR_RAISE, "stop": ON_ERROR_STOP, "skip": O
 cdef int64_t _offset_or(object value, int64_t otherwise, str name) except? -1:
     if value is None:
         return otherwise
-    if isinstance(value, bool) or not isinstance(value, int):
+    number = _integer(value)
+    if number is None:
         raise TypeError(f"{name} must be an int or None, not {type(value).__name__}")
-    return min(max(value, INT64_MIN), INT64_MAX)
+    return min(max(number, INT64_MIN), INT64_MAX)
 
 
 cdef bint _is_committed(object isolation_level) except -1:
@@ -464,11 +465,12 @@ def decode(data, *, columns=DEFAULT_COLUMNS, isolation_level="read_uncommitted",
         work.layout = _Layout(columns, binary_type, framing=framing)
     _settings_of(&work.settings, work.layout, limits, _checks_crcs(check_crcs, verify_crc), start_offset, end_offset)
     work.on_error = _choice("on_error", on_error, _ON_ERROR)
-    if isinstance(threads, bool) or not isinstance(threads, int):
+    wanted = _integer(threads)
+    if wanted is None:
         raise TypeError(f"threads must be an int, not {type(threads).__name__}")
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, not {threads}")
-    work.threads = min(threads, 64)
+    if wanted < 1:
+        raise ValueError(f"threads must be at least 1, not {shown(wanted)}")
+    work.threads = min(wanted, 64)
     work.visibility.include_control = _includes_control(control_records)
     work.visibility.start_offset = work.settings.start_offset
     work.visibility.end_offset = work.settings.end_offset

@@ -184,8 +184,8 @@ cdef int _hash_arrow(Partitions found, PartitionCount partitions, object column)
         if failed == BIND_INVALID:
             raise _contradiction("the keys hold", "key")
         if failed:
-            raise TypeError("keys must be a binary or string column, not one of the Arrow format "
-                            f"{source.format_of(source.schema)!r}")
+            raise TypeError("keys must be a binary or string column, not of the Arrow type "
+                            f"{_arrow_type(source.schema)}")
         if nulls < 0:
             raise _invalid_row("key", found.count - nulls - 1)
         found.count += rows
@@ -232,11 +232,12 @@ def partition_for(keys, partitions):
     >>> partition_for([b"order-1", b"order-2", None], 12)
     <Partitions [10, 3, None] of 3 keys>
     """
-    if not isinstance(partitions, int) or isinstance(partitions, bool):
+    number = _integer(partitions)
+    if number is None:
         raise TypeError(f"partitions must be an int, not {type(partitions).__name__}")
-    if not 1 <= partitions <= INT32_MAX:
-        raise ValueError(f"partitions must be between 1 and {INT32_MAX}, not {partitions}")
-    cdef PartitionCount count = partition_count(partitions)
+    if not 1 <= number <= INT32_MAX:
+        raise ValueError(f"partitions must be between 1 and {INT32_MAX}, not {shown(number)}")
+    cdef PartitionCount count = partition_count(number)
     cdef Partitions found = Partitions.__new__(Partitions)
     if _is_arrow(keys):
         _hash_arrow(found, count, keys)

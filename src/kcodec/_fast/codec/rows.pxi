@@ -131,14 +131,13 @@ cdef class _RowReader:
         return 0
 
     cdef int64_t integer(self, object value, str field) except? -1:
-        if not isinstance(value, int) and hasattr(value, "__index__"):
-            value = value.__index__()  # a numpy integer
-        if not isinstance(value, int):
+        number = _integer(value)
+        if number is None:
             remedy = "; in milliseconds since 1970" if field == "timestamp" else ""
             raise self.error(f"{field} must be an int, not {type(value).__name__}{remedy}", field, value)
-        if not INT64_MIN <= value <= INT64_MAX:
-            raise self.error(f"{field} {value} does not fit into 64 bits", field, value)
-        return value
+        if not INT64_MIN <= number <= INT64_MAX:
+            raise self.error(f"{field} {shown(number)} does not fit into 64 bits", field, value)
+        return number
 
     cdef int32_t int32(self, object value, str field) except? -1:
         cdef int64_t number = self.integer(value, field)

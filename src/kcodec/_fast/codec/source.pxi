@@ -62,13 +62,19 @@ cdef object _choice(str name, object value, dict choices):
     return choices[value]
 
 
+cdef object _integer(object value):
+    """Return an integer, maybe of numpy, as an int; None for a bool and for any other value."""
+    return value if type(value) is int else as_integer(value)
+
+
 cdef object _choice_error(str name, object value, choices):
     """Return a ValueError that suggests the closest possible value, or lists all if none is close."""
     import difflib
 
-    near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+    found = value if isinstance(value, str) else shown(value)
+    near = difflib.get_close_matches(str(found), [str(choice) for choice in choices], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; possible: {', '.join(str(choice) for choice in choices)}"
-    return ValueError(f"unknown {name} {value!r}{hint}")
+    return ValueError(f"unknown {name} {repr(value) if found is value else found}{hint}")
 
 
 class _DefaultTrue(int):

@@ -41,6 +41,11 @@ cdef object _kafka_enum(object kind, dict by_name, str name, object value):
         member = by_name.get(value)
         if member is not None:
             return member
+    elif not isinstance(value, (str, kind)):
+        number = _integer(value)
+        if number is None:  # also True, which is equal to 1
+            raise _choice_error(name, value, [member.label for member in kind])
+        value = number
     try:
         return kind(value)
     except ValueError:
@@ -48,11 +53,12 @@ cdef object _kafka_enum(object kind, dict by_name, str name, object value):
 
 
 cdef int64_t _field_in(object value, str field, int64_t least, int64_t most) except? -1:
-    if not isinstance(value, int) or isinstance(value, bool):
+    number = _integer(value)
+    if number is None:
         raise EncodeError(f"{field} must be an int, not {type(value).__name__}", field=field, value=value)
-    if not least <= value <= most:
-        raise EncodeError(f"{field} {value} is outside {least} to {most}", field=field, value=value)
-    return value
+    if not least <= number <= most:
+        raise EncodeError(f"{field} {shown(number)} is outside {least} to {most}", field=field, value=value)
+    return number
 
 
 cdef int _check_producer(const BatchHeader *header) except -1:
@@ -143,11 +149,12 @@ cdef class _Writer:
         return 0
 
     cdef int set_limit(self, object max_batch_bytes) except -1:
-        if not isinstance(max_batch_bytes, int) or isinstance(max_batch_bytes, bool):
+        number = _integer(max_batch_bytes)
+        if number is None:
             raise TypeError(f"max_batch_bytes must be an int, not {type(max_batch_bytes).__name__}")
-        if not BATCH_OVERHEAD <= max_batch_bytes <= 0x7FFFFFFF:
-            raise ValueError(f"max_batch_bytes must be between {BATCH_OVERHEAD} and 2147483647, not {max_batch_bytes}")
-        self.settings.max_batch_bytes = max_batch_bytes
+        if not BATCH_OVERHEAD <= number <= 0x7FFFFFFF:
+            raise ValueError(f"max_batch_bytes must be between {BATCH_OVERHEAD} and 2147483647, not {shown(number)}")
+        self.settings.max_batch_bytes = number
         return 0
 
     cdef int set_framing(self, object framing) except -1:

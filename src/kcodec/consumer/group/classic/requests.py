@@ -147,8 +147,14 @@ class GroupRequests:
                 f": another consumer has joined as the static member {self._static!r}, and it replaces the earlier "
                 "one with this group_instance_id; give each consumer a different one"
             )
+        text = None
+        if code == ErrorCode.INVALID_SESSION_TIMEOUT:
+            text = (
+                f"session_timeout_ms={_milliseconds(self.settings.session_timeout)} is outside the range that the "
+                "broker allows: its settings group.min.session.timeout.ms and group.max.session.timeout.ms"
+            )
         is_fatal = disposition(CLASSIC, code) is GroupDisposition.FATAL
-        return broker_error(code, doing, resource=self.group_id, remedy="stop" if is_fatal else None)
+        return broker_error(code, doing, resource=self.group_id, remedy="stop" if is_fatal else None, text=text)
 
     def check_protocol_type(self, api: str, found: Any) -> None:
         """Raise BrokerError if the group is not a consumer group (for versions that report it)."""
